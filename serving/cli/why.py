@@ -21,7 +21,7 @@ from serving.cli.table import clock_text
 from serving.cli.whyejected import ejected_lines
 from serving.cli.whyevents import ScaleEvent, said_by_events, said_from_now_on
 from serving.cli.whynodes import node_story, print_why_of_nodes
-from serving.cli.whyunready import unready_lines
+from serving.cli.whyunready import pod_scaler_lines, unready_lines
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
@@ -67,6 +67,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     said.sort(key=lambda one: one.line.entry.since_wall_s)
     _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
     now = [*(_saved(stats, api.namespace, ours) if said else ()), *unready_lines(api, name)]
+    now += pod_scaler_lines(api, ours.__contains__)
     if api.state_path is not None:
         now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
@@ -177,6 +178,7 @@ def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool
         except ServingError as error:
             fail(str(error))
     said, unready = said_by_events(api, ours.__contains__), unready_lines(api, ours.name)
+    unready += pod_scaler_lines(api, ours.__contains__)
     for one in said:
         if one.at_s >= since_s:
             click.echo(_event_line(one))

@@ -1,16 +1,16 @@
-"""What ``serving why`` says of a revision that is not ready: the reason of its condition and the end of its log."""
+"""What ``serving why`` says beside decisions: why a revision is not ready, and what its HorizontalPodAutoscaler decided."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from serving.cli.api import ApiClient
 from serving.cli.logtail import last_lines
 from serving.cli.objects import condition, revisions_of
 from serving.cli.resources import path_of
-from serving.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
 from serving.cluster.port import Object
-from serving.model.objects import name_of, nested
+from serving.model.objects import condition_of, name_of, nested
 
-__all__ = ["unready_lines"]
+__all__ = ["pod_scaler_lines", "unready_lines"]
 
 _LOG_LINES = 5
 
@@ -18,6 +18,17 @@ _LOG_LINES = 5
 def unready_lines(api: ApiClient, name: str) -> list[str]:
     """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
     return [line for revision in _revisions(api, name) for line in _lines(api, revision)]
+
+
+def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
+    """What the HorizontalPodAutoscalers of revisions decided last; the autoscaler decides nothing about those revisions."""
+    status, found = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
+    for one in found.get("items") or () if status < 400 else ():
+        if not is_ours(name_of(one)):
+            continue
+        said = [condition_of(one, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
+        what = next((text for text in said if text), "nothing is decided yet")
+        yield f"{name_of(one)} by its HorizontalPodAutoscaler (class hpa): {what}"
 
 
 def _revisions(api: ApiClient, name: str) -> list[Object]:

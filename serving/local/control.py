@@ -57,6 +57,7 @@ from serving.local.manager import Manager
 from serving.local.namespaceobjects import NamespaceObjects
 from serving.local.nodecontext import NodeContext
 from serving.local.podlogs import FilePodLogs
+from serving.local.podscaler import PodScaler
 from serving.local.podstreams import LocalPodStreams
 from serving.local.processruntime import ProcessRuntime
 from serving.local.rebuild import until_rebuilt
@@ -129,7 +130,10 @@ async def _body(stop: asyncio.Event) -> None:
                 await asyncio.to_thread(containers.sweep, [one.pod for one in runtime.held])
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(scheduler.run(), name="scheduler"))
-            tasks.append(group.create_task(manager.run(), name="manager"))
+            tasks += (
+                group.create_task(one.run(), name=name)
+                for one, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"))
+            )
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
             tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))

@@ -1,0 +1,201 @@
+"""Scales Deployments by their HorizontalPodAutoscaler, as the controller of kube-controller-manager does.
+
+Input: HorizontalPodAutoscalers, Deployments, Pods and PodMetrics in the store. Output: ``spec.replicas`` of the Deployment, the
+status of the HorizontalPodAutoscaler with a sentence, and an Event for each change. The numbers are decided by
+``scaling.podscaling``; earlier recommendations are in memory, so that a restart holds the present number for the window down.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from serving.aio.clock import now_s, stamp, wall_s
+from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
+from serving.cluster.port import Cluster, Object
+from serving.cluster.reflector import Key, Reflector
+from serving.model.errors import ClusterError, InvalidValue
+from serving.model.event import Words, about, digest, new_event
+from serving.model.nodata import NoData
+from serving.model.objects import condition_of, is_being_deleted, labels_of, name_of, namespace_of, nested, timestamp_s
+from serving.model.resources import Resources, resources_of
+from serving.scaling.podscaling import MetricTarget, PodScalingState, PodUse, pod_scaling_of, scaled_count
+
+__all__ = ["PodScaler", "uses_of"]
+
+_log = logging.getLogger("podscaler")
+
+# Kubernetes looks as often.
+_PERIOD_S = 15.0
+_COMPONENT = "horizontal-pod-autoscaler"
+# Its use is measured, and it requests nothing on this machine.
+_QUEUE_PROXY = "queue-proxy"
+_GONE_PHASES = frozenset({"Failed", "Succeeded"})
+
+
+class PodScaler:
+    """All HorizontalPodAutoscalers. Runs until cancelled."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._scalers = Reflector(cluster, HORIZONTAL_POD_AUTOSCALER)
+        self._deployments = Reflector(cluster, DEPLOYMENT)
+        self._pods = Reflector(cluster, POD)
+        self._states: dict[str, PodScalingState] = {}
+
+    def __repr__(self) -> str:
+        return f"PodScaler({len(self._scalers.cache)} objects)"
+
+    async def run(self) -> None:
+        """Follow and scale until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self._scalers, self._deployments, self._pods):
+                group.create_task(one.run(), name=f"pod scaler {one.kind.plural}")
+            for one in (self._scalers, self._deployments, self._pods):
+                await one.synced.wait()
+            while True:
+                await self.look()
+                await asyncio.sleep(_PERIOD_S)
+
+    async def look(self) -> None:
+        """Scale all once. One that fails says so in its status, and does not stop the others."""
+        found = list(self._scalers.cache.values())
+        uids = {one["metadata"]["uid"] for one in found}
+        self._states = {uid: state for uid, state in self._states.items() if uid in uids}
+        if not found:
+            return
+        try:
+            measured = {_key_of(one): one for one in (await self._cluster.list(POD_METRICS)).items}
+        except ClusterError as error:
+            _log.warning("metrics.unread", extra={"error": str(error)})
+            measured = {}
+        for hpa in found:
+            if is_being_deleted(hpa):
+                continue
+            try:
+                await self._scale(hpa, measured)
+            except (ClusterError, InvalidValue) as error:
+                _log.warning("scale.failed", extra={"object": hpa["metadata"]["name"], "error": str(error)})
+
+    async def _scale(self, hpa: Object, measured: Mapping[Key, Object]) -> None:
+        namespace, target = hpa["metadata"]["namespace"], hpa["spec"]["scaleTargetRef"]
+        deployment = self._deployments.cache.get((namespace, target["name"]))
+        if target["kind"] != DEPLOYMENT.name or deployment is None:
+            missing = f"there is no {target['kind']} {target['name']}; only Deployments are scaled here"
+            await self._report(hpa, _condition("AbleToScale", "FailedGetScale", missing, is_true=False), {})
+            return
+        scaling, uid = pod_scaling_of(hpa), hpa["metadata"]["uid"]
+        pods = _pods_of(deployment, self._pods.cache.values())
+        uses = [
+            () if isinstance(one, NoData) else uses_of(one, pods, measured, at_wall_s=wall_s())
+            for one in scaling.metrics
+        ]
+        present_count = deployment["spec"].get("replicas", 1)
+        state = self._states.get(uid, PodScalingState())
+        state, count, reason = scaled_count(state, scaling, uses, present_count=present_count, now_s=now_s())
+        if count != present_count:
+            change = {"spec": {"replicas": count}}
+            await self._cluster.patch(DEPLOYMENT, *_key_of(deployment), patch=change)
+            await self._announce(hpa, f"New size: {count}; reason: {reason}")
+        self._states[uid] = state
+        is_active = bool(present_count) and any(one.used is not None for each in uses for one in each)
+        counts = {"currentReplicas": present_count, "desiredReplicas": count}
+        if count != present_count:
+            counts["lastScaleTime"] = stamp()
+        words = f"{present_count} → {count}: {reason}" if count != present_count else f"stays {count}: {reason}"
+        active = (
+            ("ValidMetricFound" if is_active else "FailedGetResourceMetric") if present_count else "ScalingDisabled"
+        )
+        await self._report(hpa, _condition("ScalingActive", active, words, is_true=is_active), counts)
+
+    async def _report(self, hpa: Object, condition: Object, counts: Mapping[str, object]) -> None:
+        """Write the status if it says something new."""
+        before = condition_of(hpa, condition["type"])
+        is_same = before.get("status") == condition["status"]
+        since = before.get("lastTransitionTime") if is_same else None
+        conditions = [condition | {"lastTransitionTime": since or stamp()}]
+        if condition["type"] != "AbleToScale":
+            able = _condition("AbleToScale", "ReadyForNewScale", "the Deployment can be scaled", is_true=True)
+            known = condition_of(hpa, "AbleToScale").get("lastTransitionTime")
+            conditions.insert(0, able | {"lastTransitionTime": known or stamp()})
+        status = {"observedGeneration": hpa["metadata"].get("generation", 1), **counts, "conditions": conditions}
+        if status.items() <= (hpa.get("status") or {}).items():
+            return
+        await self._cluster.patch(
+            HORIZONTAL_POD_AUTOSCALER, *_key_of(hpa), patch={"status": status}, subresource="status"
+        )
+
+    async def _announce(self, hpa: Object, message: str) -> None:
+        words = Words(reason="SuccessfulRescale", message=message, is_warning=False)
+        now = stamp()
+        event = new_event(
+            about(hpa), words, suffix=digest(message, now), component=_COMPONENT, now=now, instance=_COMPONENT
+        )
+        with contextlib.suppress(ClusterError):
+            await self._cluster.create(EVENT, event)
+
+
+def _key_of(one: Object) -> Key:
+    return namespace_of(one), name_of(one)
+
+
+def _condition(kind: str, reason: str, message: str, *, is_true: bool) -> Object:
+    return {"type": kind, "status": "True" if is_true else "False", "reason": reason, "message": message}
+
+
+def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
+    """The pods that a Deployment selects, without those that go."""
+    wanted = (nested(deployment, "spec", "selector", "matchLabels") or {}).items()
+    namespace = deployment["metadata"]["namespace"]
+    return [
+        one
+        for one in pods
+        if one["metadata"]["namespace"] == namespace
+        and wanted <= labels_of(one).items()
+        and not is_being_deleted(one)
+        and nested(one, "status", "phase") not in _GONE_PHASES
+    ]
+
+
+def uses_of(
+    metric: MetricTarget, pods: Sequence[Object], measured: Mapping[Key, Object], *, at_wall_s: float
+) -> list[PodUse]:
+    """What each pod requests and uses of a resource: cores or bytes. A container without a request leaves its pod without one.
+
+    The cpu of a pod counts once it was ready for a whole measurement: before, it is what the start takes.
+    """
+    found = []
+    for pod in pods:
+        item = measured.get(_key_of(pod))
+        used_by_name = {one["name"]: resources_of(one.get("usage")) for one in (item or {}).get("containers") or ()}
+        requested: float | None = 0.0
+        used: float | None = 0.0 if item is not None else None
+        for container in pod["spec"]["containers"]:
+            name, resources = container["name"], container.get("resources") or {}
+            if metric.container not in {"", name}:
+                continue
+            asked = _amount(
+                resources_of({**(resources.get("limits") or {}), **(resources.get("requests") or {})}), metric
+            )
+            if asked is None and name == _QUEUE_PROXY:
+                continue
+            requested = None if requested is None or asked is None else requested + asked
+            amount = _amount(used_by_name[name], metric) if name in used_by_name else None
+            used = None if used is None or amount is None else used + amount
+        is_unready = metric.resource == "cpu" and not _was_ready(pod, item, at_wall_s)
+        found.append(PodUse(requested=requested, used=used, is_unready=is_unready))
+    return found
+
+
+def _was_ready(pod: Object, item: Object | None, at_wall_s: float) -> bool:
+    ready = condition_of(pod, "Ready")
+    since_s = timestamp_s(ready.get("lastTransitionTime"))
+    measured_s = timestamp_s((item or {}).get("timestamp")) or at_wall_s
+    window_s = float(str((item or {}).get("window", "0")).removesuffix("s") or 0)
+    return ready.get("status") == "True" and (since_s is None or since_s + window_s <= measured_s + 1.0)
+
+
+def _amount(amounts: Resources, metric: MetricTarget) -> float | None:
+    if metric.resource == "cpu":
+        return None if amounts.cpu_m is None else amounts.cpu_m / 1000
+    return None if amounts.memory_bytes is None else float(amounts.memory_bytes)

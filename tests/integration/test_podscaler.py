@@ -1,0 +1,96 @@
+"""A plain Deployment with a HorizontalPodAutoscaler on one machine: the store's objects in, the scale and the status out."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from serving.aio.clock import stamp
+from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.local.podscaler import PodScaler
+from serving.model.objects import condition_of
+
+NAME = "web"
+LABELS = {"app": NAME}
+
+
+async def add_pod(cluster: MemoryCluster, name: str, *, cpu: str | None, request: str | None = "200m") -> None:
+    resources = {} if request is None else {"resources": {"requests": {"cpu": request}}}
+    metadata = {"namespace": "default", "name": name, "labels": LABELS}
+    await cluster.create(
+        POD,
+        {"metadata": metadata, "spec": {"containers": [{"name": "app", "image": "x", **resources}]}},
+    )
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {"status": {"phase": "Running", "conditions": [ready]}}
+    await cluster.patch(POD, "default", name, patch=status, subresource="status")
+    if cpu is not None:
+        use = {"name": "app", "usage": {"cpu": cpu, "memory": "20Mi"}}
+        await cluster.create(
+            POD_METRICS,
+            {"metadata": metadata, "timestamp": stamp(), "window": "15.0s", "containers": [use]},
+        )
+
+
+@contextlib.asynccontextmanager
+async def staged(*, target: str = NAME, replicas: int = 1, **pod: Any) -> AsyncIterator[MemoryCluster]:  # noqa: ANN401 - options
+    cluster = MemoryCluster()
+    metadata = {"namespace": "default", "name": NAME}
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "app", "image": "x"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": LABELS}, "template": template}
+    await cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": spec})
+    for number in range(replicas):
+        await add_pod(cluster, f"web-{number}", **pod)
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}
+    await cluster.create(
+        HORIZONTAL_POD_AUTOSCALER, {"metadata": metadata, "spec": {"scaleTargetRef": reference, "maxReplicas": 3}}
+    )
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        running = group.create_task(PodScaler(cluster).run())
+        yield cluster
+        running.cancel()
+
+
+async def told(cluster: MemoryCluster, kind: str) -> Object:
+    """The condition, once there is one."""
+    async with cluster.watch(HORIZONTAL_POD_AUTOSCALER, resource_version="0") as events:
+        async for event in events:
+            found = condition_of(event.object, kind)
+            if found:
+                return found
+    raise AssertionError
+
+
+async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
+    async with staged(cpu="400m") as cluster:
+        condition = await told(cluster, "ScalingActive")
+        assert (condition["status"], condition["reason"]) == ("True", "ValidMetricFound")
+        # 200 % of the request where 80 % should be: 1 x 2.5 is 3.
+        assert condition["message"] == "1 → 3: cpu at 200%/80%"
+        assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 3
+        status = (await cluster.get(HORIZONTAL_POD_AUTOSCALER, "default", NAME))["status"]
+        assert (status["currentReplicas"], status["desiredReplicas"]) == (1, 3)
+        (event,) = (await cluster.list(EVENT, "default")).items
+        assert (event["reason"], event["message"]) == ("SuccessfulRescale", "New size: 3; reason: cpu at 200%/80%")
+
+
+async def test_a_pod_without_a_request_is_said_and_nothing_changes() -> None:
+    async with staged(cpu="400m", request=None) as cluster:
+        said = await told(cluster, "ScalingActive")
+        assert said["message"] == "stays 1: cpu: a pod requests none, so that there is no share of it"
+        assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 1
+
+
+async def test_a_pod_without_a_measurement_is_said_and_nothing_changes() -> None:
+    async with staged(cpu=None) as cluster:
+        said = await told(cluster, "ScalingActive")
+        assert (said["status"], said["message"]) == ("False", "stays 1: cpu: no ready pod is measured yet")
+
+
+async def test_a_target_that_is_not_there_is_said() -> None:
+    async with staged(cpu="400m", target="other") as cluster:
+        said = await told(cluster, "AbleToScale")
+        assert said["status"] == "False"
+        assert said["message"] == "there is no Deployment other; only Deployments are scaled here"

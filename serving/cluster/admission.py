@@ -97,9 +97,22 @@ def _rule_problems(
 def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
     """The error of an object, worded as a kube-apiserver words it."""
     title = f"{kind.name}.{kind.group}" if kind.group else kind.name
-    texts = list(dict.fromkeys(f"{one.where}: {one.what}" for one in problems))
+    texts = list(dict.fromkeys(_text_of(one) for one in problems))
     said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return Invalid(f'{title} "{name}" is invalid: {said}', problems)
+
+
+def _text_of(problem: Problem) -> str:
+    """A problem in the text of an error. The name of a ServiceAccount has Knative's words, on which its clients rely.
+
+    The causes of the error keep a kube-apiserver's: CEL allows no line break.
+    """
+    prefix, suffix = 'Invalid value: "', f'": {problem.expected}'
+    is_name = problem.where.endswith("spec.serviceAccountName") and problem.what.startswith(prefix)
+    if is_name and problem.what.endswith(suffix):
+        value = problem.what.removeprefix(prefix).removesuffix(suffix)
+        return f"invalid value: {value}: {problem.where}\n{problem.expected}"
+    return f"{problem.where}: {problem.what}"
 
 
 def unknown(kind: Kind, body: Object) -> list[str]:

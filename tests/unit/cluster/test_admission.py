@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,6 +140,16 @@ def test_a_wrong_type_is_said_with_the_kind_and_name() -> None:
     )
     with pytest.raises(Invalid, match=expected):
         admit(SERVING_SERVICE, service(timeoutSeconds="5"))
+
+
+def test_the_name_of_an_account_is_refused_in_the_words_of_knative() -> None:
+    said = "foo@bar.baz: spec.template.spec.serviceAccountName\na lowercase RFC 1123 subdomain must consist of"
+    with pytest.raises(Invalid, match=re.escape(f'"hello" is invalid: invalid value: {said} ')):
+        admit(SERVING_SERVICE, service(serviceAccountName="foo@bar.baz"))
+    with pytest.raises(Invalid, match=r"spec.template.spec.serviceAccountName: Too long: "):
+        admit(SERVING_SERVICE, service(serviceAccountName="a" * 254))
+    with pytest.raises(Invalid, match=r'spec.template.spec.serviceAccountName: Invalid value: "integer"'):
+        admit(SERVING_SERVICE, service(serviceAccountName=5))
 
 
 def test_a_broken_rule_is_worded_as_a_kube_apiserver_words_it() -> None:

@@ -15,7 +15,7 @@ import msgspec
 from serving.autoscaler.target.container import ServingContainer, serving_container
 from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
 from serving.model.knative import (
-    BECAME_READY_ANNOTATION,
+    BECAME_READY_ANNOTATIONS,
     CONFIGURATION_LABEL,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
@@ -150,7 +150,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
         class_name=scaling.class_name,
         container_concurrency=container_concurrency,
-        was_ready=BECAME_READY_ANNOTATION in annotations or _is_true(found, "Ready"),
+        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _is_true(found, "Ready"),
         spec=scaling,
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),

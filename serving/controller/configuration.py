@@ -17,18 +17,11 @@ from serving.controller.revision import desired_revision, revision_name_for
 from serving.controller.revision_status import serving_state_of, was_ready
 from serving.controller.writes import Create, Note, Patch, ResourceKind, Write, WritePlan, patch_of, status_patch
 from serving.model.knative import (
-    ANTICIPATED_PODS_ANNOTATION,
-    BECAME_READY_ANNOTATION,
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
     CREATOR_ANNOTATION,
-    LEARNT_ANNOTATION,
-    LEARNT_TARGET_ANNOTATION,
-    ROUTES_ANNOTATION,
+    REVISION_STATE_ANNOTATIONS,
     ROUTING_STATE_LABEL,
-    ROUTING_STATE_MODIFIED_ANNOTATION,
-    SAVINGS_ANNOTATION,
-    TRAFFIC_PATH_ANNOTATION,
     ConditionStatus,
     ServingState,
 )
@@ -51,13 +44,7 @@ __all__ = ["latest_ready_of", "reconcile_configuration", "revision_name_is_taken
 
 # What the controller and the autoscaler write on a revision themselves.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
-_OWN_ANNOTATIONS = frozenset(
-    {
-        *(BECAME_READY_ANNOTATION, CREATOR_ANNOTATION, ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION),
-        *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
-        TRAFFIC_PATH_ANNOTATION,
-    }
-)
+_OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):

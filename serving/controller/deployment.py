@@ -12,19 +12,14 @@ from collections.abc import Sequence
 from serving.controller.naming import deployment_name, private_service_name
 from serving.controller.sidecar import QUEUE_PORT, Sidecar, with_sidecar
 from serving.model.knative import (
-    ANTICIPATED_PODS_ANNOTATION,
     APP_LABEL,
-    BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
     LAST_APPLIED_ANNOTATION,
-    LEARNT_ANNOTATION,
-    LEARNT_TARGET_ANNOTATION,
     REVISION_LABEL,
+    REVISION_STATE_ANNOTATIONS,
     REVISION_UID_LABEL,
-    SAVINGS_ANNOTATION,
     SERVICE_LABEL,
     SERVING_GROUP,
-    TRAFFIC_PATH_ANNOTATION,
 )
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
 
@@ -33,15 +28,8 @@ __all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_ser
 # The port of a container that declares none.
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
-# Annotations about a revision that change while it runs: a pod keeps its own.
-_NOT_OF_PODS = {
-    ANTICIPATED_PODS_ANNOTATION,
-    LAST_APPLIED_ANNOTATION,
-    LEARNT_ANNOTATION,
-    LEARNT_TARGET_ANNOTATION,
-    SAVINGS_ANNOTATION,
-    TRAFFIC_PATH_ANNOTATION,
-}
+# What changes while a revision runs; a pod keeps its own.
+_NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
 # Fields of a revision's spec that are not part of the pod's spec.
 _NOT_OF_THE_POD = {
     "containerConcurrency",
@@ -119,11 +107,7 @@ def _is_about_routing(key: str) -> bool:
 
 
 def _annotations(revision: Object) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in annotations_of(revision).items()
-        if key not in _NOT_OF_PODS and not key.startswith((f"{SERVING_GROUP}/rout", BECAME_READY_ANNOTATION))
-    }
+    return {key: value for key, value in annotations_of(revision).items() if key not in _NOT_OF_PODS}
 
 
 def _pod_spec(revision: Object) -> Object:

@@ -38,6 +38,7 @@ from serving.model.knative import (
     CREATOR_ANNOTATION,
     LAST_APPLIED_ANNOTATION,
     LAST_MODIFIER_ANNOTATION,
+    REVISION_STATE_ANNOTATIONS,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
     SERVICE_LABEL,
@@ -105,11 +106,9 @@ def desired_revision(
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
     modifier = annotations_of(configuration).get(LAST_MODIFIER_ANNOTATION)
-    annotations = {
-        key: value
-        for key, value in annotations.items()
-        if key not in {LAST_APPLIED_ANNOTATION, TRAFFIC_PATH_ANNOTATION}
-    }
+    # A template that was exported from a revision has that revision's state.
+    not_asked = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
+    annotations = {key: value for key, value in annotations.items() if key not in not_asked}
     if modifier:
         annotations[CREATOR_ANNOTATION] = modifier
     if is_of_an_hpa(annotations, scaling):

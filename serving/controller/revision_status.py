@@ -15,7 +15,7 @@ from serving.controller.conditions import Condition, ready_of, updated_condition
 from serving.controller.naming import deployment_name
 from serving.controller.pod_failure import Failure, HealthLayer, failure_of, not_ready_because
 from serving.controller.scaling import StartScale
-from serving.model.knative import BECAME_READY_ANNOTATION, CONDITION_READY, ConditionStatus, ServingState
+from serving.model.knative import BECAME_READY_ANNOTATIONS, CONDITION_READY, ConditionStatus, ServingState
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -54,9 +54,8 @@ def serving_state_of(revision: Object) -> ServingState:
 
 def was_ready(revision: Object) -> bool:
     """Whether the revision was ready once, by its status or, after a restart of one machine's store, by its annotation."""
-    return condition_of(revision, CONDITION_READY).get(
-        "status"
-    ) == ConditionStatus.TRUE or BECAME_READY_ANNOTATION in annotations_of(revision)
+    is_ready = condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE
+    return is_ready or not BECAME_READY_ANNOTATIONS.isdisjoint(annotations_of(revision))
 
 
 def ready_count_of(deployment: Object | None) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
+    FORMER_BECAME_READY_ANNOTATION,
     ROUTES_ANNOTATION,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
@@ -63,7 +64,8 @@ def metadata_changes(
         new_annotations[ROUTING_STATE_MODIFIED_ANNOTATION] = now
     # Written together with the state, which changes anyway.
     if was_ready and state is not RoutingState.PENDING:
-        new_annotations.setdefault(BECAME_READY_ANNOTATION, now)
+        first = new_annotations.pop(FORMER_BECAME_READY_ANNOTATION, now)
+        new_annotations.setdefault(BECAME_READY_ANNOTATION, first)
     before = {"metadata": {"labels": labels, "annotations": annotations}}
     after = {"metadata": {"labels": new_labels, "annotations": new_annotations}}
     return merge_difference(before, after)

@@ -15,6 +15,7 @@ __all__ = [
     "APP_LABEL",
     "AUTOSCALING_GROUP",
     "BECAME_READY_ANNOTATION",
+    "BECAME_READY_ANNOTATIONS",
     "CLAIMED_TAGS_ANNOTATION",
     "COMMAND_ANNOTATION",
     "CONDITION_ACTIVE",
@@ -26,6 +27,7 @@ __all__ = [
     "CREATOR_ANNOTATION",
     "FOLDER_ANNOTATION",
     "FORCE_REMOVAL_TAINT",
+    "FORMER_BECAME_READY_ANNOTATION",
     "LAST_APPLIED_ANNOTATION",
     "LAST_MODIFIER_ANNOTATION",
     "LEARNT_ANNOTATION",
@@ -48,6 +50,7 @@ __all__ = [
     "QUEUE_PROXY_ANNOTATION",
     "REMOVAL_TAINT",
     "REVISION_LABEL",
+    "REVISION_STATE_ANNOTATIONS",
     "REVISION_UID_LABEL",
     "ROLLOUT_ANNOTATION",
     "ROLLOUT_DURATION_ANNOTATION",
@@ -104,6 +107,14 @@ ROUTES_ANNOTATION = f"{SERVING_GROUP}/routes"
 """Names of the routes that reference a revision, separated by commas."""
 CREATOR_ANNOTATION = f"{SERVING_GROUP}/creator"
 LAST_MODIFIER_ANNOTATION = f"{SERVING_GROUP}/lastModifier"
+BECAME_READY_ANNOTATION = f"{SERVING_GROUP}/lastPinned"
+"""When a revision first became ready. The journal keeps metadata and no status, so this survives a restart.
+
+Knative marked with it that a route had a revision, and writes it no longer; ``kn service export`` still leaves it out.
+"""
+FORMER_BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
+"""Where earlier versions keep that time. It is still read, and moves with the next write of a revision's routing state."""
+BECAME_READY_ANNOTATIONS = frozenset({BECAME_READY_ANNOTATION, FORMER_BECAME_READY_ANNOTATION})
 NO_GC_ANNOTATION = f"{SERVING_GROUP}/no-gc"
 """The value "true" exempts a revision from garbage collection."""
 PROGRESS_DEADLINE_ANNOTATION = f"{SERVING_GROUP}/progress-deadline"
@@ -119,8 +130,6 @@ LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 POD_DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
 # Annotations that this project defines.
-BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
-"""When a revision first became ready. The journal keeps metadata and no status, so this survives a restart."""
 TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
 """A ``TrafficPath``, written by the autoscaler only: "serve" puts a revision's pods into its public Service."""
 LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
@@ -162,6 +171,12 @@ QUEUE_PROXY_ANNOTATION = f"{OWN_GROUP}/queue-proxy"
 """On a template: a ``QueueProxyPlace``."""
 SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, in which the command runs instead: an old revision keeps its files."""
+
+REVISION_STATE_ANNOTATIONS = BECAME_READY_ANNOTATIONS | {
+    *(ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION, TRAFFIC_PATH_ANNOTATION),
+    *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
+}
+"""What the controller and the autoscaler write on a revision while it runs: neither its template nor its pods have them."""
 
 # What Escalator defines, so that its nodes carry over: taints, and the annotation that keeps a node.
 REMOVAL_TAINT = "atlassian.com/escalator"

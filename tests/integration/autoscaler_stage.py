@@ -6,6 +6,7 @@ from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, POD, REVISION
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object
 from serving.model.errors import AlreadyExists
+from serving.model.knative import BECAME_READY_ANNOTATION
 
 __all__ = ["KEY", "NAME", "Store"]
 
@@ -37,7 +38,7 @@ class Store:
                     "namespace": "default",
                     "name": NAME,
                     "labels": _LABELS,
-                    "annotations": {"serving.dev/became-ready": "then", **(annotations or {})},
+                    "annotations": {BECAME_READY_ANNOTATION: "then", **(annotations or {})},
                 },
                 "spec": {"containerConcurrency": 10, "containers": [{"image": "x"}], "servingState": serving_state},
             },

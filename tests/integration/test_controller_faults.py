@@ -12,6 +12,7 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, Subresource
 from serving.controller.io.controller import Controller
 from serving.model.errors import Invalid
+from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import condition_of, nested
 from tests.integration.api_server import served
 from tests.integration.fake_node import FakeNode, World, a_service, a_world, ready
@@ -30,7 +31,7 @@ async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path)
         await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": a_service("bad")["spec"]})
         await world.until(SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False")
         await world.until(
-            REVISION, "hello-00001", lambda one: "serving.dev/became-ready" in one["metadata"]["annotations"]
+            REVISION, "hello-00001", lambda one: BECAME_READY_ANNOTATION in one["metadata"]["annotations"]
         )
         await world.cluster.patch(REVISION, "default", "hello-00001", patch={"spec": {"servingState": "Reserve"}})
         await world.controller.settled()

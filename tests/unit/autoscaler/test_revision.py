@@ -72,12 +72,18 @@ def test_only_a_revision_that_lost_its_routes_is_unreachable(state: str, reachab
 def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     not_ready = {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Active", "status": "True"}]}
-    by_annotation = {"serving.dev/became-ready": "2026-11-21T00:00:00Z"}
+    by_annotation = {"serving.knative.dev/lastPinned": "2026-11-21T00:00:00Z"}
+    by_former_annotation = {"serving.dev/became-ready": "2026-11-21T00:00:00Z"}
     found = [
         revision_of(one, SETTINGS)
-        for one in (revision(status=ready), revision(annotations=by_annotation), revision(status=not_ready))
+        for one in (
+            revision(status=ready),
+            revision(annotations=by_annotation),
+            revision(annotations=by_former_annotation),
+            revision(status=not_ready),
+        )
     ]
-    assert [one is not None and one.was_ready for one in found] == [True, True, False]
+    assert [one is not None and one.was_ready for one in found] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,14 @@
 from typing import Any
 
 from serving.controller.revision import RevisionContext, desired_revision, reconcile_revision
-from serving.controller.revision_status import RevisionChildren
+from serving.controller.revision_status import RevisionChildren, was_ready
 from serving.controller.writes import Create, Delete, Patch, ResourceKind, WritePlan
-from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
+from serving.model.knative import (
+    BECAME_READY_ANNOTATION,
+    REVISION_STATE_ANNOTATIONS,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+)
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import (
@@ -85,6 +90,14 @@ def test_who_changed_the_service_made_the_revision() -> None:
     configuration = stored(a_configuration(), annotations={"serving.knative.dev/lastModifier": "ann"})
     revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
     assert revision["metadata"]["annotations"]["serving.knative.dev/creator"] == "ann"
+
+
+def test_a_template_from_an_export_brings_no_state_of_its_revision() -> None:
+    asked = {"autoscaling.knative.dev/min-scale": "1"}
+    state = dict.fromkeys(REVISION_STATE_ANNOTATIONS, "then")
+    revision = made(metadata={"annotations": {**asked, **state}})
+    assert revision["metadata"]["annotations"] == {**asked, ROUTING_STATE_MODIFIED_ANNOTATION: NOW}
+    assert not was_ready(revision)
 
 
 def test_a_revision_begins_active() -> None:

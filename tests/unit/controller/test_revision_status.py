@@ -177,8 +177,9 @@ def test_a_retired_revision_says_so() -> None:
     assert told(status_of(revision, deploying(replicas=0)), "Active")[:2] == ("False", "Retired")
 
 
-def test_metadata_knows_of_readiness_where_status_is_lost() -> None:
-    revision = stored(a_revision(state="Reserve"), annotations={BECAME_READY_ANNOTATION: NOW})
+@pytest.mark.parametrize("annotation", [BECAME_READY_ANNOTATION, "serving.dev/became-ready"])
+def test_metadata_knows_of_readiness_where_status_is_lost(annotation: str) -> None:
+    revision = stored(a_revision(state="Reserve"), annotations={annotation: NOW})
     assert was_ready(revision)
     assert told(status_of(revision, deploying(replicas=0)), "Ready")[0] == "True"
 

@@ -10,7 +10,7 @@ from serving.model.knative import (
     ROUTING_STATE_MODIFIED_ANNOTATION,
 )
 from serving.model.objects import Object
-from tests.unit.controller.builders import CREATED, NOW, a_revision, a_route, merged
+from tests.unit.controller.builders import CREATED, NOW, a_revision, a_route, merged, stored
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,26 @@ def test_a_revision_that_loses_its_routes_says_so_and_keeps_its_first_readiness(
         BECAME_READY_ANNOTATION: CREATED,
     }
     assert after["metadata"]["labels"][ROUTING_STATE_LABEL] == "reserve"
+
+
+# What ``kn service export`` (1.21) leaves out of a revision's annotations.
+IGNORED_BY_KN = {f"serving.knative.dev/{name}" for name in ("lastPinned", "creator", "routingStateModified")}
+
+
+def test_an_export_of_a_routed_revision_says_only_which_routes_it_has() -> None:
+    patch = changes(a_revision(), routes=["a"], state=RoutingState.ACTIVE, was_ready=True)
+    assert patch["metadata"]["annotations"].keys() - IGNORED_BY_KN == {ROUTES_ANNOTATION}
+
+
+def test_the_former_annotation_of_readiness_moves_with_its_time() -> None:
+    before = stored(a_revision(), annotations={"serving.dev/became-ready": CREATED})
+    after = merged(before, changes(before, routes=["a"], state=RoutingState.ACTIVE, was_ready=True))
+    annotations = after["metadata"]["annotations"]
+    assert annotations[BECAME_READY_ANNOTATION] == CREATED
+    assert "serving.dev/became-ready" not in annotations
+    assert changes(after, routes=["a"], state=RoutingState.ACTIVE, was_ready=True) == {}
+
+
+def test_the_former_annotation_stays_until_the_other_is_written() -> None:
+    before = stored(a_revision(), annotations={"serving.dev/became-ready": CREATED})
+    assert changes(before, routes=[], state=RoutingState.PENDING, was_ready=True) == {}

@@ -58,9 +58,10 @@ _CONFLICT = 409
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change a part of what service NAME runs with. What is not named stays, and the code too; traffic stays as it is."""
     try:
-        for text, read in ((asked.get("cpu"), parse_millicores), (asked.get("memory"), parse_bytes)):
-            if text is not None:
-                read(text)
+        for flag, read in (("cpu", parse_millicores), ("memory", parse_bytes)):
+            text = asked.get(flag)
+            if text is not None and read(text) <= 0:
+                fail_usage(f"--{flag} {text}: a limit is more than 0")
         wanted = ServiceUpdate(
             environment=pairs_of(asked.pop("environment"), "--env", "NAME"),
             annotations={

@@ -3,7 +3,7 @@
 ``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with everything that is wrong. Defaults
 are the CRD's and Knative's (``defaults.py``), rules are the CRD's CEL (``validations.py``) and those that CEL cannot state
 (``rules.py``). ``unknown`` lists the fields that would be dropped. Kubernetes' own kinds, which have no CRD, pass
-unchanged, except that a Secret's texts are encoded. Pure except for reading the CRDs once.
+unchanged, except that a Secret's texts are encoded, and are checked by ``kuberules``. Pure except for reading the CRDs once.
 """
 
 import base64
@@ -14,10 +14,11 @@ import msgspec
 
 from serving.cluster.crds import crds
 from serving.cluster.defaults import fill_in_defaults
-from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
-from serving.cluster.podrules import init_problems, pod_problems
+from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
+from serving.cluster.kuberules.objects import kube_problems, undecodable
+from serving.cluster.kuberules.templates import template_problems
 from serving.cluster.port import Subresource
-from serving.cluster.requester import acting_user
+from serving.cluster.requester import acting_manager, acting_user
 from serving.cluster.rules import own_problems
 from serving.cluster.schema import Schema, breaches, completed, unknown_fields
 from serving.cluster.userinfo import user_info_problems, with_user_info
@@ -56,13 +57,14 @@ def admit(
 ) -> Object:
     """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
 
-    ``scaling`` is what annotations are held to; ``is_one_machine`` checks what a real API server checks in Pods.
+    ``scaling`` is what annotations are held to; ``is_one_machine`` checks what a real API server checks in its own kinds.
     """
     crd = crds().get(kind)
     if crd is None:
-        problems = list(pod_problems(kind, new)) if is_one_machine and subresource is None else []
-        if problems:
-            raise _invalid(kind, name_of(new), problems)
+        if is_one_machine and subresource is None and _is_checked(kind, new, old or {}):
+            problems = undecodable(kind, new) or list(kube_problems(kind, new))
+            if problems:
+                raise _invalid(kind, name_of(new), problems)
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
     # What a write has not touched was completed and checked when it was written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
@@ -80,6 +82,12 @@ def admit(
     return whole
 
 
+def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
+    """Whether rules apply: to what changes, and of what this process writes itself only to what runs."""
+    is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
+    return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))
+
+
 def _rule_problems(
     kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, is_one_machine: bool
 ) -> list[Problem]:
@@ -88,8 +96,9 @@ def _rule_problems(
         *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
         *own_problems(kind, whole),
         *user_info_problems(kind, whole, old),
-        *(_init_problems(kind, whole) if is_one_machine else ()),
     ]
+    if is_one_machine and kind in _TEMPLATES and not found:
+        found += template_problems(*_pod_spec(kind, whole))
     by_place = {problem.where: problem for problem in reversed(found)}
     return [*(one for one in found if by_place[one.where] is one), *_annotation_problems(kind, whole, scaling)]
 
@@ -124,29 +133,20 @@ def unknown(kind: Kind, body: Object) -> list[str]:
     return found if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *found]
 
 
-def _init_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
-    """What is wrong with the containers that run before the others: a real API server finds it in the Deployment."""
-    spec, where, schema = _pod_spec(kind, whole)
-    if isinstance(spec, dict) and spec.get("initContainers"):
-        wrong = list(breaches(schema, spec["initContainers"], f"{where}.initContainers"))
-        yield from wrong or init_problems(spec, where)
-
-
 def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
     """Fields of the containers that run before the others that no container has."""
-    spec, where, schema = _pod_spec(kind, whole)
+    spec, where = _pod_spec(kind, whole) if kind in _TEMPLATES else (None, "")
     if isinstance(spec, dict):
+        schema: Schema = crds()[kind].schema
+        for key in (*_TEMPLATES[kind], "spec", "containers"):
+            schema = schema["properties"][key]
         yield from unknown_fields(schema, spec.get("initContainers"), f"{where}.initContainers")
 
 
-def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str, Schema]:
-    """The pod's spec in an object, its place, and the schema of its containers; None for a kind without one."""
-    if kind not in _TEMPLATES:
-        return None, "", {}
-    path, schema = (*_TEMPLATES[kind], "spec"), crds()[kind].schema
-    for key in (*path, "containers"):
-        schema = schema["properties"][key]
-    return nested(whole, *path), ".".join(path), schema
+def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
+    """The pod's spec in an object with a template, and its place."""
+    path = (*_TEMPLATES[kind], "spec")
+    return nested(whole, *path), ".".join(path)
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:

@@ -33,10 +33,10 @@ _PAIRS_SEEN_MAX = 4096
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
     """One owner: when all are gone, so is the object."""
 
-    api_version: str
-    kind: str
-    name: str
-    uid: str
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
     controller: bool | None = None
     block_owner_deletion: bool | None = None
 
@@ -134,6 +134,7 @@ def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
         what = "Invalid value: only one owner may have controller set to true"
         yield Problem(where="metadata.ownerReferences", what=what, expected="one controller")
     for owner in owners:
-        if not (owner.uid and owner.name and owner.kind and owner.api_version):
+        given = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+        for field in (field for field, text in given.items() if not text):
             what = "Required value: an owner has apiVersion, kind, name and uid"
-            yield Problem(where="metadata.ownerReferences", what=what, expected="all four")
+            yield Problem(where=f"metadata.ownerReferences.{field}", what=what, expected="all four")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.adapters.escalator import expected, pure_decision
+from tests.conformance.adapters.manifests import DIFFERENCES
+from tests.conformance.record_manifests import cases
 from tests.conformance.run import DATA, failure, kinds, read_cases
 
 
@@ -48,3 +50,12 @@ def test_the_runner_refuses_a_kind_it_does_not_know() -> None:
 def test_the_pass_alone_decides_as_the_daemon_does() -> None:
     cases = [case for case in read_cases(DATA / "escalator.jsonl") if case["kind"] == "decision"]
     assert [case["name"] for case in cases if pure_decision(case["in"]) != expected(case)] == []
+
+
+def test_each_difference_to_a_real_api_server_is_one() -> None:
+    recorded = {case["name"]: (case["code"], case["fields"]) for case in read_cases(DATA / "manifests.jsonl")}
+    assert {name: found for name, found in DIFFERENCES.items() if recorded[name] == found} == {}
+
+
+def test_every_bad_manifest_has_a_recorded_answer() -> None:
+    assert [case["name"] for case in cases()] == [case["name"] for case in read_cases(DATA / "manifests.jsonl")]

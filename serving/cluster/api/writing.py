@@ -19,6 +19,7 @@ from serving.cluster.api.remarks import record_remarks
 from serving.cluster.api.settingswarnings import settings_warnings
 from serving.cluster.api.status import Fault, success
 from serving.cluster.kinds import REVISION
+from serving.cluster.kuberules.objects import undecodable
 from serving.cluster.port import Cluster, Object, PatchType, Subresource
 from serving.model.errors import Conflict, NotFound, Unsupported
 
@@ -203,6 +204,16 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
     return Written(object=success(target, ""))
 
 
+def _check_types(target: RequestTarget, body: Object) -> None:
+    """Raise ``Fault`` 400 for fields of the wrong type, as a server that decodes into types."""
+    kind = target.kind
+    if not isinstance(body["metadata"], dict):
+        raise Fault(400, "metadata is not an object")
+    if target.subresource != "scale" and (wrong := undecodable(kind, body)):
+        said = ", ".join(f"{one.where}: {one.what}" for one in wrong)
+        raise Fault(400, f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {said}')
+
+
 def _object_of(target: RequestTarget, sent: Sent) -> Object:
     """The body, checked against the path and completed from it."""
     body = decode_body(sent.data, sent.content_type)
@@ -216,8 +227,7 @@ def _object_of(target: RequestTarget, sent: Sent) -> Object:
                 raise Fault(400, f"{field} of the data ({given}) does not match the expected {field} ({right})")
             body[field] = right
     metadata = body.setdefault("metadata", {})
-    if not isinstance(metadata, dict):
-        raise Fault(400, "metadata is not an object")
+    _check_types(target, body)
     given_name, given_namespace = metadata.get("name"), metadata.get("namespace")
     if target.name and given_name not in (None, "", target.name):
         raise Fault(400, f"the name of the object ({given_name}) does not match the name on the URL ({target.name})")

@@ -336,12 +336,12 @@ def test_one_machine_takes_containers_that_run_before(kind: Kind) -> None:
         ({"image": "x", "name": "user-container"}, r'initContainers\[0\].name: Duplicate value: "user-container"'),
         ({"image": "x", "name": "A"}, r'initContainers\[0\].name: Invalid value: "A"'),
         (
-            {"image": "x", "livenessProbe": {"exec": {}}},
-            r"\[0\].livenessProbe: Forbidden: field not allowed in an init",
+            {"image": "x", "livenessProbe": {"exec": {"command": ["ls"]}}},
+            r"\[0\].livenessProbe: Forbidden: may not be set for init containers",
         ),
         ({"image": "x", "restartPolicy": "Always"}, r"\[0\].restartPolicy: Forbidden"),
         ({"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}, r'volumeMounts\[0\].name: Not found: "v"'),
-        ({"image": "x", "command": "run"}, r"initContainers\[0\].command in body must be of type array"),
+        ({"image": "x", "command": "run"}, r"initContainers\[0\].command: must be of type array"),
         ("x", r"initContainers\[0\].*must be of type object"),
     ],
 )

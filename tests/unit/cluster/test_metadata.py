@@ -35,7 +35,7 @@ def test_good_metadata_passes() -> None:
         ({"annotations": {"a b": "c"}}, "metadata.annotations"),
         ({"finalizers": ["a b"]}, "metadata.finalizers"),
         ({"ownerReferences": [OWNER, {**OWNER, "uid": "v"}]}, "metadata.ownerReferences"),
-        ({"ownerReferences": [{**OWNER, "uid": ""}]}, "metadata.ownerReferences"),
+        ({"ownerReferences": [{**OWNER, "uid": ""}]}, "metadata.ownerReferences.uid"),
     ],
 )
 def test_bad_metadata_is_refused(changed: dict[str, Any], where: str) -> None:
@@ -62,7 +62,7 @@ def test_everything_that_is_wrong_is_told() -> None:
         ([], "metadata"),
         ({"name": 1}, "metadata.name"),
         ({"labels": {"a": 1}}, "metadata.labels[...]"),
-        ({"ownerReferences": [{"uid": "u"}]}, "metadata.ownerReferences[0]"),
+        ({"ownerReferences": ["u"]}, "metadata.ownerReferences[0]"),
     ],
 )
 def test_a_wrong_type_is_refused_with_its_place(metadata: object, where: str) -> None:

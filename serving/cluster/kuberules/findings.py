@@ -1,0 +1,203 @@
+"""What the rules of Kubernetes' own kinds share: the words of a problem, names and their syntax, quantities.
+
+Follows k8s.io/apimachinery, pkg/util/validation and pkg/util/validation/field. Pure.
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from serving.model.errors import Problem
+
+__all__ = [
+    "DNS_LABEL",
+    "DNS_SUBDOMAIN",
+    "PORT_MAX",
+    "Json",
+    "at_least",
+    "chosen",
+    "duplicate",
+    "duplicates",
+    "forbidden",
+    "invalid",
+    "is_address",
+    "is_config_key",
+    "is_label",
+    "is_label_value",
+    "is_path_below",
+    "is_port_name",
+    "is_qualified",
+    "is_quantity",
+    "is_subdomain",
+    "items_of",
+    "label_problems",
+    "map_of",
+    "not_found",
+    "port_problems",
+    "quantity_of",
+    "required",
+    "unsupported",
+]
+
+Json = dict[str, Any]
+PORT_MAX = 65535
+DNS_LABEL = "a DNS label: lower case letters, digits and '-', at most 63 characters"
+DNS_SUBDOMAIN = "a DNS subdomain: lower case letters, digits, '-' and '.', at most 253 characters"
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+_SUBDOMAIN_LENGTH_MAX = 253
+_QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}\Z")
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?\Z")
+_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?\Z")
+_BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
+_DECIMAL = {letter: Fraction(10) ** (3 * power) for power, letter in enumerate("num", start=-3)} | {
+    letter: Fraction(10) ** (3 * power) for power, letter in enumerate("kMGTPE", start=1)
+}
+
+
+def required(where: str, expected: str = "a value") -> Problem:
+    """A field that is missing or empty."""
+    return Problem(where=where, what="Required value", expected=expected)
+
+
+def invalid(where: str, value: object, expected: str) -> Problem:
+    """A value that is none of those that the field takes."""
+    shown = f'"{value}"' if isinstance(value, str) else value
+    return Problem(where=where, what=f"Invalid value: {shown}: must be {expected}", expected=expected)
+
+
+def unsupported(where: str, value: object, choices: Collection[str]) -> Problem:
+    """A value that is none of the field's choices."""
+    supported = ", ".join(f'"{one}"' for one in choices)
+    return Problem(
+        where=where, what=f'Unsupported value: "{value}": supported values: {supported}', expected=f"one of {supported}"
+    )
+
+
+def forbidden(where: str, why: str) -> Problem:
+    """A field that may not be set here."""
+    return Problem(where=where, what=f"Forbidden: {why}", expected="nothing")
+
+
+def duplicate(where: str, value: object) -> Problem:
+    """A value that an earlier element has."""
+    return Problem(where=where, what=f'Duplicate value: "{value}"', expected="a value of its own")
+
+
+def not_found(where: str, value: object, expected: str) -> Problem:
+    """A name that refers to nothing."""
+    return Problem(where=where, what=f'Not found: "{value}"', expected=expected)
+
+
+def chosen(one: Json, field: str, where: str, *, choices: Sequence[str]) -> Iterator[Problem]:
+    """The problem of a field that has another value than its choices; an empty one has the default."""
+    if (value := one.get(field)) and value not in choices:
+        yield unsupported(f"{where}.{field}", value, choices)
+
+
+def at_least(one: Json, field: str, where: str, *, least: int) -> Iterator[Problem]:
+    """The problem of a number below its minimum."""
+    value = one.get(field)
+    if value is not None and value < least:
+        yield invalid(f"{where}.{field}", value, f"greater than or equal to {least}")
+
+
+def duplicates(values: Sequence[object], where: str, field: str = "") -> Iterator[Problem]:
+    """A problem for each value that stood before; empty ones are skipped."""
+    seen: set[object] = set()
+    for index, value in enumerate(values):
+        if value and value in seen:
+            yield duplicate(f"{where}[{index}]{field}", value)
+        seen.add(value)
+
+
+def items_of(one: Mapping[str, Any], field: str) -> list[Any]:
+    """A list; [] if it is absent or null."""
+    return one.get(field) or []
+
+
+def map_of(one: Mapping[str, Any], field: str) -> Json:
+    """An object; {} if it is absent or null."""
+    return one.get(field) or {}
+
+
+def is_label(text: str) -> bool:
+    """Whether a text is a DNS label."""
+    return bool(_LABEL.match(text))
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether a text is a DNS subdomain."""
+    return len(text) <= _SUBDOMAIN_LENGTH_MAX and bool(_SUBDOMAIN.match(text))
+
+
+def is_qualified(text: str) -> bool:
+    """Whether a text is a name such as "example.com/name", the key of a label."""
+    prefix, slash, name = text.rpartition("/")
+    return bool(_QUALIFIED_NAME.match(name)) and (not slash or is_subdomain(prefix))
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a text is a label's value."""
+    return bool(_LABEL_VALUE.match(text))
+
+
+def is_config_key(text: str) -> bool:
+    """Whether a text is a key of a ConfigMap or Secret."""
+    return bool(_CONFIG_KEY.match(text)) and text not in {".", ".."} and not text.startswith("..")
+
+
+def is_port_name(text: str) -> bool:
+    """Whether a text names a port, as IANA names services."""
+    return bool(_PORT_NAME.match(text)) and "--" not in text
+
+
+def is_path_below(text: str) -> bool:
+    """Whether a path is relative and never leaves its folder."""
+    return not text.startswith("/") and ".." not in text.split("/")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def label_problems(labels: Mapping[str, str], where: str) -> Iterator[Problem]:
+    """A problem for each pair that is no label."""
+    for key, value in labels.items():
+        if not is_qualified(key):
+            yield invalid(where, key, "a name of letters, digits, '-', '_' and '.', with a domain before it or none")
+        if not is_label_value(value or ""):
+            yield invalid(where, value, "at most 63 letters, digits, '-', '_' and '.'")
+
+
+def port_problems(port: object, where: str) -> Iterator[Problem]:
+    """The problem of a port that is given as a number or by its name."""
+    if isinstance(port, str):
+        if not is_port_name(port):
+            yield invalid(where, port, "the name of a port: at most 15 lower case letters, digits and '-'")
+    elif not isinstance(port, int) or not 0 < port <= PORT_MAX:
+        yield invalid(where, port or 0, f"a port, 1 to {PORT_MAX}")
+
+
+def is_quantity(value: object) -> bool:
+    """Whether a value is a quantity such as 500m or 1Gi."""
+    return not isinstance(value, str) or bool(_QUANTITY.match(value))
+
+
+def quantity_of(value: object) -> Fraction:
+    """The number that a quantity stands for: "1Ki" is 1024, "500m" a half."""
+    match = _QUANTITY.match(str(value))
+    assert match, value
+    number, suffix = Fraction(match[1].removesuffix(".")), match[2] or ""
+    if suffix[:1] in {"e", "E"} and len(suffix) > 1 and suffix not in _BINARY:
+        return number * Fraction(10) ** int(suffix[1:])
+    return number * (_BINARY.get(suffix) or _DECIMAL.get(suffix) or 1)

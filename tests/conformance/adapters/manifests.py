@@ -1,0 +1,123 @@
+"""Bad manifests, as a real API server answered them: ``record_manifests.py`` has the manifests and how they were sent.
+
+The local API gives the same code, reason and fields; the words differ.
+"""
+
+import asyncio
+import functools
+import json
+from typing import Any
+
+from multidict import MultiDict
+
+from serving.cluster.admission import admit
+from serving.cluster.api.paths import RequestTarget
+from serving.cluster.api.status import Fault, refusal
+from serving.cluster.api.writing import Sent, create
+from serving.cluster.kinds import KINDS
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.requester import ADMIN_USER, acting_as
+from serving.model.errors import ClusterError
+from tests.conformance.record_manifests import DATA, cases
+
+Json = Any
+
+_SERVICE, _POD = "services.serving.knative.dev spec.template.", "pods "
+_SIDECAR = 'spec.initContainers=[{"name": "i", "image": "x", "restartPolicy": "Always", "rea...'
+_SECURITY = "spec.template.spec.containers[0].securityContext"
+DIFFERENCES: dict[str, Json] = {
+    # An admission plug-in of a kube-apiserver answers before its rules do.
+    'pods spec.preemptionPolicy="Some"': (422, ["spec.preemptionPolicy"]),
+    # A finalizer that is no name has one cause here, and a repetition of it there.
+    'pods metadata.finalizers=["a b"]': (422, ["metadata.finalizers"]),
+    # The range of Services' addresses is a kube-apiserver's own.
+    'services spec.clusterIP="8.8.8.8"': (201, []),
+    'services spec.loadBalancerSourceRanges=["x"]': (422, ["spec.loadBalancerSourceRanges[0]"]),
+    # A kube-apiserver has made the name a label before it looks.
+    f'namespaces metadata.name="{"x" * 59}...': (422, ["metadata.name"]),
+    # Sidecars by restartPolicy do not run here.
+    f"{_POD}{_SIDECAR}": (422, [f"spec.initContainers[0].{field}" for field in ("readinessProbe", "restartPolicy")]),
+    f"{_SERVICE}{_SIDECAR}": (
+        422,
+        [f"spec.template.spec.initContainers[0].{field}" for field in ("readinessProbe", "restartPolicy")],
+    ),
+    # Knative's webhook refuses privileged containers; a real API server alone does not.
+    f"{_SERVICE}spec.containers.0.securityContext.privileged=true": (422, [f"{_SECURITY}.privileged"]),
+    f'{_SERVICE}spec.containers.0.securityContext={{"privileged": true, "allowPrivilegeEscalation": false}}': (
+        422,
+        [_SECURITY, f"{_SECURITY}.privileged"],
+    ),
+    # A kube-apiserver names no field of a number that is too large for its type.
+    f'{_SERVICE}spec.containers.0.livenessProbe={{"httpGet": {{"path": "/", "port": 8080}}, "periodSeconds": 21...': (
+        422,
+        ["spec.template.spec.containers[0].livenessProbe.periodSeconds"],
+    ),
+}
+"""What the local API answers where it differs: code and fields. ``docs/conformance.md`` lists them."""
+
+_REFUSED, _INVALID = 400, 422
+_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+
+
+@functools.cache
+def _manifests() -> dict[str, Json]:
+    return {case["name"]: case for case in cases()}
+
+
+@functools.cache
+def _recorded() -> dict[str, Json]:
+    return {case["name"]: case for case in map(json.loads, DATA.read_text(encoding="utf-8").splitlines())}
+
+
+def expected(case: Json) -> Json:
+    """All answers that are right: the recorded one, or the one that the case is known to differ by.
+
+    A template that no pod can be made of is taken by a real API server, which refuses the Deployment later. The local API
+    answers at once what the server answers to a Pod with the same mistake, at that field below the template.
+    """
+    name = case["name"]
+    if name in DIFFERENCES:
+        code, fields = DIFFERENCES[name]
+        return [_found(code, fields)]
+    found = [_found(case["code"], case["fields"])]
+    if name.startswith(_SERVICE) and case["code"] < _REFUSED:
+        pod = _recorded().get(name.replace(_SERVICE, _POD, 1), {"code": 201})
+        below = [one.replace("spec.", "spec.template.spec.", 1) for one in pod.get("fields", ())]
+        # Limits are taken for requests in a Pod only.
+        below = [one for one in below if ".requests[" not in one] or below
+        found += [_found(_INVALID, below)] if pod["code"] >= _REFUSED else []
+    return found
+
+
+def _found(code: int, fields: list[str]) -> Json:
+    reason = {400: "BadRequest", 422: "Invalid"}.get(code, "")
+    return {"code": code, "reason": reason, "fields": sorted(fields)}
+
+
+def answer(case: Json) -> Json:
+    """Code, reason and fields of the local API."""
+    return asyncio.run(_answer(_manifests()[case["name"]]))
+
+
+def agrees(wanted: Json, got: Json) -> bool:
+    """Whether an answer is one of those that are right; what has the wrong type in a Pod has no field there."""
+    shown = [got, {**got, "fields": []}] if len(wanted) > 1 and not wanted[1]["fields"] else [got]
+    return any(one in wanted for one in shown)
+
+
+async def _answer(case: Json) -> Json:
+    kind = _BY_RESOURCE[case["resource"]]
+    target = RequestTarget(kind=kind, namespace="default" if kind.namespaced else None)
+    sent = Sent(MultiDict({"dryRun": "All"}), "application/json", json.dumps(case["manifest"]).encode())
+    cluster = MemoryCluster(admit=functools.partial(admit, is_one_machine=True))
+    try:
+        with acting_as(ADMIN_USER, manager="conformance"):
+            await create(cluster, target, sent)
+    except (ClusterError, Fault) as error:
+        status = refusal(error, target)
+        causes = (status.get("details") or {}).get("causes") or ()
+        fields = sorted({cause["field"] for cause in causes})
+        return {"code": status["code"], "reason": status["reason"], "fields": fields}
+    finally:
+        await cluster.close()
+    return {"code": 201, "reason": "", "fields": []}

@@ -139,8 +139,10 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     if serves:
         port = _port(container)
         made["ports"] = [port]
-        if "readinessProbe" in container:
-            made["readinessProbe"] = _at_own_port(container["readinessProbe"], port["containerPort"])
+        # A server refuses a probe without a port.
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            if container.get(probe):
+                made[probe] = _at_own_port(container[probe], port["containerPort"])
     return made
 
 

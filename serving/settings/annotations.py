@@ -21,7 +21,7 @@ from serving.model.knative import (
     TARGET_ANNOTATION,
 )
 from serving.model.load.table import LOAD_METRICS
-from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 
 __all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations", "read_rollout_duration"]
@@ -163,6 +163,11 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
         for name in annotations
         if name.startswith(GROUP) and name not in spelled
     )
+    if (scaling.class_name or KPA_CLASS) not in {CLASSIC_CLASS, HPA_CLASS, KPA_CLASS} and not problems:
+        what = f"{scaling.class_name!r} is the class of another autoscaler: none here scales the revision"
+        warnings += (
+            _problem(f"{GROUP}class", what, f"{KPA_CLASS} or {HPA_CLASS}, or that autoscaler beside this one"),
+        )
     return ReadAnnotations(scaling=scaling, problems=tuple(problems), warnings=warnings)
 
 

@@ -77,14 +77,14 @@ async def test_a_field_of_another_manager_is_a_conflict_until_forced(kubectl: Ku
 
 async def test_two_managers_of_one_list_keep_their_elements(kubectl: Kubectl) -> None:
     await applied(kubectl, DEPLOYMENT_TEXT)
-    other = DEPLOYMENT_TEXT.replace("env: [{name: A, value: b}, {name: C, value: d}]", "env: [{name: X, value: y}]")
+    other = DEPLOYMENT_TEXT.replace("env: [{name: A, value: b}, {name: C, value: d}]", "env: [{name: X, value: z}]")
     await applied(kubectl, other, "--field-manager=other")
     names = "jsonpath={.spec.template.spec.containers[0].env[*].name}"
     assert sorted((await kubectl("get", "deployment", "d", "-o", names)).split()) == ["A", "C", "X"]
     fewer = DEPLOYMENT_TEXT.replace(", {name: C, value: d}", "")
     await applied(kubectl, fewer)
     assert sorted((await kubectl("get", "deployment", "d", "-o", names)).split()) == ["A", "X"]
-    await applied(kubectl, other.replace("        env: [{name: X, value: y}]\n", ""), "--field-manager=other")
+    await applied(kubectl, other.replace("        env: [{name: X, value: z}]\n", ""), "--field-manager=other")
     assert await kubectl("get", "deployment", "d", "-o", names) == "A"
 
 

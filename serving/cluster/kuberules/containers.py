@@ -29,11 +29,11 @@ from serving.cluster.kuberules.findings import (
     map_of,
     not_found,
     port_problems,
-    quantity_of,
     required,
     unsupported,
 )
 from serving.model.errors import Problem
+from serving.model.quantity import parse_quantity
 
 __all__ = ["PROTOCOLS", "container_problems", "field_path_problems", "security_problems"]
 
@@ -261,7 +261,7 @@ def _resource_problems(resources: Json, where: str, *, is_template: bool) -> Ite
         limit = limits.get(name)
         if limit is None and "/" in name:
             yield required(f"{where}.limits", f"a limit of {name}, which cannot be overcommitted")
-        elif limit is not None and quantity_of(amount) > quantity_of(limit):
+        elif limit is not None and parse_quantity(str(amount)) > parse_quantity(str(limit)):
             yield invalid(f"{where}.requests", str(amount), f"less than or equal to {name} limit of {limit}")
 
 
@@ -270,9 +270,9 @@ def _amount_problems(name: str, amount: object, where: str) -> Iterator[Problem]
         yield invalid(where, name, "the name of a resource")
     elif "/" not in name and name not in _RESOURCES and not name.startswith("hugepages-"):
         yield invalid(where, name, f"a standard resource: {', '.join(_RESOURCES)}, or a name with a domain")
-    if quantity_of(amount) < 0:
+    if parse_quantity(str(amount)) < 0:
         yield invalid(where, amount, "greater than or equal to 0")
-    elif "/" in name and quantity_of(amount).denominator != 1:
+    elif "/" in name and parse_quantity(str(amount)).denominator != 1:
         yield invalid(where, amount, "an integer")
 
 

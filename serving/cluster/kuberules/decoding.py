@@ -19,6 +19,12 @@ __all__ = ["type_problems"]
 
 _QUANTITY = "api.resource.Quantity"
 _INTEGERS = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63)}
+_FORMATS = {
+    "byte": "base64",
+    "date-time": "a time such as 2026-01-02T03:04:05Z",
+    "int32": "a whole number of 32 bits",
+    "int64": "a whole number of 64 bits",
+}
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -58,7 +64,7 @@ def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str
     if wanted and not _has_type(wanted, value):
         return f"of type {wanted}"
     has_format = "format" not in schema or _has_format(schema["format"], value)
-    return "" if has_format else f"a value of the format {schema['format']}"
+    return "" if has_format else _FORMATS[schema["format"]]
 
 
 def _has_type(wanted: str, value: object) -> bool:
@@ -84,5 +90,6 @@ def _has_format(wanted: str, value: Any) -> bool:  # noqa: ANN401 - of the schem
 
 def _wrong(path: str, value: object, expected: str) -> Problem:
     name = _NAMES.get(type(value), "a value")
-    shown = f' "{value[:40]}"' if isinstance(value, str) else ""
+    # What should be base64 is often secret.
+    shown = f' "{value[:40]}"' if isinstance(value, str) and expected != _FORMATS["byte"] else ""
     return Problem(where=path, what=f"must be {expected}, not {name}{shown}", expected=expected)

@@ -6,10 +6,10 @@ Follows k8s.io/apimachinery, pkg/util/validation and pkg/util/validation/field. 
 import ipaddress
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
-from serving.model.errors import Problem
+from serving.model.errors import InvalidValue, Problem
+from serving.model.quantity import parse_quantity
 
 __all__ = [
     "DNS_LABEL",
@@ -36,7 +36,6 @@ __all__ = [
     "map_of",
     "not_found",
     "port_problems",
-    "quantity_of",
     "required",
     "unsupported",
 ]
@@ -52,11 +51,6 @@ _QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}\Z")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?\Z")
-_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?\Z")
-_BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
-_DECIMAL = {letter: Fraction(10) ** (3 * power) for power, letter in enumerate("num", start=-3)} | {
-    letter: Fraction(10) ** (3 * power) for power, letter in enumerate("kMGTPE", start=1)
-}
 
 
 def required(where: str, expected: str = "a value") -> Problem:
@@ -190,14 +184,8 @@ def port_problems(port: object, where: str) -> Iterator[Problem]:
 
 def is_quantity(value: object) -> bool:
     """Whether a value is a quantity such as 500m or 1Gi."""
-    return not isinstance(value, str) or bool(_QUANTITY.match(value))
-
-
-def quantity_of(value: object) -> Fraction:
-    """The number that a quantity stands for: "1Ki" is 1024, "500m" a half."""
-    match = _QUANTITY.match(str(value))
-    assert match, value
-    number, suffix = Fraction(match[1].removesuffix(".")), match[2] or ""
-    if suffix[:1] in {"e", "E"} and len(suffix) > 1 and suffix not in _BINARY:
-        return number * Fraction(10) ** int(suffix[1:])
-    return number * (_BINARY.get(suffix) or _DECIMAL.get(suffix) or 1)
+    try:
+        parse_quantity(str(value))
+    except InvalidValue:
+        return False
+    return True

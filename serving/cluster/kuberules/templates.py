@@ -37,6 +37,9 @@ def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN4
         for index, one in enumerate(items_of(spec, field)):
             if map_of(one, "securityContext").get("privileged"):
                 yield forbidden(f"{where}.{field}[{index}].securityContext.privileged", "must not be set in a revision")
+    for index, one in enumerate(first):
+        if items_of(one, "ports"):
+            yield forbidden(f"{where}.initContainers[{index}].ports", "field not allowed in an init container")
 
 
 def _with_ports(container: Json) -> Json:

@@ -13,11 +13,11 @@ from serving.cluster.kuberules.findings import (
     is_label,
     is_path_below,
     items_of,
-    quantity_of,
     required,
     unsupported,
 )
 from serving.model.errors import Problem
+from serving.model.quantity import parse_quantity
 
 __all__ = ["volume_problems"]
 
@@ -51,7 +51,7 @@ def _source_problems(volume: Json, where: str) -> Iterator[Problem]:
 
 
 def _empty_dir(one: Json, where: str) -> Iterator[Problem]:
-    if one.get("sizeLimit") is not None and quantity_of(one["sizeLimit"]) < 0:
+    if one.get("sizeLimit") is not None and parse_quantity(str(one["sizeLimit"])) < 0:
         yield forbidden(f"{where}.sizeLimit", "SizeLimit field must be a valid resource quantity")
 
 

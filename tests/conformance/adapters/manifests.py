@@ -47,6 +47,11 @@ DIFFERENCES: dict[str, Json] = {
         422,
         [_SECURITY, f"{_SECURITY}.privileged"],
     ),
+    # Nor ports of containers that end before the others begin.
+    f'{_SERVICE}spec.initContainers=[{{"name": "i", "image": "x", "ports": [{{"containerPort": 0}}]...': (
+        422,
+        [f"spec.template.spec.initContainers[0].ports{field}" for field in ("", "[0].containerPort")],
+    ),
     # A kube-apiserver names no field of a number that is too large for its type.
     f'{_SERVICE}spec.containers.0.livenessProbe={{"httpGet": {{"path": "/", "port": 8080}}, "periodSeconds": 21...': (
         422,

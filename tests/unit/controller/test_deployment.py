@@ -69,10 +69,12 @@ def test_a_probe_without_a_port_is_for_the_containers_own() -> None:
         "image": "app",
         "ports": [{"name": "h2c", "containerPort": 9000}],
         "readinessProbe": {"httpGet": {"path": "/x"}},
+        "livenessProbe": {"tcpSocket": {"port": 0}},
     }
     container = container_of(made(spec={"containers": [own]}))
     assert container["ports"][0]["name"] == "h2c"
     assert container["readinessProbe"]["httpGet"] == {"path": "/x", "port": 9000}
+    assert container["livenessProbe"]["tcpSocket"] == {"port": 9000}
 
 
 def test_a_probe_with_a_port_keeps_it() -> None:

@@ -132,6 +132,11 @@ def test_what_is_unknown_is_a_warning_and_other_groups_are_nobodys() -> None:
     assert found.problems == ()
 
 
+def test_the_class_of_another_autoscaler_is_a_warning() -> None:
+    (warning,) = read_annotations({"autoscaling.knative.dev/class": "foo"}, SETTINGS).warnings
+    assert "'foo' is the class of another autoscaler: none here scales the revision" in str(warning)
+
+
 def test_without_a_limit_any_scale_goes() -> None:
     assert problems_of({"max-scale": "5000"}, AutoscalerSettings(max_scale_limit=0)) == []
 

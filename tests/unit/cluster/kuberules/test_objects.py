@@ -83,10 +83,14 @@ def test_a_pod_that_cannot_run_is_refused(spec: object, said: str) -> None:
     [
         (POD, {"spec": {"containers": "x"}}, 'spec.containers: must be of type array, not a string "x"'),
         (POD, {"spec": {"containers": [{"resources": {"limits": {"cpu": "1Gx"}}}]}}, "cpu: must be a quantity"),
-        (POD, {"spec": {"priority": 2**31}}, "spec.priority: must be a value of the format int32, not a number"),
+        (POD, {"spec": {"priority": 2**31}}, "spec.priority: must be a whole number of 32 bits, not a number"),
         (CONFIG_MAP, {"data": {"a": 5}}, "data.a: must be of type string, not a number"),
-        (SECRET, {"data": {"a": "!"}}, 'data.a: must be a value of the format byte, not a string "!"'),
-        (LEASE, {"spec": {"renewTime": "soon"}}, "spec.renewTime: must be a value of the format date-time"),
+        (SECRET, {"data": {"a": "!"}}, "data.a: must be base64, not a string"),
+        (
+            LEASE,
+            {"spec": {"renewTime": "soon"}},
+            'spec.renewTime: must be a time such as 2026-01-02T03:04:05Z, not a string "soon"',
+        ),
         (SERVING_SERVICE, {"metadata": {"name": 5}, "spec": 5}, "metadata.name: must be of type string, not a number"),
     ],
 )

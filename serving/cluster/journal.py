@@ -4,12 +4,14 @@ A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one 
 calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the store
 starts above every version that it may have handed out.
 
-A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. A file that cannot be
+A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. On a full disk objects can
+still be deleted: a file beside the journal holds room, which is released then and which only such writes may use. A file that cannot be
 read is never modified: ``JournalDamaged``. One process holds the file at a time. What is durable: ``cluster/durability.py``.
 """
 
 import asyncio
 import contextlib
+import errno
 import os
 import queue
 import sqlite3
@@ -30,6 +32,12 @@ VERSION_BLOCK = 2**24
 _BATCH_MAX = 128
 # Writes that may wait for the disk; each is an HTTP request that is being held.
 _WAITING_MAX = 10_000
+# In SQLite's words.
+_FULL = "database or disk is full"
+# What a row may grow by on a full disk.
+_GROWTH_BYTES_MAX = 512
+# More than SQLite's log holds before it is merged into the file (1,000 pages), which takes as much room.
+_RESERVE_BYTES = 5 * 2**20
 # "srvg": what `file` and `PRAGMA application_id` show.
 _APPLICATION_ID = 0x73727667
 _FORMAT = 1
@@ -76,7 +84,9 @@ class Journal:
         except sqlite3.Error as error:
             self._connection.close()
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
-        self._is_reserving = False
+        self._is_reserving = self._is_full = False
+        self._reserve = self.path.with_name(f"{self.path.name}.reserve")
+        self._hold_room()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -165,20 +175,73 @@ class Journal:
         self._connection.close()
 
     def _commit(self, batch: list[_Waiting]) -> None:
-        failure: Unavailable | None = None
-        try:
-            self._write([item for item, _ in batch])
-        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
-            failure = Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {error}")
+        items = [item for item, _ in batch]
+        if self._is_full:
+            self._hold_room()
+        # While the reserve is released, what takes room would take that of the deletes.
+        failures = [self._refusal(_FULL) if self._is_full else self._failure_of(items)] * len(batch)
+        if failures[0] is not None and self._make_room():
+            small = [number for number, item in enumerate(items) if self._takes_no_room(item)]
+            again = self._failure_of([items[number] for number in small])
+            for number in small:
+                failures[number] = again
 
         def tell() -> None:
-            for _, done in batch:
+            for (_, done), failure in zip(batch, failures, strict=True):
                 done(failure)
 
         assert self._loop is not None
         # Without a loop the process is exiting, and no caller waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(tell)
+
+    def _failure_of(self, items: Sequence[JournalEntry | _Reservation]) -> Unavailable | None:
+        """Write; why it failed."""
+        try:
+            self._write(items)
+        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
+            self._is_full = self._is_full or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            return self._refusal(str(error))
+        return None
+
+    def _refusal(self, why: str) -> Unavailable:
+        way_out = "; make room on its disk: deletes still work" if self._is_full else ""
+        return Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {why}{way_out}")
+
+    def _make_room(self) -> bool:
+        """Release the reserve, and have SQLite's log begin again at its start; whether the disk was full and that was done."""
+        try:
+            if self._is_full:
+                self._reserve.unlink(missing_ok=True)
+                return bool(self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0] == 0)
+        except (OSError, sqlite3.Error):
+            pass
+        return False
+
+    def _hold_room(self) -> None:
+        """Take room for a full disk, if there is any."""
+        try:
+            descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._is_full = self._is_full and error.errno in {errno.ENOSPC, errno.EDQUOT}
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
+        else:
+            self._is_full = False
+
+    def _takes_no_room(self, item: JournalEntry | _Reservation) -> bool:
+        """Whether an item is a removal, or replaces a row by one that is hardly longer, as the mark of a deletion is."""
+        if isinstance(item, _Reservation) or item.data is None:
+            return True
+        key = (item.kind, item.namespace, item.name)
+        row = self._connection.execute(
+            "SELECT length(data) FROM objects WHERE kind = ? AND namespace = ? AND name = ?", key
+        ).fetchone()
+        return row is not None and len(item.data) <= row[0] + _GROWTH_BYTES_MAX
 
     def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         connection = self._connection

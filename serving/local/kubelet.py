@@ -24,7 +24,7 @@ from serving.local.machine import read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import HeldPod
 from serving.local.pod import PodNote, PodRun
-from serving.local.podfolder import remove_folder, rotate
+from serving.local.podfolder import disk_error, remove_folder, rotate
 from serving.local.podstatus import broken_status
 from serving.local.resident_memory import kill_above_limits, memory_limits, resident_bytes_by_session
 from serving.local.restarts import RestartSettings, pause_after
@@ -210,7 +210,9 @@ class Kubelet:
 
     async def _report_broken(self, pod: PodRun, error: Exception) -> None:
         """Write why a pod cannot be run into its status."""
-        status = broken_status(pod.manifest, message=f"the pod cannot be run: {_said(error)}", stamp=stamp())
+        status = broken_status(
+            pod.manifest, message=f"the pod cannot be run: {_said(error, self._node.pods)}", stamp=stamp()
+        )
         try:
             await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
         except NotFound:
@@ -251,10 +253,12 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
         await asyncio.sleep(_CHORE_PAUSE_S)
 
 
-def _said(error: BaseException) -> str:
-    """The kind and text of an error; of a group the first."""
+def _said(error: BaseException, folder: Path | None = None) -> str:
+    """The kind and text of an error, with the path of one of the disk; of a group the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, OSError) and folder is not None:
+        return disk_error(error, folder)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

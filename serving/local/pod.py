@@ -30,7 +30,7 @@ from serving.local.initcontainers import run_init_containers
 from serving.local.locations import QUEUE_PORTS, PodLocation
 from serving.local.nodecontext import NodeContext
 from serving.local.poddrain import drain
-from serving.local.podfolder import make_folder, remove_folder
+from serving.local.podfolder import disk_error, make_folder, remove_folder
 from serving.local.podplan import (
     ContainerState,
     as_new,
@@ -83,6 +83,7 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
 class PodRun:
     """A pod that runs. ``id`` is its name in the runtime; ``stop`` ends it, within ``grace_s`` if that is set."""
 
+    location: PodLocation
     _setup: PodSetup
 
     def __init__(self, node: NodeContext, manifest: Object, *, pod_id: str, note: PodNote | None = None) -> None:
@@ -108,11 +109,6 @@ class PodRun:
 
     def __repr__(self) -> str:
         return f"PodRun({self.key[0]}/{self.key[1]}, {'ready' if self.is_ready else 'not ready'})"
-
-    @property
-    def location(self) -> PodLocation:
-        """Where it is."""
-        return self._setup.location
 
     @property
     def is_ready(self) -> bool:
@@ -141,6 +137,7 @@ class PodRun:
 
     async def run(self, location: PodLocation) -> None:
         """Run until ``stop`` is set, then drain; the caller frees it. On cancellation leave everything as it is."""
+        self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
         # A pod that is none of a revision takes no requests of activators.
         self._has_proxy = REVISION_LABEL in labels_of(self.manifest)
@@ -251,7 +248,8 @@ class PodRun:
             try:
                 self._setup.write_volumes(found)
             except (InvalidValue, OSError) as error:
-                state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=str(error))
+                why = disk_error(error, self._node.pods)
+                state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=why)
                 self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
             else:
                 return found
@@ -269,7 +267,9 @@ class PodRun:
             if found is not None:
                 self.inputs[name], start = found, found.ordered(start, is_new=self._note is None)
         except (InvalidValue, OSError) as error:
-            why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
+            why = (
+                f"expected {error.expected}" if isinstance(error, InvalidValue) else disk_error(error, self._node.pods)
+            )
             message = f"container {name} cannot be run here; {why}"
             state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message)
             self._set_state(name, state)

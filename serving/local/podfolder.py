@@ -21,6 +21,7 @@ from serving.model.errors import InvalidValue
 
 __all__ = [
     "LOG_BYTES_MAX",
+    "disk_error",
     "excerpt",
     "keep_previous",
     "make_folder",
@@ -50,6 +51,15 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
+
+
+def disk_error(error: Exception, folder: Path) -> str:
+    """The text of an error; of one of the disk with its path, which a write without room lacks, and on a full disk the way out."""
+    if not isinstance(error, OSError):
+        return str(error)
+    said = f"{error.filename or folder}: {error.strerror or error}"
+    way_out = "make room on this disk, for example by `serving image rm` or `serving delete`"
+    return f"{said}; {way_out}" if error.errno in _FULL else said
 
 
 def make_folder(path: Path) -> None:

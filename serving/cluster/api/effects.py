@@ -52,6 +52,13 @@ _POD_FIELDS = {
 _OF_CONTAINERS = frozenset(
     {"imagePullSecrets", "securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"}
 )
+# Where pods are containers, it is for another reason that these have no effect.
+_IN_CONTAINERS = {
+    "dnsConfig": "containers ask the name server of this machine",
+    "dnsPolicy": "containers ask the name server of this machine",
+    "runtimeClassName": "one runtime runs all containers of this machine",
+    "shareProcessNamespace": "each container has processes of its own",
+}
 _POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
 _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
 # The path of the template of pods, "" where the object is the pod.
@@ -64,7 +71,9 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
     """A sentence for each field or annotation without effect. ``runs_images``: pods may be containers of their images."""
     if kind not in _POD_SPECS:
         return []
-    fields = {one: why for one, why in _POD_FIELDS.items() if not (runs_images and one in _OF_CONTAINERS)}
+    fields = _POD_FIELDS
+    if runs_images:
+        fields = {one: _IN_CONTAINERS.get(one, why) for one, why in fields.items() if one not in _OF_CONTAINERS}
     return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body)]
 
 

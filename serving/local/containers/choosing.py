@@ -17,6 +17,7 @@ from serving.cluster.port import Object
 from serving.local.containers.podbox import PodBox
 from serving.local.images.pullsecrets import credentials_of
 from serving.local.images.store import ImageUnavailable, StoredImage
+from serving.local.podfolder import disk_error
 from serving.local.podplan import ContainerState, all_containers, container_name_of
 from serving.local.podsetup import PodSetup
 from serving.model.errors import InvalidValue, NotFound
@@ -87,7 +88,7 @@ async def box_of(
             waiting = ContainerState(waiting_reason=error.reason, waiting_message=str(error))
             await warn(error.reason, str(error))
         except OSError as error:
-            why = f"{error.filename}: {error.strerror}"
+            why = disk_error(error, setup.node.pods)
             waiting = ContainerState(waiting_reason="CreatePodSandboxError", waiting_message=why)
         else:
             return box

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import sqlite3
 import stat
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -270,6 +271,29 @@ async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> N
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
         await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
         assert (await cluster.get(REVISION, "default", "one"))["spec"]["servingState"] == "Active"
+
+
+async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: S607, ASYNC221
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        async with store(folder) as cluster:
+            await cluster.create(CONFIG_MAP, config_map("marked", a="b"))
+            await fill(cluster)
+            with pytest.raises(Unavailable, match=rf"{folder}/journal.db cannot be written: .* full; make room"):
+                await cluster.create(CONFIG_MAP, config_map("another", text="x" * 10_000))
+            finalized = {"metadata": {"finalizers": ["a/b"]}}
+            await cluster.patch(CONFIG_MAP, "default", "marked", patch=finalized)
+            for one in (await cluster.list(CONFIG_MAP)).items:
+                await cluster.delete(CONFIG_MAP, "default", one["metadata"]["name"])
+            (left,) = (await cluster.list(CONFIG_MAP)).items
+            assert "deletionTimestamp" in left["metadata"]
+        async with store(folder) as cluster:
+            assert len((await cluster.list(CONFIG_MAP)).items) == 1
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)  # noqa: S607, ASYNC221
 
 
 async def test_a_disk_that_has_room_again_takes_writes_again(tmp_path: Path) -> None:

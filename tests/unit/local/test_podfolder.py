@@ -1,8 +1,9 @@
+import errno
 from pathlib import Path
 
 import pytest
 
-from serving.local.podfolder import excerpt, make_folder, mount, remove_folder, rotate, size_of, tail
+from serving.local.podfolder import disk_error, excerpt, make_folder, mount, remove_folder, rotate, size_of, tail
 from serving.local.sources import VolumeFile
 from serving.model.errors import InvalidValue
 
@@ -110,3 +111,11 @@ PYTHON = "Traceback (most recent call last):"
 )
 def test_the_end_of_a_log_says_what_it_belongs_to(lines: list[str], shown: str) -> None:
     assert excerpt(lines) == shown
+
+
+def test_an_error_of_the_disk_has_a_path_and_a_full_disk_a_way_out(tmp_path: Path) -> None:
+    full = disk_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
+    assert full.startswith(f"{tmp_path}: No space left on device; make room")
+    assert disk_error(PermissionError(errno.EACCES, "Permission denied", "/x"), tmp_path) == "/x: Permission denied"
+    assert disk_error(OSError("no port is free"), tmp_path) == f"{tmp_path}: no port is free"
+    assert disk_error(ValueError("other"), tmp_path) == "other"

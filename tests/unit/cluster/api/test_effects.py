@@ -25,6 +25,13 @@ def test_what_does_nothing_is_told_by_its_path(pod: dict[str, Any], path: str) -
     assert told.startswith(f"{path}: accepted without effect: ")
 
 
+@pytest.mark.parametrize("field", ["runtimeClassName", "dnsPolicy"])
+def test_containers_are_not_called_processes(field: str) -> None:
+    (told,) = effectless(SERVING_SERVICE, service({field: "x"}), runs_images=True)
+    assert "pods are processes" not in told
+    assert "as on this machine" not in told
+
+
 def test_what_the_scheduler_reads_is_not_told() -> None:
     required: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
     pod = {

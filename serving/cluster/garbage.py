@@ -26,8 +26,8 @@ __all__ = ["EventAges", "collect_events", "collect_garbage"]
 _WORKERS = 16
 # A kube-apiserver's --event-ttl.
 _EVENT_AGE_MAX_S = 3600.0
-# About 5 MB. A kube-apiserver has no such limit, but the disk of etcd.
-_EVENT_COUNT_MAX = 2_000
+# About 3 MB. A kube-apiserver has no such limit, but the disk of etcd.
+_EVENT_COUNT_MAX = 1_000
 _EVENTS_PAUSE_S = 10.0
 
 

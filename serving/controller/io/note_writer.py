@@ -10,7 +10,7 @@ from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster, Object
 from serving.controller.events import event_name, note_event
 from serving.controller.writes import Note
-from serving.model.errors import AlreadyExists, ClusterError
+from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import repeated
 from serving.model.objects import name_of, namespace_of
 
@@ -19,7 +19,7 @@ __all__ = ["NoteWriter"]
 _log = logging.getLogger(__name__)
 
 # Events whose count is known without a read.
-_EVENTS_KNOWN_MAX = 1024
+_EVENTS_KNOWN_MAX = 256
 
 
 class NoteWriter:
@@ -45,23 +45,31 @@ class NoteWriter:
 
     async def write(self, note: Note) -> None:
         """Create the note's Event, or increase its count."""
-        now = stamp()
         namespace, name = namespace_of(note.about), event_name(note)
         try:
-            before = self._known.get((namespace, name))
-            if before is None:
-                with contextlib.suppress(AlreadyExists):
-                    self.writes_count += 1
-                    self._remember(await self._cluster.create(EVENT, note_event(note, now=now)))
-                    return
-                before = await self._cluster.get(EVENT, namespace, name)
-            self.writes_count += 1
-            patch = repeated(before, now=now)
-            self._remember(await self._cluster.patch(EVENT, namespace, name, patch=patch))
+            try:
+                await self._write(note, namespace, name)
+            except NotFound:
+                # It has expired.
+                self._known.pop((namespace, name), None)
+                await self._write(note, namespace, name)
         except ClusterError as error:
             self._known.pop((namespace, name), None)
             extra = {"reason": note.reason, "message_": note.message, "error": str(error)}
             _log.warning("controller.event_failed", extra=extra)
+
+    async def _write(self, note: Note, namespace: str, name: str) -> None:
+        now = stamp()
+        before = self._known.get((namespace, name))
+        if before is None:
+            with contextlib.suppress(AlreadyExists):
+                self.writes_count += 1
+                self._remember(await self._cluster.create(EVENT, note_event(note, now=now)))
+                return
+            before = await self._cluster.get(EVENT, namespace, name)
+        self.writes_count += 1
+        patch = repeated(before, now=now)
+        self._remember(await self._cluster.patch(EVENT, namespace, name, patch=patch))
 
     def _remember(self, event: Object) -> None:
         self._known[namespace_of(event), name_of(event)] = event

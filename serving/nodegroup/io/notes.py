@@ -12,7 +12,7 @@ from typing import Any
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster, Object
-from serving.model.errors import AlreadyExists, ClusterError
+from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import About, Words, digest, name_within, new_event, repeated
 from serving.model.objects import name_of, uid_of
 
@@ -55,7 +55,11 @@ class NodeGroupNotes:
                 patch = repeated(before, now=now)
                 self._remember(name, await self._cluster.patch(EVENT, _NAMESPACE, name, patch=patch))
         except ClusterError as error:
-            self._known.pop(name, None)
+            was_known = self._known.pop(name, None) is not None
+            if was_known and isinstance(error, NotFound):
+                # It has expired.
+                await self.write(of, words)
+                return
             _log.warning("event.unwritten", extra={"reason": words.reason, "error": str(error)})
 
     def _remember(self, name: str, event: Object) -> None:

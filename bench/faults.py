@@ -117,14 +117,36 @@ async def _one(made: FaultStage, name: str, *, rate: float, seconds: float, as_j
     if name == OVERLOAD:
         much = await overload(made.system, seconds=max(seconds, OVERLOAD_MIN_S))
         print(msgspec.json.encode(much).decode(), flush=True)
-        return much.is_bounded
+        return all_kept(
+            [] if much.is_bounded else [f"{name}: not within the bounds of bench/parts/overload.py: {much}"]
+        )
     if name == STORM:
         storm = await start_storm(made, rate=min(rate, STORM_RATE_MAX), seconds=seconds)
         print(msgspec.json.encode(storm).decode(), flush=True)
-        return storm.is_kept
+        return all_kept(
+            [] if storm.is_kept else [f"{name}: not within the bounds of bench/parts/start_storm.py: {storm}"]
+        )
     found = await observe(made, name, seconds=seconds)
     print(msgspec.json.encode(found).decode() if as_json else line_of(found), flush=True)
-    return found.failed <= FAULTS[name].failed_max and found.recovered_s is not None
+    return all_kept(limits_broken(found, failed_max=FAULTS[name].failed_max))
+
+
+def limits_broken(found: Observation, *, failed_max: int) -> list[str]:
+    """The limits of the contract that a fault did not keep to, with what was measured."""
+    broken = []
+    if found.failed > failed_max:
+        broken.append(f"{found.fault}: {found.failed} of {found.sent} requests failed; at most {failed_max} may")
+    if found.recovered_s is None:
+        slow_ms = max(RECOVERED_MIN_MS, found.before_p99_ms * RECOVERED_FACTOR)
+        broken.append(f"{found.fault}: not recovered at the end: a window had a failure or a p99 above {slow_ms:g} ms")
+    return broken
+
+
+def all_kept(broken: list[str]) -> bool:
+    """Print each limit that was broken; whether there was none."""
+    for one in broken:
+        print(one, file=sys.stderr)
+    return not broken
 
 
 def line_of(one: Observation) -> str:

@@ -158,7 +158,8 @@ def counts(address: tuple[str, int]) -> dict[str, int]:
     """The autoscaler's own."""
     with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=60) as answer:  # noqa: S310 - our own
         lines = answer.read().decode().splitlines()
-    return {name: int(value) for name, value in (line.split() for line in lines)}
+    # Totals have no labels; a comment and a metric of a revision are none of them.
+    return {name: int(float(value)) for name, value in (one.rsplit(" ", 1) for one in lines) if name.isidentifier()}
 
 
 def cpu_s(process_id: int) -> float:

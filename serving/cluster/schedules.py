@@ -19,6 +19,7 @@ from serving.model.scalingpolicy import SCHEDULES_MAX, ScalingPolicySpec, Schedu
 __all__ = ["schedule_problems", "schedule_state"]
 
 _FIELDS = 5
+_DAYS = 7
 _CRON = "five fields of cron: minute, hour, day of month, month, day of week, as 0 8 * * 1-5"
 # Sunday, January 4, 2026: a time from which each start and end can be looked for.
 _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
@@ -74,7 +75,7 @@ def _time_problems(schedule: Schedule, where: str) -> Iterator[Problem]:
     for name in bad:
         text = getattr(schedule, name)
         yield Problem(where=f"{where}.{name}", what=f"{text!r} is not a time of cron that comes", expected=_CRON)
-    if not bad and schedule.start.split() == schedule.end.split():
+    if not bad and _times_of(schedule.start) == _times_of(schedule.end):
         yield Problem(
             where=f"{where}.end", what=f"it is the start, {schedule.end!r}, so it never holds", expected="another time"
         )
@@ -97,6 +98,13 @@ def _is_cron(text: str) -> bool:
     except (CronSimError, StopIteration):
         return False
     return True
+
+
+def _times_of(text: str) -> tuple[object, ...]:
+    """What the fields mean, however they are written: "00 08 * * mon-fri" is "0 8 * * 1-5"."""
+    sim = CronSim(text, _SOME_TIME)
+    weekdays = {one if isinstance(one, tuple) else one % _DAYS for one in sim.weekdays}
+    return sim.minutes, sim.hours, sim.days, sim.months, weekdays, sim.day_and
 
 
 def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:

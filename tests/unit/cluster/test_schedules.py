@@ -115,8 +115,12 @@ def test_what_never_comes_is_refused(text: str) -> None:
     assert problems(Schedule(start=text, end="59 23 * * *", min_count=1)) == ["spec.schedules[0].start"]
 
 
-def test_an_end_at_the_start_is_refused() -> None:
-    assert problems(Schedule(start="0 8 * * *", end="0  8 * * *", min_count=1)) == ["spec.schedules[0].end"]
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [("0 8 * * *", "0  8 * * *"), ("0 8 * * 1-5", "00 08 * * MON-FRI"), ("0 8 * * 0", "0 8 * * 7")],
+)
+def test_an_end_at_the_start_is_refused(start: str, end: str) -> None:
+    assert problems(Schedule(start=start, end=end, min_count=1)) == ["spec.schedules[0].end"]
 
 
 @pytest.mark.parametrize("zone", ["", "Berlin", "../etc/passwd", "CEST+2"])

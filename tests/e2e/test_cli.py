@@ -282,8 +282,8 @@ def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Sta
     assert "container x is not valid" in execute("-c", "x", "opened", "--", "env", code=1).stderr
     assert "no pod of opened ends with x" in execute("--pod", "x", "opened", "--", "env", code=1).stderr
     assert "No such option" in execute("opened", "ls", "-l", code=2).stderr
-    serving("deploy", "broken", ".", "--command", "sh -c 'exit 3'", "--min-scale", "1", code=1)
-    assert "does not run: " in execute("broken", "--", "env", code=1).stderr
+    serving("deploy", "faulty", ".", "--command", "sh -c 'exit 3'", "--min-scale", "1", code=1)
+    assert "does not run: " in execute("faulty", "--", "env", code=1).stderr
     deploy(serving, "asleep", "--initial-scale", "0")
     assert "it is at zero; `serving invoke asleep` starts one" in execute("asleep", "--", "env", code=1).stderr
 

@@ -2,7 +2,7 @@
 
 A reader is fed what the socket brings, in whatever pieces, and gives back the payload in it; ``done`` says that the body
 has ended, ``rest`` then holds the bytes after it. Chunks are read strictly (RFC 9112 section 7.1): hexadecimal sizes of at
-most 15 digits, CR LF and nothing else at each end, bounded extensions, which are dropped. No byte is kept but those of a
+most 15 digits, CR LF and nothing else at each end, well-formed and bounded extensions, which are dropped. No byte is kept but those of a
 size line, a line end or trailers that are not complete yet.
 """
 
@@ -13,7 +13,12 @@ from serving.proxy.lines import BadHeaderLine, read_lines
 
 __all__ = ["LAST_CHUNK", "BadBody", "ChunkedBody", "CloseBody", "LengthBody", "chunk", "chunks"]
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t !-~\x80-\xff])*"'
+_EXTENSION = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:%b)*" % _EXTENSION)
+# Half of a line end: no line that has it is ever complete.
+_HALF_LINE_END = re.compile(rb"(?<!\r)\n|\r[^\n]")
 # A size needs 15 bytes; the rest is for extensions, which are unused in practice.
 _SIZE_LINE_BYTES_MAX = 256
 # All extensions of a body together: without a bound a body of one-byte chunks carries 200 times its size in them.
@@ -122,7 +127,7 @@ class ChunkedBody:
         """Read a size line; like all steps, the place after it, or ``at`` when it is not complete."""
         end = data.find(b"\r\n", at, at + _SIZE_LINE_BYTES_MAX + 2)
         if end < 0:
-            if len(data) - at > _SIZE_LINE_BYTES_MAX + 1 or b"\n" in data[at:]:
+            if len(data) - at > _SIZE_LINE_BYTES_MAX + 1 or _HALF_LINE_END.search(data, at):
                 raise BadBody("malformed chunk size")
             return at
         match = _SIZE_LINE.fullmatch(data, at, end)
@@ -160,6 +165,8 @@ class ChunkedBody:
         if end < 0:
             if len(data) - at >= _TRAILER_BYTES_MAX:
                 raise BadBody("oversize trailers")
+            if _HALF_LINE_END.search(data, at):
+                raise BadBody("malformed trailers")
             return at
         texts = data[at:end].split(b"\r\n")
         if len(texts) > _TRAILER_COUNT_MAX:

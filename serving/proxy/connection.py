@@ -294,7 +294,12 @@ class Connection(asyncio.Protocol):
             self._keep_partial_head(data)
             return None
         try:
-            head = self._heads.read(data[:end], header_count_max=self._registry.settings.header_count_max)
+            settings = self._registry.settings
+            head = self._heads.read(
+                data[:end],
+                header_count_max=settings.header_count_max,
+                keeps_underscores=settings.keep_underscore_headers,
+            )
             self._check_length(head)
         except RequestRefusal as refusal:
             if not data.startswith(PREFACE):

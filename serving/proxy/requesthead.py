@@ -104,7 +104,7 @@ class HeadMemory:
         self._lines = b""
         self._head: RequestHead | None = None
 
-    def read(self, raw: bytes, *, header_count_max: int) -> RequestHead:
+    def read(self, raw: bytes, *, header_count_max: int, keeps_underscores: bool = False) -> RequestHead:
         """Understand a head, given without the empty line and the CR LF before it.
 
         Raises:
@@ -115,9 +115,11 @@ class HeadMemory:
             return known
         first, _, lines = raw.partition(b"\r\n")
         if known is not None and known.is_plain and lines == self._lines:
-            head = _with_other_line(known, first) or read_request_head(raw, header_count_max=header_count_max)
+            head = _with_other_line(known, first) or read_request_head(
+                raw, header_count_max=header_count_max, keeps_underscores=keeps_underscores
+            )
         else:
-            head = read_request_head(raw, header_count_max=header_count_max)
+            head = read_request_head(raw, header_count_max=header_count_max, keeps_underscores=keeps_underscores)
         if len(raw) <= _REMEMBERED_BYTES_MAX:
             self._raw, self._lines, self._head = raw, lines, head
         return head
@@ -138,8 +140,11 @@ def _forwarded_wire(lines: Sequence[HeaderLine], nominated: frozenset[bytes] | N
     return b"".join([line.wire for line in lines if line.plain and line.name not in (nominated or ())])
 
 
-def read_request_head(raw: bytes, *, header_count_max: int) -> RequestHead:
+def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: bool = False) -> RequestHead:
     """Understand a head, given without the empty line and the CR LF before it.
+
+    Lines with "_" in their name are dropped unless ``keeps_underscores``: to an app of CGI or WSGI, X_Forwarded_For and
+    X-Forwarded-For have one name.
 
     Raises:
         RequestRefusal: with 400, 405, 417, 431, 501 or 505.
@@ -157,6 +162,8 @@ def read_request_head(raw: bytes, *, header_count_max: int) -> RequestHead:
         lines = read_lines(texts)
     except BadHeaderLine as bad:
         raise RequestRefusal(400, str(bad)) from bad
+    if not keeps_underscores and b"_" in raw:
+        lines = [line for line in lines if b"_" not in line.name]
     if target[0] == 0x2F and minor_digit == b"1":
         looked_at = [line for line in lines if line.matters]
         if len(looked_at) == 1 and looked_at[0].name == b"host":

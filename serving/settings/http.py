@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue
-from serving.settings.knob import BYTES, COUNT, DURATION, PERCENT, TEXT, Knob, Value
+from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
 __all__ = ["HttpSettings"]
 
@@ -36,6 +36,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     header_count_max: Annotated[int, Knob(key="header-count-max", unit=COUNT, low=1, high=10_000)] = 128
     """Most header lines of a request (431) or an answer (502). Range: 1 to 10000. Default: ours; Apache allows 100."""
+
+    keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
+    """Whether header lines of requests with "_" in their name are forwarded. Otherwise they are dropped: apps of CGI and WSGI
+    take X_Forwarded_For for X-Forwarded-For. A line passes activator and queue-proxy, so set it for both. Default: nginx, false;
+    Knative forwards them."""
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
     """Largest body of a request; a larger one gets 413. 0 means no limit: bodies are streamed and take no memory.

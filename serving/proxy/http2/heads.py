@@ -56,7 +56,9 @@ class Malformed(Exception):
     """A message that HTTP/2 forbids; the text says how. Its stream ends with PROTOCOL_ERROR (RFC 9113, 8.1.1)."""
 
 
-def read_request_fields(fields: Fields, *, ended: bool, head_bytes_max: int, header_count_max: int) -> RequestHead:
+def read_request_fields(
+    fields: Fields, *, ended: bool, head_bytes_max: int, header_count_max: int, keeps_underscores: bool = False
+) -> RequestHead:
     """A request's head of its fields; ``ended`` says that no body follows.
 
     Raises:
@@ -85,7 +87,7 @@ def read_request_fields(fields: Fields, *, ended: bool, head_bytes_max: int, hea
     if not ended and not has_length:
         texts.append(b"transfer-encoding: chunked")
     raw = b"\r\n".join([b"%b %b HTTP/1.1" % (method, path), b"host: " + host, *texts])
-    head = read_request_head(raw, header_count_max=header_count_max)
+    head = read_request_head(raw, header_count_max=header_count_max, keeps_underscores=keeps_underscores)
     if ended and head.content_length:
         raise Malformed("a content-length without a body")
     return head
@@ -101,6 +103,7 @@ def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSe
         ended=ended,
         head_bytes_max=settings.head_bytes_max,
         header_count_max=settings.header_count_max,
+        keeps_underscores=settings.keep_underscore_headers,
     )
     section.meaning = _Known(head, ended=ended)
     return head

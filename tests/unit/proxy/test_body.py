@@ -28,6 +28,45 @@ def test_extensions_of_a_body_are_bounded_together() -> None:
         body.feed(b"1;%b\r\nx\r\n" % (b"e" * 200) * 100)
 
 
+@pytest.mark.parametrize("extension", [b"", b";a", b" ; a", b";a=b", b"; a = b;c", b';a="b \\" ;c"', b';a="";b'])
+def test_extensions_that_keep_to_the_grammar_are_dropped(extension: bytes) -> None:
+    body = ChunkedBody()
+    assert (body.feed(b"5%b\r\nhello\r\n0%b\r\n\r\n" % (extension, extension)), body.done) == (b"hello", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"5;",
+        b"5;bad[=x",
+        b"5;a=",
+        b"5;=b",
+        b"5;a=b c",
+        b'5;a="b',
+        b'5;a="b"c',
+        b"5;a;",
+        b"5 ",
+        b"5;a ",
+        b"5;a\x01",
+        b"5\rx",
+        b"5\n",
+    ],
+)
+def test_a_size_line_against_the_grammar_is_refused(line: bytes) -> None:
+    with pytest.raises(BadBody, match="malformed chunk size"):
+        ChunkedBody().feed(line + b"\r\nhello\r\n")
+
+
+@pytest.mark.parametrize("after", [b"\n", b"A: b\n", b"A: b\r\n\n", b"\rx", b"A: b\rB"])
+def test_half_a_line_end_in_trailers_is_refused_at_once(after: bytes) -> None:
+    """Waiting for its other half would leave the client without an answer."""
+    for cut in range(len(after)):
+        body = ChunkedBody()
+        body.feed(b"0\r\n" + after[:cut])
+        with pytest.raises(BadBody, match="malformed trailers"):
+            body.feed(after[cut:])
+
+
 @pytest.mark.parametrize(
     "trailers", [b"A: b\r\n" * 65 + b"\r\n", b"A: " + b"x" * 9000, b"A: " + b"x" * 8190 + b"\r\n\r\n"]
 )

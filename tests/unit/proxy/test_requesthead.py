@@ -55,3 +55,12 @@ def test_methods_that_do_the_same_twice_may_be_repeated_and_others_with_a_key() 
 def test_headers_are_found_by_name() -> None:
     head = read(b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\na: 2")
     assert (head.get(b"a"), head.get(b"b"), list(head.values(b"a"))) == (b"1", None, [b"1", b"2"])
+
+
+def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
+    raw = b"GET /a_b HTTP/1.1\r\nHost: h\r\nX_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5"
+    dropped, kept = read(raw), read_request_head(raw, header_count_max=10, keeps_underscores=True)
+    assert (dropped.target, dropped.wire) == (b"/a_b", b"X-A: b_c\r\n")
+    assert dropped.get(b"x_forwarded_for") is None
+    assert kept.wire == b"X_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5\r\n"
+    assert not kept.has_body

@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._address = ""
         self._peer = ClientPeer("")
-        self._heads = HeadMemory()
+        self._heads = HeadMemory(keeps_underscores=registry.settings.keep_underscore_headers)
         self._buffer = b""
         self._exchange: Exchange | None = None
         self._reader: LengthBody | ChunkedBody | None = None
@@ -294,12 +294,7 @@ class Connection(asyncio.Protocol):
             self._keep_partial_head(data)
             return None
         try:
-            settings = self._registry.settings
-            head = self._heads.read(
-                data[:end],
-                header_count_max=settings.header_count_max,
-                keeps_underscores=settings.keep_underscore_headers,
-            )
+            head = self._heads.read(data[:end], header_count_max=self._registry.settings.header_count_max)
             self._check_length(head)
         except RequestRefusal as refusal:
             if not data.startswith(PREFACE):

@@ -97,14 +97,15 @@ class HeadMemory:
     that it has.
     """
 
-    __slots__ = ("_head", "_lines", "_raw")
+    __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_underscores: bool = False) -> None:
+        self._keeps_underscores = keeps_underscores
         self._raw = b""
         self._lines = b""
         self._head: RequestHead | None = None
 
-    def read(self, raw: bytes, *, header_count_max: int, keeps_underscores: bool = False) -> RequestHead:
+    def read(self, raw: bytes, *, header_count_max: int) -> RequestHead:
         """Understand a head, given without the empty line and the CR LF before it.
 
         Raises:
@@ -116,10 +117,10 @@ class HeadMemory:
         first, _, lines = raw.partition(b"\r\n")
         if known is not None and known.is_plain and lines == self._lines:
             head = _with_other_line(known, first) or read_request_head(
-                raw, header_count_max=header_count_max, keeps_underscores=keeps_underscores
+                raw, header_count_max=header_count_max, keeps_underscores=self._keeps_underscores
             )
         else:
-            head = read_request_head(raw, header_count_max=header_count_max, keeps_underscores=keeps_underscores)
+            head = read_request_head(raw, header_count_max=header_count_max, keeps_underscores=self._keeps_underscores)
         if len(raw) <= _REMEMBERED_BYTES_MAX:
             self._raw, self._lines, self._head = raw, lines, head
         return head

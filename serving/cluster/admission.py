@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.crds import crds
-from serving.cluster.defaults import fill_in_defaults
+from serving.cluster.defaults import fill_in_defaults, with_requests
 from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
 from serving.cluster.kuberules.objects import kube_problems, undecodable
 from serving.cluster.kuberules.templates import template_problems
@@ -65,6 +65,8 @@ def admit(
             problems = undecodable(kind, new) or list(kube_problems(kind, new))
             if problems:
                 raise _invalid(kind, name_of(new), problems)
+        if kind == POD:
+            return with_requests(new)
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
     # What a write has not touched was completed and checked when it was written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))

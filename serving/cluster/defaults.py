@@ -9,7 +9,7 @@ from typing import Any
 from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
 from serving.model.objects import Object, namespace_of
 
-__all__ = ["fill_in_defaults"]
+__all__ = ["fill_in_defaults", "with_requests"]
 
 _CONTAINER = "user-container"
 _PORT = 8080
@@ -28,6 +28,24 @@ def fill_in_defaults(kind: Kind, whole: Object, spec: dict[str, Any]) -> None:
     reference = _object_at(spec, "ref")
     if kind == DOMAIN_MAPPING and reference and not reference.get("namespace"):
         reference["namespace"] = namespace_of(whole) or "default"
+
+
+def with_requests(pod: Object) -> Object:
+    """Return a Pod in which each missing request is its limit, as core/v1 defaulting has it (``SetDefaults_Pod``)."""
+    spec = pod.get("spec")
+    if not isinstance(spec, dict):
+        return pod
+    filled = {key: [_with_requests(one) for one in _objects_at(spec, key)] for key in ("containers", "initContainers")}
+    changed = {key: new for key, new in filled.items() if new != spec.get(key, [])}
+    return {**pod, "spec": {**spec, **changed}} if changed else pod
+
+
+def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
+    resources = _object_at(container, "resources")
+    limits = _object_at(resources, "limits")
+    if not limits.keys() - _object_at(resources, "requests").keys():
+        return container
+    return {**container, "resources": {**resources, "requests": {**limits, **_object_at(resources, "requests")}}}
 
 
 def _object_at(value: dict[str, Any], key: str) -> dict[str, Any]:

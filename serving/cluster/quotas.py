@@ -12,7 +12,7 @@ import msgspec
 from serving.cluster.kinds import KINDS, POD, SERVICE, Kind
 from serving.model.amounts import Amounts, ExactAmount, amounts_of, total
 from serving.model.objects import Object, name_of, nested
-from serving.model.resources import pod_peak, written_resources
+from serving.model.resources import pod_peak
 
 __all__ = ["Claim", "ClaimsOf", "claim_of", "counted_kinds", "pod_sums", "quota_refusal", "quota_status"]
 
@@ -70,9 +70,9 @@ def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
     Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
     """
     peak = pod_peak(
-        (amounts_of(written_resources(one, field)) for one in spec.get("containers") or ()),
+        (amounts_of(nested(one, "resources", field) or {}) for one in spec.get("containers") or ()),
         (
-            (amounts_of(written_resources(one, field)), one.get("restartPolicy") == "Always")
+            (amounts_of(nested(one, "resources", field) or {}), one.get("restartPolicy") == "Always")
             for one in spec.get("initContainers") or ()
         ),
         none={},
@@ -155,7 +155,9 @@ def _missing(pod: Object, hard: Amounts) -> str:
     for name in sorted(one for one in hard if one in _NEEDED):
         part, _, resource = name.rpartition(".")
         every = [*(nested(pod, "spec", "containers") or ()), *(nested(pod, "spec", "initContainers") or ())]
-        lacking = {one.get("name", "") for one in every if resource not in written_resources(one, part or "requests")}
+        lacking = {
+            one.get("name", "") for one in every if resource not in (nested(one, "resources", part or "requests") or {})
+        }
         if lacking:
             found.append(f"{name} for: {','.join(sorted(lacking))}")
     return "; ".join(found)

@@ -9,7 +9,7 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["Resources", "pod_peak", "resources_of", "written_resources"]
+__all__ = ["Resources", "pod_peak", "resources_of"]
 
 _Amount = TypeVar("_Amount")
 
@@ -39,12 +39,6 @@ def _amount(written: str, parse: Callable[[str], int]) -> int | None:
     except InvalidValue:
         # Admission has refused it.
         return None
-
-
-def written_resources(container: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """The ``requests`` or ``limits`` of a container by resource; a request that is missing is its limit, as in Kubernetes."""
-    resources = container.get("resources") or {}
-    return {**((resources.get("limits") or {}) if field == "requests" else {}), **(resources.get(field) or {})}
 
 
 def pod_peak(

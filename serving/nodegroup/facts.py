@@ -16,7 +16,7 @@ from serving.model.knative import (
     ConditionStatus,
 )
 from serving.model.objects import condition_of, nested, timestamp_s
-from serving.model.resources import Resources, resources_of, written_resources
+from serving.model.resources import Resources, resources_of
 from serving.nodegroup.pod_request import InitContainer, pod_request
 from serving.nodegroup.records import (
     Affinity,
@@ -92,7 +92,7 @@ def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool
 
 
 def _asked(container: Mapping[str, Any]) -> Resources:
-    return resources_of(written_resources(container, "requests"))
+    return resources_of((container.get("resources") or {}).get("requests"))
 
 
 def _placement(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Placement:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.resources import resources_of, written_resources
+from serving.model.resources import resources_of
 from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
 
 __all__ = ["NodeFacts", "PlacedPod", "demand_of", "node_of", "pod_of"]
@@ -71,8 +71,8 @@ def demand_of(pod: Mapping[str, Any]) -> PodDemand:
 def _containers(written: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
     return tuple(
         Container(
-            request=resources_of(written_resources(one, "requests")),
-            limit=resources_of(written_resources(one, "limits")),
+            request=resources_of((one.get("resources") or {}).get("requests")),
+            limit=resources_of((one.get("resources") or {}).get("limits")),
             is_sidecar=one.get("restartPolicy") == "Always",
         )
         for one in written

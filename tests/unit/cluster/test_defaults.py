@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from serving.cluster.admission import admit
-from serving.cluster.defaults import fill_in_defaults
-from serving.cluster.kinds import DOMAIN_MAPPING, REVISION, SERVING_SERVICE
+from serving.cluster.defaults import fill_in_defaults, with_requests
+from serving.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SERVICE
 
 # JSON values come as they are.
 # ruff: noqa: ANN401
@@ -86,3 +86,16 @@ def test_filling_in_twice_changes_nothing() -> None:
     once = admit(REVISION, body)
     assert admit(REVISION, once) == once
     assert admit(REVISION, body, once) == once
+
+
+def test_a_missing_request_of_a_pod_is_its_limit() -> None:
+    written = {"limits": {"cpu": "1", "memory": "1Mi"}, "requests": {"cpu": "2m"}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": written}, {"name": "b"}]}}
+    stored = admit(POD, pod)["spec"]["containers"]
+    assert stored[0]["resources"]["requests"] == {"cpu": "2m", "memory": "1Mi"}
+    assert stored[1] == {"name": "b"}
+
+
+@pytest.mark.parametrize("pod", [{"metadata": {}}, {"spec": {"containers": [{"name": "a", "resources": None}]}}])
+def test_a_pod_without_limits_stays_as_it_is(pod: dict[str, Any]) -> None:
+    assert with_requests(pod) is pod

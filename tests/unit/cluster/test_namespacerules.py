@@ -88,7 +88,7 @@ async def test_all_breaches_of_limits_are_named() -> None:
     item = {"type": "Container", "min": {"memory": "1Gi"}, "max": {"cpu": "100m"}}
     await cluster.create(LIMIT_RANGE, {"metadata": {"name": "l"}, "spec": {"limits": [item]}})
     big = pod()
-    big["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1", "memory": "1Mi"}}
+    big["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}, "requests": {"memory": "1Mi"}}
     with pytest.raises(Forbidden) as raised:
         await cluster.create(POD, big)
     assert str(raised.value) == (

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from serving.cluster.defaults import with_requests
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, SERVICE, Kind
 from serving.cluster.quotas import Claim, claim_of, counted_kinds, pod_sums, quota_refusal, quota_status
 from serving.model.objects import Object
@@ -14,7 +15,7 @@ _MIXED = {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "500m"
 
 def pod(*resources: Object, **spec: Any) -> Object:  # noqa: ANN401 - JSON
     containers = [{"name": f"c{number}", "resources": one} for number, one in enumerate(resources)]
-    return {"metadata": {"name": "p"}, "spec": {"containers": containers, **spec}}
+    return with_requests({"metadata": {"name": "p"}, "spec": {"containers": containers, **spec}})
 
 
 def quota(hard: Object, name: str = "q", **spec: object) -> Object:

@@ -2,7 +2,7 @@ import operator
 
 import pytest
 
-from serving.model.resources import Resources, pod_peak, resources_of, written_resources
+from serving.model.resources import Resources, pod_peak, resources_of
 
 
 def test_amounts_are_read_as_kubernetes_writes_them() -> None:
@@ -13,13 +13,6 @@ def test_amounts_are_read_as_kubernetes_writes_them() -> None:
 def test_what_is_not_written_or_cannot_be_read_is_unset() -> None:
     assert resources_of(None) == Resources()
     assert resources_of({"cpu": "much", "memory": ""}) == Resources()
-
-
-def test_a_missing_request_is_its_limit() -> None:
-    container = {"resources": {"limits": {"cpu": "1", "memory": "1Mi"}, "requests": {"cpu": "2m"}}}
-    assert written_resources(container, "requests") == {"cpu": "2m", "memory": "1Mi"}
-    assert written_resources(container, "limits") == {"cpu": "1", "memory": "1Mi"}
-    assert written_resources({"resources": None}, "requests") == {}
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,6 @@ def test_a_sidecar_goes_on_beside_the_containers() -> None:
     assert demand_of({"spec": spec}).request_cpu_m == 1500
 
 
-def test_a_request_that_is_missing_is_the_limit() -> None:
-    demand = demand_of({"spec": {"containers": [{"resources": {"limits": {"cpu": "1"}}}]}})
-    assert (demand.request_cpu_m, demand.limit_cpu_m) == (1000, 1000)
-
-
 def test_init_containers_and_overhead_count() -> None:
     spec = {
         "containers": [{"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}}, {}],

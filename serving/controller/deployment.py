@@ -22,6 +22,7 @@ from serving.model.knative import (
     SERVING_GROUP,
 )
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
+from serving.model.readinessprobe import with_kubernetes_scheme
 
 __all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_service"]
 
@@ -143,6 +144,8 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):
                 made[probe] = _at_own_port(container[probe], port["containerPort"])
+        if container.get("readinessProbe"):
+            made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
     return made
 
 

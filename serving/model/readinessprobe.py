@@ -7,19 +7,27 @@ the queue-proxy alone cannot say that a pod is ready.
 
 from collections.abc import Iterable
 
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 
-__all__ = ["kubelet_decides", "runs_in_queue_proxy"]
+__all__ = ["kubelet_decides", "runs_in_queue_proxy", "with_kubernetes_scheme"]
 
 _HANDLERS = ("httpGet", "tcpSocket")
+_PLAIN = "HTTP"
 
 
 def runs_in_queue_proxy(probe: object) -> bool:
     """Whether the queue-proxy can run a readiness probe of the serving container: plain HTTP or TCP to the pod itself."""
     handlers = [found for handler in _HANDLERS if (found := nested(probe, handler)) is not None]
     return bool(handlers) and not any(
-        nested(one, "host") or (nested(one, "scheme") or "HTTP") != "HTTP" for one in handlers
+        nested(one, "host") or (nested(one, "scheme") or _PLAIN).upper() != _PLAIN for one in handlers
     )
+
+
+def with_kubernetes_scheme(probe: Object) -> Object:
+    """A readiness probe of the serving container as a pod may have it: Knative takes "http", Kubernetes "HTTP" alone."""
+    if not (runs_in_queue_proxy(probe) and nested(probe, "httpGet", "scheme")):
+        return probe
+    return {**probe, "httpGet": {**probe["httpGet"], "scheme": _PLAIN}}
 
 
 def kubelet_decides(containers: Iterable[object]) -> bool:

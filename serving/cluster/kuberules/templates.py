@@ -2,7 +2,7 @@
 
 Input: the spec of a template that keeps its schema; output: a ``Problem`` for each violation. On a real cluster the API server
 refuses the Deployment, and the revision reports it; here the write is refused. What Knative completes
-is no violation: names of init containers, and ports of probes. Pure.
+is no violation: names of init containers, and ports of probes, and the scheme of a probe that a queue-proxy runs. Pure.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from serving.cluster.kuberules.findings import Json, forbidden, items_of, map_of
 from serving.cluster.kuberules.objects import pod_type_problems
 from serving.cluster.kuberules.pods import spec_problems
 from serving.model.errors import Problem
+from serving.model.readinessprobe import with_kubernetes_scheme
 
 __all__ = ["template_problems"]
 
@@ -31,7 +32,8 @@ def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN4
         {**one, "name": one.get("name") or f"init-{index}"}
         for index, one in enumerate(items_of(spec, "initContainers"))
     ]
-    containers = [_with_ports(one) for one in items_of(spec, "containers")]
+    given = items_of(spec, "containers")
+    containers = [_with_ports(one, serves=len(given) == 1 or bool(one.get("ports"))) for one in given]
     yield from spec_problems({**spec, "containers": containers, "initContainers": first}, where, is_template=True)
     for field in ("containers", "initContainers"):
         for index, one in enumerate(items_of(spec, field)):
@@ -42,8 +44,8 @@ def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN4
             yield forbidden(f"{where}.initContainers[{index}].ports", "field not allowed in an init container")
 
 
-def _with_ports(container: Json) -> Json:
-    """A container whose probes name a port, and whose port 0 is the default one."""
+def _with_ports(container: Json, *, serves: bool) -> Json:
+    """A container as its Deployment has it: probes name a port, and port 0 is the default one."""
     made = {
         **container,
         "ports": [
@@ -55,4 +57,6 @@ def _with_ports(container: Json) -> Json:
         if probe is not None:
             given = {key: probe[key] for key in _HANDLERS if probe.get(key) is not None}
             made[name] = {**probe, **{key: {**one, "port": one.get("port") or _OWN_PORT} for key, one in given.items()}}
+    if serves and container.get("readinessProbe"):
+        made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
     return made

@@ -77,6 +77,11 @@ def test_a_probe_without_a_port_is_for_the_containers_own() -> None:
     assert container["livenessProbe"]["tcpSocket"] == {"port": 9000}
 
 
+def test_the_scheme_of_a_readiness_probe_is_spelt_as_kubernetes_takes_it() -> None:
+    own = {"image": "app", "readinessProbe": {"httpGet": {"scheme": "http"}}}
+    assert container_of(made(spec={"containers": [own]}))["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
+
+
 def test_a_probe_with_a_port_keeps_it() -> None:
     own = {"image": "app", "readinessProbe": {"grpc": {"port": 7}}}
     assert container_of(made(spec={"containers": [own]}))["readinessProbe"]["grpc"] == {"port": 7}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.model.readinessprobe import kubelet_decides, runs_in_queue_proxy
+from serving.model.readinessprobe import kubelet_decides, runs_in_queue_proxy, with_kubernetes_scheme
 
 PORTS = [{"containerPort": 8080}]
 
@@ -14,6 +14,7 @@ PORTS = [{"containerPort": 8080}]
     [
         ({"httpGet": {"path": "/"}}, True),
         ({"httpGet": {"path": "/", "scheme": "HTTP"}}, True),
+        ({"httpGet": {"path": "/", "scheme": "http"}}, True),
         ({"httpGet": {"path": "/", "scheme": "HTTPS"}}, False),
         ({"httpGet": {"path": "/", "host": "other"}}, False),
         ({"tcpSocket": {}}, True),
@@ -26,6 +27,19 @@ PORTS = [{"containerPort": 8080}]
 )
 def test_plain_http_and_tcp_run_in_the_queue_proxy(probe: dict[str, Any] | None, runs: bool) -> None:
     assert runs_in_queue_proxy(probe) is runs
+
+
+@pytest.mark.parametrize(
+    ("probe", "scheme"),
+    [
+        ({"httpGet": {"scheme": "http"}}, "HTTP"),
+        ({"httpGet": {"scheme": "https"}}, "https"),
+        ({"httpGet": {"path": "/"}}, None),
+        ({"tcpSocket": {"port": 0}}, None),
+    ],
+)
+def test_only_the_scheme_that_the_queue_proxy_speaks_is_respelt(probe: dict[str, Any], scheme: str | None) -> None:
+    assert with_kubernetes_scheme(probe).get("httpGet", {}).get("scheme") == scheme
 
 
 @pytest.mark.parametrize(

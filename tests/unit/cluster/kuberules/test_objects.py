@@ -124,6 +124,13 @@ def test_probes_without_a_port_ask_the_one_of_the_container() -> None:
     assert admit(SERVING_SERVICE, service(**probes), is_one_machine=True)
 
 
+def test_a_readiness_probe_may_spell_its_scheme_as_knative_takes_it() -> None:
+    probe = {"httpGet": {"scheme": "http"}}
+    assert admit(SERVING_SERVICE, service(readinessProbe=probe), is_one_machine=True)
+    with pytest.raises(Invalid, match=r"livenessProbe.httpGet.scheme: Unsupported value"):
+        admit(SERVING_SERVICE, service(livenessProbe=probe), is_one_machine=True)
+
+
 def test_what_this_process_writes_is_checked_where_it_runs() -> None:
     bad = {"metadata": {"name": "a"}, "data": {"a b": "c"}}
     assert admit(CONFIG_MAP, bad, is_one_machine=True) == bad

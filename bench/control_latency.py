@@ -21,8 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, Kind
-from serving.cluster.port import Object
-from tests.cluster_e2e.stage import SPACE, Stage, of_objects, service, staged
+from serving.model.objects import Object
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import Stage, of_objects, service, staged
 
 __all__ = ["main"]
 

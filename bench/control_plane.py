@@ -41,11 +41,12 @@ from serving.cluster.admission import admit
 from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
 from serving.local.podplan import ContainerState
 from serving.local.podstatus import pod_status
+from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from serving.cluster.kinds import DEPLOYMENT, SERVING_SERVICE, Kind
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from tests.cluster_e2e import gate, stage
-from tests.cluster_e2e.server import only_here
-from tests.cluster_e2e.stage import SPACE, Stage, is_ready, service, staged
+from tests.cluster_e2e.server import SPACE, only_here
+from tests.cluster_e2e.stage import Stage, is_ready, service, staged
 
 _COUNT = 1000
 _AT_ONCE = 20

@@ -18,7 +18,8 @@ from serving.autoscaler.delay import DelayWindow, slot_count
 from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec
+from serving.scaling.spec import ScalingSpec
+from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
 __all__ = [
     "KpaState",

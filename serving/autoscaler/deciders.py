@@ -22,8 +22,9 @@ from serving.autoscaler.sources import Second
 from serving.model.load.metric import LoadMetric
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import KpaQuirks, ScalingSpec
+from serving.scaling.spec import ScalingSpec
 from serving.settings.classic import ClassicSettings
+from serving.settings.kpa_quirks import KpaQuirks
 
 __all__ = ["ClassicDecider", "Decided", "Decider", "Inside", "KpaDecider", "at_least"]
 

@@ -16,7 +16,8 @@ from serving.model.load.metric import LoadMetric
 from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import SAFE, KpaQuirks, WindowKind
+from serving.scaling.spec import WindowKind
+from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
 __all__ = ["MetricWindows", "Observation", "WindowContents"]
 

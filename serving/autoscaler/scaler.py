@@ -33,8 +33,9 @@ from serving.model.knative import ServingState, TrafficPath
 from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import KpaQuirks, ScalingSpec
+from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.kpa_quirks import KpaQuirks
 
 __all__ = ["DecisionCause", "DecisionInputs", "Scaler", "ScalerOutcome", "StatSource", "conclude"]
 

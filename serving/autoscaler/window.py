@@ -16,7 +16,8 @@ from operator import mul
 
 import msgspec
 
-from serving.scaling.spec import SAFE, KpaQuirks, WindowKind
+from serving.scaling.spec import WindowKind
+from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
 __all__ = ["LinearWindow", "SeenBuckets", "WeightedWindow", "Window", "window_of"]
 

@@ -15,7 +15,8 @@ import msgspec
 from serving.autoscaler.bounds import bounded, ready_count_min
 from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
-from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec
+from serving.scaling.spec import ScalingSpec
+from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
 __all__ = [
     "PROBE_PERIOD_S",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from serving.cluster.patch import same_json
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["LAST_APPLIED", "changed_fields", "patch_between", "with_last_applied"]
 

@@ -30,7 +30,6 @@ from serving.cli.virtualenv import environment_of, find_virtualenv
 from serving.cli.waiting import until_ready
 from serving.cli.watchfolder import watch_folder
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.local.images.building import build_image, containerfile_in
 from serving.local.images.reference import parse_reference
 from serving.local.images.store import ImageStore, ImageUnavailable
@@ -44,7 +43,7 @@ from serving.model.knative import (
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
 )
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 from serving.model.routepolicy import route_policy
 from serving.settings.autoscaler import POLICIES
 

@@ -17,9 +17,8 @@ from serving.cli.rows import header_of, revision_row, server_table
 from serving.cli.table import age_text, aligned, wrapped
 from serving.cli.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = ["describe"]
 

@@ -25,8 +25,7 @@ from serving.cli.objects import service_of
 from serving.cli.resources import path_of
 from serving.cluster.api.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
 from serving.cluster.kinds import POD
-from serving.cluster.port import Object
-from serving.model.objects import is_true, name_of, namespace_of, nested
+from serving.model.objects import Object, is_true, name_of, namespace_of, nested
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

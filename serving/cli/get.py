@@ -17,10 +17,9 @@ from serving.cli.resources import kind_named, path_of
 from serving.cli.rows import Row, header_of, rows_of, server_table, table_rows
 from serving.cli.table import aligned
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue, ServingError, Unavailable
 from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = ["get", "watched"]
 

@@ -9,8 +9,7 @@ import time
 from http import HTTPStatus
 
 from serving.cli.url import ServiceAddress
-from serving.cluster.port import Object
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 from serving.model.split import split_digest
 
 __all__ = ["until_in_force"]

@@ -15,7 +15,7 @@ import yaml
 from serving.cli.api import ApiCall, ApiClient, fail, message_of
 from serving.cli.progress import Progress, paint, say_aside
 from serving.cli.tree import KNATIVE_CRDS, is_ours, path_of
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from serving.settings.parse import EXAMPLE_KEY
 
 __all__ = ["Installation"]

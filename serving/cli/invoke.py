@@ -17,7 +17,7 @@ from serving.cli.objects import condition, service_of
 from serving.cli.progress import Progress, paint
 from serving.cli.token import token_of
 from serving.cli.url import ServiceAddress, address_of
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["AnswerStart", "invoke"]
 

@@ -17,9 +17,8 @@ from serving.cli.objects import items_of, revisions_of, selector_of, service_of
 from serving.cli.progress import paint
 from serving.cli.resources import path_of
 from serving.cluster.kinds import POD
-from serving.cluster.port import Object
 from serving.model.errors import ServingError, Unavailable
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = ["logs", "pods_of", "short_name"]
 

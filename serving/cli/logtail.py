@@ -8,12 +8,11 @@ from serving.cli.objects import items_of
 from serving.cli.resources import path_of
 from serving.cluster.api.logs import KEPT_LOGS_PATH
 from serving.cluster.kinds import POD
-from serving.cluster.port import Object
 from serving.controller.naming import deployment_name
 from serving.local.podfolder import excerpt
 from serving.model.errors import ServingError
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = ["QUEUE_PROXY", "app_container", "gone_pods", "last_lines"]
 

@@ -24,9 +24,9 @@ from serving.cluster.kinds import (
     Kind,
     kind_of,
 )
-from serving.cluster.port import Object
 from serving.model.errors import Problem, SettingsError
 from serving.model.knative import SERVING_GROUP
+from serving.model.objects import Object
 
 __all__ = ["Manifest", "read_manifests"]
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from serving.cli.api import ApiCall, ApiClient, fail
 from serving.cli.resources import path_of
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Object
 from serving.model.knative import CONFIGURATION_GENERATION_LABEL, SERVICE_LABEL
-from serving.model.objects import labels_of, name_of, nested
+from serving.model.objects import Object, labels_of, name_of, nested
 
 __all__ = [
     "condition",

@@ -12,7 +12,7 @@ from serving.cli.api import ApiCall, ApiClient
 from serving.cli.progress import say_aside
 from serving.cli.tree import path_of
 from serving.cli.waiting import until
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["obstacle_of", "rollout_state", "until_available", "until_removed"]
 

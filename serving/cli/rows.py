@@ -12,9 +12,8 @@ from serving.cli.objects import condition, items_of, seconds_since, superseded_f
 from serving.cli.resources import path_of
 from serving.cli.table import age_text
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Object
 from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = [
     "Row",

@@ -13,11 +13,10 @@ from serving.cli.progress import say_aside
 from serving.cli.resources import path_of
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET, SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.local.state import StateFolder
 from serving.model.errors import InvalidValue
 from serving.model.knative import ACCESS_TOKEN_VERSION_ANNOTATION
-from serving.model.objects import annotations_of, name_of, namespace_of
+from serving.model.objects import Object, annotations_of, name_of, namespace_of
 from serving.model.routepolicy import route_policy
 from serving.wire.tokens import KEY_SECRET, access_token, read_key
 

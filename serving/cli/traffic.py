@@ -14,10 +14,9 @@ from serving.cli.resources import path_of
 from serving.cli.table import aligned
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic
 from serving.model.errors import InvalidValue, ServingError
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = ["rollback_target", "traffic"]
 

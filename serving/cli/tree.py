@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from serving.cluster.crds import crd_folder
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["KNATIVE_CRDS", "OUR_LABEL", "InstallOptions", "is_ours", "objects_of", "path_of", "render", "tree_folder"]
 

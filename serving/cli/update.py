@@ -16,8 +16,8 @@ from serving.cli.serviceupdate import ServiceUpdate, updated
 from serving.cli.url import print_url
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.autoscaler import POLICIES
 

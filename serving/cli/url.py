@@ -10,9 +10,8 @@ import msgspec
 from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import service_of
-from serving.cluster.port import Object
 from serving.local.state import StateFolder
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 
 __all__ = ["ServiceAddress", "address_of", "print_url", "url"]
 

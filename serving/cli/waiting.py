@@ -12,10 +12,9 @@ from serving.cli.progress import Progress
 from serving.cli.resources import path_of
 from serving.cli.url import address_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.local.unready import OTHER_PORT
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import labels_of, name_of, nested
+from serving.model.objects import Object, labels_of, name_of, nested
 
 __all__ = ["failure_text", "until", "until_gone", "until_ready", "until_zero"]
 

@@ -13,8 +13,7 @@ from serving.cli.api import ApiClient
 from serving.cli.get import watched
 from serving.cli.objects import items_of
 from serving.cluster.kinds import EVENT, REVISION
-from serving.cluster.port import Object
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 
 __all__ = ["ScaleEvent", "said_by_events", "said_from_now_on"]
 

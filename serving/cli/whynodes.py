@@ -14,9 +14,8 @@ from serving.cli.objects import items_of
 from serving.cli.resources import path_of
 from serving.cli.whystory import expected_lines, pods_by_revision, revision_story
 from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, REVISION
-from serving.cluster.port import Object
 from serving.model.knative import REMOVAL_TAINT, REVISION_LABEL
-from serving.model.objects import conditions_of, labels_of, name_of, nested, timestamp_s
+from serving.model.objects import Object, conditions_of, labels_of, name_of, nested, timestamp_s
 
 __all__ = ["events_of_groups", "node_group_lines", "node_lines", "node_story", "print_why_of_nodes"]
 

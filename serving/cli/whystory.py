@@ -6,10 +6,9 @@ Input: pods, nodes, NodeGroups and their Events as the API has them; output: lin
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serving.cluster.port import Object
 from serving.model.anticipation import anticipated_pods_of
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import annotations_of, condition_of, labels_of, name_of, nested
+from serving.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested
 
 __all__ = ["expected_lines", "pods_by_revision", "revision_story"]
 

@@ -7,8 +7,7 @@ from serving.cli.logtail import last_lines
 from serving.cli.objects import condition, revisions_of
 from serving.cli.resources import path_of
 from serving.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
-from serving.cluster.port import Object
-from serving.model.objects import condition_of, name_of, nested
+from serving.model.objects import Object, condition_of, name_of, nested
 
 __all__ = ["pod_scaler_lines", "unready_lines"]
 

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from serving.cluster.kinds import POD, POD_DISRUPTION_BUDGET
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.selectors import written_selector
 from serving.model.errors import TooManyRequests
-from serving.model.objects import is_being_deleted, is_true, labels_of, name_of, namespace_of, nested
+from serving.model.objects import Object, is_being_deleted, is_true, labels_of, name_of, namespace_of, nested
 
 __all__ = ["check_budgets", "eviction_refusal"]
 

@@ -13,10 +13,10 @@ from serving.cluster.durability import Disk, carried_over, durable_part
 from serving.cluster.journal import Journal, JournalEntry
 from serving.cluster.kinds import Kind
 from serving.cluster.metadata import ObjectMetadata, read_metadata
-from serving.cluster.port import Object
 from serving.cluster.records import Key, Stored, decoded, encode
 from serving.cluster.state import StoreState
 from serving.model.errors import Unavailable
+from serving.model.objects import Object
 
 __all__ = ["Commits"]
 

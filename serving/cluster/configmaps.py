@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from serving.cluster.kinds import CONFIG_MAP
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
+from serving.model.objects import Object
 from serving.settings.live import LiveSettings, Taken, config_map_of
 
 __all__ = ["ConfigMapWatch", "followed"]

@@ -15,8 +15,9 @@ from typing import Any
 
 from serving.cluster.kinds import REVISION, Kind
 from serving.cluster.patch import same_json
-from serving.cluster.port import Object, Subresource
+from serving.cluster.port import Subresource
 from serving.model.errors import Conflict
+from serving.model.objects import Object
 
 __all__ = ["Disk", "carried_over", "disk_for", "durable_part"]
 

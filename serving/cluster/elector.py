@@ -24,8 +24,8 @@ from serving.cluster.election import (
     written,
 )
 from serving.cluster.lease import LeaseClient, acquired_record, released_record, renewed_record
-from serving.cluster.port import Object
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotLeading
+from serving.model.objects import Object
 
 __all__ = ["LeaseElector"]
 

@@ -13,7 +13,8 @@ from contextvars import ContextVar
 from typing import Any, Literal
 
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, Listing, Object, PatchType, Subresource, WatchEvent
+from serving.cluster.port import Cluster, Listing, PatchType, Subresource, WatchEvent
+from serving.model.objects import Object
 
 __all__ = ["FencedCluster", "fencing", "last_check"]
 

@@ -15,10 +15,11 @@ from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.owners import Reference
-from serving.cluster.port import EventType, Object, WatchEvent
+from serving.cluster.port import EventType, WatchEvent
 from serving.cluster.records import Key
 from serving.cluster.writes import PROPAGATION_FINALIZERS
 from serving.model.errors import Conflict, Gone, NotFound
+from serving.model.objects import Object
 
 __all__ = ["EventAges", "collect_events", "collect_garbage"]
 

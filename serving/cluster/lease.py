@@ -12,8 +12,9 @@ import msgspec
 
 from serving.cluster.election import LeaseRecord, LeaseTimes
 from serving.cluster.kinds import LEASE
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import NotFound
+from serving.model.objects import Object
 
 __all__ = ["LeaseClient", "LeaseName", "acquired_record", "record_of", "released_record", "renewed_record"]
 

@@ -28,7 +28,7 @@ from serving.cluster.owners import Owners
 from serving.cluster.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
 from serving.cluster.patch import same_json
 from serving.cluster.patching import patched
-from serving.cluster.port import Listing, Object, PatchType, Subresource
+from serving.cluster.port import Listing, PatchType, Subresource
 from serving.cluster.records import Key, decoded
 from serving.cluster.requester import acting_manager
 from serving.cluster.state import FIRST_NAMESPACES, StoreState, filter_of
@@ -46,6 +46,7 @@ from serving.cluster.writes import (
     with_generation,
 )
 from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from serving.model.objects import Object
 
 __all__ = ["Admit", "EncodedListing", "MemoryCluster"]
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from serving.cluster.kinds import Kind
 from serving.cluster.patch import json_patch, merge_patch
-from serving.cluster.port import Object, PatchType
+from serving.cluster.port import PatchType
 from serving.cluster.strategic import strategic_merge
 from serving.model.errors import Invalid
+from serving.model.objects import Object
 
 __all__ = ["patched"]
 

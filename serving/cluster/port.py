@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from serving.cluster.kinds import Kind
+from serving.model.objects import Object
 
 __all__ = [
     "Cluster",
@@ -36,7 +37,6 @@ __all__ = [
     "WatchEvent",
 ]
 
-Object = dict[str, Any]
 Subresource = Literal["status", "scale"]
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from serving.cluster.kinds import EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
 from serving.cluster.metadata import ObjectMetadata
-from serving.cluster.port import Object
 from serving.model.errors import Invalid
+from serving.model.objects import Object
 
 __all__ = ["Key", "Stored", "decoded", "encode", "selectable_fields", "stored"]
 

@@ -18,8 +18,9 @@ import msgspec
 from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Object, WatchEvent
+from serving.cluster.port import Cluster, EventType, WatchEvent
 from serving.model.errors import ClusterError, Gone
+from serving.model.objects import Object
 from serving.traffic.backoff import backoff_s
 
 __all__ = ["CacheChange", "Key", "Reflector", "ReflectorSettings"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue, ServingError
+from serving.model.objects import Object
 from serving.settings.annotations import GROUP
 
 __all__ = ["LATEST", "AskedService", "desired_traffic", "scale_patch"]

@@ -19,13 +19,13 @@ from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.owners import Owners
-from serving.cluster.port import Object
 from serving.cluster.records import Key, Stored, decoded, encode, selectable_fields, stored
 from serving.cluster.selectors import field_selector, label_selector
 from serving.cluster.tables import KindTable, ListPage, page_of_token, path_of
 from serving.cluster.watching import Watch
 from serving.cluster.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
+from serving.model.objects import Object
 
 __all__ = ["FIRST_NAMESPACES", "StoreState", "filter_of"]
 

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from serving.cluster.kinds import POD, Kind
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["dry_run_query", "eviction_body", "eviction_path", "object_path", "query_of", "with_type"]
 

@@ -27,9 +27,9 @@ from serving.cluster.kinds import (
 )
 from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.patch import same_json
-from serving.cluster.port import Object, Subresource
+from serving.cluster.port import Subresource
 from serving.model.errors import Conflict, Invalid, NotFound, Problem
-from serving.model.objects import meant
+from serving.model.objects import Object, meant
 
 __all__ = [
     "PROPAGATION_FINALIZERS",

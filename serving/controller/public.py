@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from serving.controller.activators import EndpointGroup, EndpointGroups
-from serving.controller.deployment import QUEUE_PORT
+from serving.controller.sidecar import QUEUE_PORT
 from serving.controller.writes import Create, ResourceKind, Write, patch_of
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,

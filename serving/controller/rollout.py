@@ -15,10 +15,10 @@ clock; ``now_s`` is in seconds since the epoch, because the state outlives the p
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
+from serving.model.objects import Object
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, StepParameters
 
 __all__ = ["advance", "next_step_s", "observe_ready", "rollout_goal", "rollout_of_status", "split_targets"]
@@ -27,8 +27,6 @@ _NS = 1_000_000_000
 _ALL_PERCENT = 100
 _FIRST_PERCENT = 1
 _STEP_MIN_S = 1
-
-Object = dict[str, Any]
 
 
 def rollout_goal(asked: Sequence[Object], assigned: Sequence[Object]) -> Rollout:

@@ -18,12 +18,13 @@ from aiohttp import web
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, scale_patch
 from serving.dashboard.gate import Gate
 from serving.model.errors import ClusterError, ServingError
 from serving.model.event import Words, about, new_event
 from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import Object
 
 __all__ = ["DashboardActions"]
 

@@ -13,7 +13,7 @@ import aiohttp
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
 from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Key, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
 from serving.dashboard.deciders import Deciders
@@ -21,6 +21,7 @@ from serving.dashboard.requests import Requests
 from serving.dashboard.sources import read_pages
 from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view
 from serving.model.errors import ClusterError
+from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
 
 __all__ = ["PERIOD_S", "Feed"]

@@ -13,8 +13,7 @@ import hmac
 import msgspec
 
 from serving.cluster.api.reviews import API_AUDIENCE, KnownToken
-from serving.cluster.port import Object
-from serving.model.objects import name_of, namespace_of, uid_of
+from serving.model.objects import Object, name_of, namespace_of, uid_of
 
 __all__ = ["LIFETIME_MIN_S", "account_token", "read_account_token"]
 

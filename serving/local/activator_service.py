@@ -7,9 +7,10 @@ where it listens. All activator processes accept from one socket, so there is on
 import contextlib
 
 from serving.cluster.kinds import ENDPOINT_SLICE, SERVICE
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.controller.activators import ACTIVATOR_SERVICE
 from serving.model.errors import AlreadyExists
+from serving.model.objects import Object
 
 __all__ = ["publish_activators"]
 

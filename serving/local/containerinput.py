@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.local.orders import StartProcess
 from serving.local.stdio import WaitingDescriptor
+from serving.model.objects import Object
 
 __all__ = ["ContainerInput", "input_of"]
 

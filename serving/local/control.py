@@ -38,7 +38,7 @@ from serving.cluster.journal import Journal
 from serving.cluster.kinds import Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.namespacerules import NamespaceRules
-from serving.cluster.port import Cluster, Object, Subresource
+from serving.cluster.port import Cluster, Subresource
 from serving.controller.io.config import ControllerConfig
 from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
@@ -68,6 +68,7 @@ from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
 from serving.metrics.export import exporting
 from serving.metrics.server import measured, serve_page
+from serving.model.objects import Object
 from serving.model.routehosts import HostRules
 from serving.wire.tokens import read_key
 

@@ -10,9 +10,8 @@ from fractions import Fraction
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes, parse_millicores
 
 __all__ = ["PodFacts"]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from serving.cluster.kinds import ROUTE
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
+from serving.model.objects import Object
 from serving.model.routehosts import hosts_of, tags_of
 from serving.settings.controller import ControllerSettings
 

@@ -7,9 +7,8 @@ container above its limit is killed, as a cgroup would; cpu cannot be bounded wi
 
 from collections.abc import Collection
 
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes
 
 __all__ = ["memory_limit_bytes", "warnings_of"]

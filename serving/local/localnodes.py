@@ -11,11 +11,12 @@ import logging
 from serving.aio.clock import stamp, wall_s
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP, NODE, NODE_GROUP, POD
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.local.machine import Machine, node_status
 from serving.local.virtualnodes import VirtualNodes, default_group, due_names, node_status_of, virtual_node
 from serving.model.errors import AlreadyExists, CloudUnavailable, ClusterError, NotFound
+from serving.model.objects import Object
 from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines, machines_of
 
 __all__ = ["LocalNodes"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from serving.cluster.kinds import NODE_METRICS
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["Machine", "MachineReading", "node_metrics", "node_status", "read_machine"]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, EVENT, POD, SERVICE
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.local.scheduler import PodScheduler
@@ -26,7 +26,7 @@ from serving.local.workloads import (
 )
 from serving.model.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from serving.model.event import Words, about, digest, new_event
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 
 __all__ = ["Manager"]
 

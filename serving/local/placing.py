@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from serving.cluster.port import Object
 from serving.local.scheduling import refusal, unschedulable_message
-from serving.model.objects import name_of
+from serving.model.objects import Object, name_of
 from serving.placement.book import NodeBook
 from serving.placement.facts import PlacedPod, demand_of, node_of, pod_of
 from serving.scheduler.pod import PodDemand

@@ -19,7 +19,6 @@ import msgspec
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD
-from serving.cluster.port import Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
 from serving.local.containerinput import ContainerInput, input_of
@@ -52,7 +51,7 @@ from serving.local.usage import SessionTotals
 from serving.local.volumes import follow_sources
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import labels_of
+from serving.model.objects import Object, labels_of
 
 __all__ = ["PodNote", "PodRun"]
 

@@ -1,7 +1,7 @@
 """What the kubelet says of a pod, as Events of the API."""
 
-from serving.cluster.port import Object
 from serving.model.event import MESSAGE_LENGTH_MAX, About, Words, digest, new_event
+from serving.model.objects import Object
 
 __all__ = ["pod_event"]
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from serving.cluster.port import Object
 from serving.local.mounts import MountPoint
 from serving.local.sources import VolumeFile
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 __all__ = [
     "LOG_BYTES_MAX",

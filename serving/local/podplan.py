@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     COMMAND_ANNOTATION,
@@ -24,6 +23,7 @@ from serving.model.knative import (
     SERVICE_LABEL,
     QueueProxyPlace,
 )
+from serving.model.objects import Object
 from serving.settings.queueproxy import QueueProxySettings, changed_variables
 
 __all__ = [

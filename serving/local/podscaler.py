@@ -12,12 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.reflector import Key, Reflector
 from serving.model.errors import ClusterError, InvalidValue
 from serving.model.event import Words, about, digest, new_event
 from serving.model.nodata import NoData
-from serving.model.objects import condition_of, is_being_deleted, labels_of, name_of, namespace_of, nested, timestamp_s
+from serving.model.objects import (
+    Object,
+    condition_of,
+    is_being_deleted,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    timestamp_s,
+)
 from serving.model.resources import Resources, resources_of
 from serving.scaling.podscaling import MetricTarget, PodScalingState, PodUse, pod_scaling_of, scaled_count
 

@@ -11,7 +11,6 @@ import msgspec
 
 from serving.aio.clock import wall_s
 from serving.cluster.kinds import REVISION
-from serving.cluster.port import Object
 from serving.local.accounttokens import LIFETIME_MIN_S, account_token
 from serving.local.containers.podbox import ContainerHost, PodBox
 from serving.local.downward import PodFacts
@@ -40,7 +39,7 @@ from serving.model.knative import (
     SNAPSHOT_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
-from serving.model.objects import annotations_of, labels_of, name_of, namespace_of, nested
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
 from serving.queueproxy.podspec import Probe, probing_app
 from serving.wire.tokens import pod_secret, pod_token
 

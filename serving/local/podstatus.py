@@ -6,10 +6,9 @@ the others are reported apart from them, as in Kubernetes: the pod is initialize
 
 from collections.abc import Collection, Mapping, Sequence
 
-from serving.cluster.port import Object
 from serving.local.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.local.unready import Unready
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 
 __all__ = ["BROKEN", "broken_status", "pod_status"]
 

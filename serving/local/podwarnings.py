@@ -5,14 +5,14 @@ import logging
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.local.containers.bundle import security_of
 from serving.local.containers.podbox import PodBox
 from serving.local.limits import warnings_of
 from serving.local.podevents import pod_event
 from serving.local.podplan import all_containers
 from serving.model.errors import AlreadyExists, ClusterError
-from serving.model.objects import name_of
+from serving.model.objects import Object, name_of
 
 __all__ = ["PodWarnings"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from serving.queueproxy.podspec import Probe, read_probe
 
 __all__ = [

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from serving.aio.clock import now_s
 from serving.cluster.kinds import DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.local.workloads import is_ready
 from serving.model.errors import ClusterError
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import conditions_of, nested
+from serving.model.objects import Object, conditions_of, nested
 
 __all__ = ["is_rebuilt", "until_rebuilt"]
 

@@ -15,12 +15,12 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import EVENT, NODE, POD
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.local.scheduling import excess_message, refusal, unschedulable_message
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from serving.model.event import Words, about, digest, new_event
-from serving.model.objects import condition_of, is_being_deleted, name_of, nested, version_of
+from serving.model.objects import Object, condition_of, is_being_deleted, name_of, nested, version_of
 
 if TYPE_CHECKING:
     from serving.local.placing import NodePlacing

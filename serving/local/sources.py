@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.local.downward import PodFacts
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 __all__ = [
     "TOKEN",

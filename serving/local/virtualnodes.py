@@ -5,8 +5,8 @@ Input: the flags of ``serving up``, the machines of the local cloud; output: Nod
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.knative import OWN_GROUP
+from serving.model.objects import Object
 from serving.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
 
 __all__ = [

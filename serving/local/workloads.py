@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.knative import POD_TEMPLATE_HASH_LABEL
-from serving.model.objects import annotations_of, is_true, labels_of, nested
+from serving.model.objects import Object, annotations_of, is_true, labels_of, nested
 
 __all__ = [
     "CREATE_FAILED",

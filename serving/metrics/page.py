@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import BUCKETS_S, MetricKind, MetricSpec, named
+from serving.metrics.names import BUCKETS_S, named
+from serving.metrics.spec import MetricKind, MetricSpec
 
 __all__ = ["OPENMETRICS_TYPE", "TEXT_TYPE", "MetricsPage", "Pulled", "family_of", "is_openmetrics", "wanted_type"]
 

@@ -1,6 +1,7 @@
 """Render docs/metrics.md from the table of names, so that the page cannot be wrong."""
 
-from serving.metrics.names import BUCKETS_S, OLD_REVISION_LABELS, REVISION_LABELS, TABLES, MetricSpec, Table
+from serving.metrics.names import BUCKETS_S, OLD_REVISION_LABELS, REVISION_LABELS, TABLES, Table
+from serving.metrics.spec import MetricSpec
 
 __all__ = ["render_page"]
 

@@ -10,12 +10,12 @@ from serving.proxy.answerhead import AnswerHead, Framing
 from serving.proxy.body import chunk, chunks
 from serving.proxy.client import AnswerSink, Client, Pause
 from serving.proxy.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
-from serving.proxy.pool import Address, Pool
+from serving.proxy.pool import Pool
 from serving.proxy.rendering import render_forwarded_answer, render_interim, render_timing
 from serving.proxy.requestbuffer import NO_BODY, RequestBuffer
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.tunnel import Tunnel
-from serving.proxy.upstream import RequestCarrier
+from serving.proxy.upstream import Address, RequestCarrier
 
 __all__ = ["Attempt", "Attempted"]
 

@@ -25,13 +25,14 @@ import msgspec
 from serving.proxy.attempt import Attempt
 from serving.proxy.client import Client, Pause
 from serving.proxy.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
-from serving.proxy.pool import Address, Pool
+from serving.proxy.pool import Pool
 from serving.proxy.rendering import ClientPeer, render_answer, render_request
 from serving.proxy.requestbuffer import NO_BODY, RequestBuffer
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
 from serving.proxy.trust import member_of
 from serving.proxy.tunnel import Tunnel
+from serving.proxy.upstream import Address
 
 __all__ = ["NO_TIMEOUTS", "Exchange", "Handler", "Timeouts", "Wiring"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from serving.scaling.spec import ORIGINAL
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.kpa_quirks import ORIGINAL
 
 __all__ = ["POLICIES", "DialPosition", "SettingsChange", "SimulatedPolicy"]
 

@@ -9,8 +9,9 @@ import random
 from collections.abc import Mapping
 
 from serving.cluster.kinds import ENDPOINT_SLICE, HTTP_ROUTE
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.model.errors import Conflict, NotFound
+from serving.model.objects import Object
 
 __all__ = ["GATEWAY", "PretendedGateway", "accepted", "asked", "refused"]
 

@@ -19,9 +19,10 @@ import msgspec
 
 from serving.cli.api import ApiClient
 from serving.cluster.api.reviews import KnownToken
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.reflector import Key
 from serving.model.errors import Conflict, NotFound
+from serving.model.objects import Object
 from tests.cluster_e2e.own_server import TOKENS
 from tests.cluster_e2e.server import Server, is_real
 from tests.cluster_e2e.status_kubelet import StatusKubelet

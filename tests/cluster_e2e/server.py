@@ -19,7 +19,7 @@ import yaml
 from serving.cli.api import ApiClient
 from serving.cli.installation import Installation
 from serving.cli.tree import InstallOptions, objects_of, tree_folder
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 
 __all__ = ["HOST_NAME", "NAMESPACE", "SPACE", "Server", "is_real", "needed_objects", "only_here", "started"]

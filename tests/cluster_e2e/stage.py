@@ -25,9 +25,9 @@ from serving.activator.io.reports import StatsClient
 from serving.activator.wake import RevisionLoad
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster, EventType, Object, WatchEvent
+from serving.cluster.port import Cluster, EventType, WatchEvent
 from serving.model.errors import AlreadyExists, NotFound
-from serving.model.objects import condition_of
+from serving.model.objects import Object, condition_of
 from serving.settings.activator import ActivatorSettings
 from tests.cluster_e2e.gate import Gate, opened
 from tests.cluster_e2e.own_server import REFUSED, WRITES

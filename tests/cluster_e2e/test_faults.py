@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
-from serving.cluster.port import Object
-from tests.cluster_e2e.server import only_here
-from tests.cluster_e2e.stage import SPACE, Stage, is_ready, of_objects, service, staged
+from serving.model.objects import Object
+from tests.cluster_e2e.server import SPACE, only_here
+from tests.cluster_e2e.stage import Stage, is_ready, of_objects, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -9,11 +9,10 @@ import yaml
 
 from serving.cli.tree import tree_folder
 from serving.cluster.kinds import ENDPOINT_SLICE, EVENT, HTTP_ROUTE, ROUTE
-from serving.cluster.port import Object
-from serving.model.objects import condition_of
+from serving.model.objects import Object, condition_of
 from tests.cluster_e2e.gateway import GATEWAY, PretendedGateway, accepted, asked, refused
-from tests.cluster_e2e.server import is_real
-from tests.cluster_e2e.stage import SPACE, Stage, service
+from tests.cluster_e2e.server import SPACE, is_real
+from tests.cluster_e2e.stage import Stage, service
 from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, with_pods
 
 pytestmark = [

@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 
 from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVICE, SERVING_SERVICE
-from serving.cluster.port import EventType, Object
-from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, SPACE, Stage, is_ready, of_objects, service, staged
+from serving.cluster.port import EventType
+from serving.model.objects import Object
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, is_ready, of_objects, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -22,11 +22,10 @@ from serving.cluster.kinds import (
     SERVICE,
     SERVING_SERVICE,
 )
-from serving.cluster.port import Object
 from serving.model.errors import NotFound
-from serving.model.objects import condition_of
-from tests.cluster_e2e.server import is_real
-from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, SPACE, Stage, service, staged
+from serving.model.objects import Object, condition_of
+from tests.cluster_e2e.server import SPACE, is_real
+from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -6,7 +6,8 @@ import pytest
 import pytest_asyncio
 
 from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SERVICE, SERVING_SERVICE
-from tests.cluster_e2e.stage import SPACE, Stage, is_ready, service, staged
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import Stage, is_ready, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -7,9 +7,11 @@ import pytest
 import pytest_asyncio
 
 from serving.cluster.kinds import CONFIG_MAP, EVENT, REVISION, ROUTE
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.model.errors import NotFound
-from tests.cluster_e2e.stage import SPACE, SYSTEM, Stage, of_objects, service, staged
+from serving.model.objects import Object
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import SYSTEM, Stage, of_objects, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

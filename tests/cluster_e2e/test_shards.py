@@ -14,8 +14,8 @@ from serving.activator.wake import RevisionLoad
 from serving.cluster.allotment import shard_name, shard_of
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE
 from serving.settings.activator import ActivatorSettings
-from tests.cluster_e2e.server import NAMESPACE, is_real
-from tests.cluster_e2e.stage import KEY, SPACE, Stage, of_objects, service, staged
+from tests.cluster_e2e.server import NAMESPACE, SPACE, is_real
+from tests.cluster_e2e.stage import KEY, Stage, of_objects, service, staged
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

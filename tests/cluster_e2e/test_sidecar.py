@@ -10,7 +10,8 @@ import pytest_asyncio
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.wire.tokens import revision_secret
 from tests.cluster_e2e.process_kubelet import ProcessKubelet, RunningPod, got
-from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import KEY, Stage, service, staged
 from tests.eventually import until
 from tests.unit.config.strict import faults
 

@@ -7,8 +7,9 @@ import pytest
 import pytest_asyncio
 
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION
-from serving.cluster.port import Object
-from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, SPACE, Stage, service
+from serving.model.objects import Object
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service
 from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, asked, with_pods
 
 pytestmark = [

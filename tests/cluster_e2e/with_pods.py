@@ -13,7 +13,8 @@ from pathlib import Path
 from serving.local.kubelet import Kubelet
 from serving.local.nodecontext import NodeContext
 from serving.local.processruntime import ProcessRuntime
-from tests.cluster_e2e.stage import KEY, SPACE, Stage, staged
+from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.stage import KEY, Stage, staged
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.integration.local_stage import HELLO, template_process
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.cluster.kinds import NODE, NODE_GROUP, POD
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from serving.nodegroup.facts import node_of
 from serving.nodegroup.groups import GroupReading, WrittenGroup
 from serving.nodegroup.io.clouds.memory import MemoryCloud

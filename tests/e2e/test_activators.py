@@ -15,7 +15,7 @@ import pytest
 
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from tests.e2e.test_up import Up, cluster_of, parent_of, processes, running, until_no_pods, until_ready
 
 CLIENTS = 16

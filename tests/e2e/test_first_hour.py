@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from serving.cluster.api.reviews import TOKEN_REVIEW_PATH
-from serving.cluster.port import Object
 from serving.local.ports import PORTS
+from serving.model.objects import Object
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,7 +10,7 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from serving.cluster.kinds import POD, SERVING_SERVICE
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from serving.samples import grpc_echo
 from tests.e2e.test_up import Up, cluster_of, running, until_ready
 

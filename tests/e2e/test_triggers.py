@@ -13,7 +13,7 @@ import pytest
 from serving.aio.clock import wall_s
 from serving.cluster.kinds import POD, SCALING_POLICY, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from tests.e2e.test_up import Up, cluster_of, hello, running, until_ready
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]

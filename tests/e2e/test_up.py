@@ -15,9 +15,9 @@ import pytest
 
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
-from serving.cluster.port import Object
 from serving.local.ports import PORTS
 from serving.model.errors import NotFound, Unavailable
+from serving.model.objects import Object
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "serving" / "samples" / "hello.py"

@@ -4,9 +4,9 @@ import contextlib
 
 from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, POD, REVISION
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.model.errors import AlreadyExists
 from serving.model.knative import BECAME_READY_ANNOTATION
+from serving.model.objects import Object
 
 __all__ = ["KEY", "NAME", "Store"]
 

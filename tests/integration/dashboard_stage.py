@@ -11,8 +11,9 @@ from aiohttp import web
 from serving.cluster.admission import admit
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object, PodLogSource
+from serving.cluster.port import PodLogSource
 from serving.dashboard.main import Dashboard
+from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
 
 TOKEN = "t" * 43

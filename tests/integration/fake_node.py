@@ -13,10 +13,9 @@ from serving.cluster.admission import admit
 from serving.cluster.garbage import collect_garbage
 from serving.cluster.kinds import DEPLOYMENT, POD, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.controller.io.controller import Controller
 from serving.model.errors import NotFound
-from serving.model.objects import condition_of, nested, owner_reference
+from serving.model.objects import Object, condition_of, nested, owner_reference
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["FakeNode", "World", "a_service", "a_world", "ready"]

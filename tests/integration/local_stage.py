@@ -12,7 +12,7 @@ from typing import Any
 
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.local.containers.podbox import ContainerHost
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
@@ -22,6 +22,7 @@ from serving.local.processruntime import ProcessRuntime
 from serving.local.state import StateFolder
 from serving.local.virtualnodes import VirtualNodes
 from serving.local.workloads import is_ready
+from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 
 __all__ = ["HELLO", "Machine", "Template", "controlled", "deployment", "manifest", "status_of", "template_process"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.knative import REMOVAL_TAINT
-from serving.model.objects import condition_of, name_of, nested
+from serving.model.objects import Object, condition_of, name_of, nested
 from serving.nodegroup.groups import GroupReading
 from serving.nodegroup.io.clouds.memory import MemoryCloud
 from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses

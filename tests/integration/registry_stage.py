@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from tests.eventually import until
 
 __all__ = ["a_registry", "login", "push"]

@@ -10,8 +10,9 @@ from serving.activator.outcome import RevisionWake
 from serving.activator.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Listing, Object
+from serving.cluster.port import Listing
 from serving.model.errors import SettingsError, Unavailable
+from serving.model.objects import Object
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, ask, staged

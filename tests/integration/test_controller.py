@@ -15,8 +15,7 @@ from serving.cluster.kinds import (
     SERVICE,
     SERVING_SERVICE,
 )
-from serving.cluster.port import Object
-from serving.model.objects import annotations_of, condition_of, labels_of, nested
+from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested
 from serving.settings.controller import ControllerSettings
 from tests.integration.fake_node import World, a_service, a_world, ready
 

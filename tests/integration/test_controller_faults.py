@@ -9,13 +9,13 @@ from serving.cluster.admission import admit
 from serving.cluster.journal import Journal
 from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object, Subresource
+from serving.cluster.port import Subresource
 from serving.controller.io.controller import Controller
 from serving.controller.io.note_writer import NoteWriter
 from serving.controller.writes import Note
 from serving.model.errors import Invalid
 from serving.model.knative import BECAME_READY_ANNOTATION
-from serving.model.objects import condition_of, nested
+from serving.model.objects import Object, condition_of, nested
 from tests.integration.api_server import served
 from tests.integration.fake_node import FakeNode, World, a_service, a_world, ready
 

@@ -8,9 +8,9 @@ import pytest
 from serving.cluster.admission import admit
 from serving.cluster.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, ROUTE, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Listing, Object
+from serving.cluster.port import Listing
 from serving.model.errors import ClusterError, Forbidden, NotFound, Unavailable
-from serving.model.objects import condition_of
+from serving.model.objects import Object, condition_of
 from serving.settings.controller import ControllerSettings
 from tests.integration.fake_node import World, a_service, a_world, ready
 from tests.virtual_time import run_virtually

@@ -10,7 +10,7 @@ import pytest
 from serving.cluster.admission import admit
 from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from tests.integration.api_server import Served, served
 from tests.tidy.sources import ROOT
 

@@ -13,9 +13,9 @@ from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION
 from serving.cluster.kube import KubeCluster
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.dashboard.main import Dashboard
 from serving.model.knative import REMOVAL_TAINT
+from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.api_server import served
 from tests.integration.browser import Browser, browser

@@ -7,7 +7,7 @@ import pytest
 
 from serving.activator.sites import Listener
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, NAMESPACE, SECRET, SERVING_SERVICE
-from serving.cluster.port import Object
+from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from serving.settings.tls import TlsSettings
 from tests.eventually import until

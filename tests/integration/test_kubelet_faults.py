@@ -14,11 +14,12 @@ import pytest
 
 from serving.cluster.kinds import DEPLOYMENT, POD
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.local.containers.host import container_host
 from serving.local.containers.leftovers import remove_leftovers
 from serving.local.podfolder import LOG_BYTES_MAX
 from serving.local.restarts import RestartSettings
+from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.podconnect import connect_to
 from serving.local.workloads import is_ready
+from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 

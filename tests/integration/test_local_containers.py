@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
-from serving.cluster.port import Object
 from serving.local.containers.cgroups import Limits
 from serving.local.containers.host import container_host
 from serving.local.containers.leftovers import remove_leftovers
 from serving.local.containers.podbox import ContainerHost
 from serving.local.virtualnodes import VirtualNodes
+from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

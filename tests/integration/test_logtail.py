@@ -15,9 +15,9 @@ from serving.cli.waiting import failure_text
 from serving.cluster.api.logs import KeptLog, LogOptions
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.local.podlogs import FilePodLogs
 from serving.model.event import Words, about, new_event
+from serving.model.objects import Object
 from tests.integration.api_server import served
 
 

@@ -21,7 +21,6 @@ from serving.cluster.api.channels import STDERR, STDOUT
 from serving.cluster.api.logs import LogOptions
 from serving.cluster.api.podstreams import ExecOptions
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
-from serving.cluster.port import Object
 from serving.local.containers.host import container_host
 from serving.local.containers.leftovers import remove_leftovers
 from serving.local.podfolder import previous_of
@@ -29,7 +28,7 @@ from serving.local.podlogs import FilePodLogs
 from serving.local.podstreams import LocalPodStreams
 from serving.local.runtime import PodProcess
 from serving.local.workloads import is_ready
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, status_of, template_process

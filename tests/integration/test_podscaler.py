@@ -8,9 +8,8 @@ from typing import Any
 from serving.aio.clock import stamp
 from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.local.podscaler import PodScaler
-from serving.model.objects import condition_of
+from serving.model.objects import Object, condition_of
 
 NAME = "web"
 LABELS = {"app": NAME}

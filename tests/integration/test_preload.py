@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from serving.cluster.kinds import EVENT, POD
-from serving.cluster.port import Object
 from serving.local.process_lifetime import children_of
+from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from bench.naive.kpa import NaiveWindow
 from serving.autoscaler.delay import DelayWindow
 from serving.autoscaler.window import LinearWindow, window_of
-from serving.scaling.spec import ORIGINAL, WindowKind
+from serving.scaling.spec import WindowKind
+from serving.settings.kpa_quirks import ORIGINAL
 
 WIDTHS = st.integers(1, 12)
 # Times jump back and ahead by more than the widest window, so that points come late, too late, and after silence.

@@ -14,10 +14,11 @@ from serving.cluster.journal import Journal
 from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.cluster.schema import Schema, completed
 from serving.cluster.writes import with_generation
 from serving.model.errors import ClusterError, Gone
+from serving.model.objects import Object
 
 NAMES = st.sampled_from("abc")
 LABELS = st.sampled_from(["web", "db"])

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.model.knative import AUTOSCALING_GROUP, REVISION_LABEL
-from serving.model.objects import annotations_of, condition_of, labels_of, name_of, nested, uid_of
+from serving.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested, uid_of
 from serving.settings.activator import ActivatorSettings
 from tests.simulation.world import PODS_PER_NODE, World
 

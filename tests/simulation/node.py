@@ -6,11 +6,11 @@ import itertools
 import random
 
 from serving.cluster.kinds import POD
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, NotFound
 from serving.model.knative import REVISION_LABEL, RevisionKey
-from serving.model.objects import labels_of, nested
+from serving.model.objects import Object, labels_of, nested
 
 __all__ = ["SimulatedNode", "SimulatedPod"]
 

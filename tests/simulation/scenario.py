@@ -8,8 +8,8 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.model.errors import ClusterError
+from serving.model.objects import Object
 from serving.settings.autoscaler import KNATIVE_POLICY
 from tests.simulation.invariants import at_rest, watched
 from tests.simulation.world import NODE_COUNT, REPLICAS, World, seeded

@@ -16,8 +16,9 @@ import msgspec
 from serving.aio.clock import now_s
 from serving.cluster.fenced import last_check
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Listing, Object, PatchType, Subresource, WatchEvent
+from serving.cluster.port import Cluster, EventType, Listing, PatchType, Subresource, WatchEvent
 from serving.model.errors import Gone, Unavailable
+from serving.model.objects import Object
 
 __all__ = ["Faults", "UnreliableCluster"]
 

@@ -26,13 +26,12 @@ from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
 from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
 from serving.local.placing import NodePlacing
 from serving.local.scheduler import PodScheduler
 from serving.model.errors import ClusterError, NotFound
-from serving.model.objects import name_of
+from serving.model.objects import Object, name_of
 from serving.model.stat import Stat
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from serving.settings.controller import ControllerSettings

@@ -16,11 +16,12 @@ from serving.activator.outcome import RevisionWake
 from serving.activator.revisions import ServedRevision, revision_of
 from serving.activator.slices import ServedSlice, slice_of
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.model.nodata import NoData
+from serving.model.objects import Object
 from serving.model.routehosts import HostRules
 from serving.settings.autoscaler import AutoscalerSettings
 

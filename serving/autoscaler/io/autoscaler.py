@@ -20,8 +20,9 @@ from serving.autoscaler.io.scale_writes import ScaleClient
 from serving.autoscaler.io.sharing import Sharing
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.scaler import DecisionCause, StatSource
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey
+from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 

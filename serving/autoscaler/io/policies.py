@@ -17,7 +17,7 @@ from serving.autoscaler.triggers.index import PolicyKey, policy_of
 from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
 from serving.autoscaler.view import ScalerView
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.schedules import schedule_problems, schedule_state
 from serving.cluster.workqueue import WorkQueue
@@ -26,6 +26,7 @@ from serving.model.knative import (
     REVISION_LABEL,
     RevisionKey,
 )
+from serving.model.objects import Object
 from serving.model.scalingpolicy import TargetRef
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.autoscaler import AutoscalerSettings

@@ -12,7 +12,7 @@ import msgspec
 
 from serving.autoscaler.revision import ScaledDeployment, ScaledRevision
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
@@ -23,6 +23,7 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
+from serving.model.objects import Object
 
 __all__ = ["ScaleClient", "WriteCounts"]
 

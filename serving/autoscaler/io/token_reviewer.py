@@ -12,8 +12,9 @@ import msgspec
 from serving.aio.clock import now_s, wall_s
 from serving.autoscaler.token_review import Pace, PodClaim, Reviewed, Verdict, objection_to, seen_of, verdict_of
 from serving.cluster.kinds import TOKEN_REVIEW
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, Unavailable
+from serving.model.objects import Object
 
 __all__ = ["ReviewCounts", "TokenReviewer"]
 

@@ -11,7 +11,8 @@ from serving.cluster.api.content import Shape, WantedShape
 from serving.cluster.api.fields import warning_header
 from serving.cluster.api.tables import metadata_list, partial_metadata, table
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Listing, Object, Subresource
+from serving.cluster.port import Listing, Subresource
+from serving.model.objects import Object
 
 __all__ = [
     "JSON_TYPE",

@@ -28,7 +28,7 @@ from serving.cluster.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["COLUMNS", "Cell", "CellColumn"]
 

@@ -5,7 +5,7 @@ group; older ones walk the groups.
 """
 
 from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["aggregated", "aggregated_version", "api_versions", "group_list", "group_of", "resource_list"]
 

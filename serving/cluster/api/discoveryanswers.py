@@ -4,8 +4,8 @@ from aiohttp import web
 
 from serving.cluster.api import discovery
 from serving.cluster.api.answers import json_answer
-from serving.cluster.port import Object
 from serving.model.errors import NotFound
+from serving.model.objects import Object
 
 __all__ = ["discovery_answer"]
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.located import located
-from serving.cluster.port import Object
 from serving.model.knative import COMMAND_ANNOTATION
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 
 __all__ = ["effectless", "unrunnable"]
 

@@ -11,7 +11,8 @@ from typing import Any
 from serving.cluster.admission import unknown
 from serving.cluster.api.status import Fault
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Object, PatchType
+from serving.cluster.port import PatchType
+from serving.model.objects import Object
 
 __all__ = ["check_fields", "touched", "warning_header"]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from serving.cluster.api.status import Fault
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["KEPT_LOGS_PATH", "KeptLog", "LogOptions", "PodLogs", "chosen_container", "kept_log_options", "log_options"]
 

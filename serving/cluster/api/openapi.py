@@ -14,7 +14,7 @@ import msgspec
 from serving.cluster.builtin_schemas import OPEN_SCHEMA, builtin_schemas, described_schema, referred, schema_name
 from serving.cluster.crds import crds
 from serving.cluster.kinds import KINDS, Kind
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["PROTOBUF_ASKED", "PROTOBUF_TYPE", "openapi_v2", "openapi_v2_protobuf", "openapi_v3", "openapi_v3_index"]
 

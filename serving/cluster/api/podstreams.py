@@ -10,9 +10,8 @@ from multidict import MultiMapping
 from serving.cluster.api.channels import STDERR, STDOUT
 from serving.cluster.api.logs import chosen_container
 from serving.cluster.api.status import Fault
-from serving.cluster.port import Object
 from serving.model.errors import NotFound
-from serving.model.objects import nested
+from serving.model.objects import Object, nested
 
 __all__ = ["ExecOptions", "ExecSession", "PodStreams", "begun", "exec_options"]
 

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT, Kind
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError
 from serving.model.event import Words, about, digest, new_event, repeated
+from serving.model.objects import Object
 
 __all__ = ["record_remarks", "remark_event"]
 

@@ -14,8 +14,8 @@ from aiohttp import WSMsgType, web
 from serving.cluster.api.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.cluster.api.podstreams import ExecSession
 from serving.cluster.api.status import Fault, refusal
-from serving.cluster.port import Object
 from serving.model.errors import ClusterError
+from serving.model.objects import Object
 
 __all__ = ["stream_session", "upgraded"]
 

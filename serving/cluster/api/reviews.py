@@ -10,7 +10,7 @@ import msgspec
 
 from serving.aio.clock import wall_s
 from serving.cluster.api.status import Fault
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = [
     "API_AUDIENCE",

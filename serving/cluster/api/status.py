@@ -7,8 +7,8 @@ Input: an error of ``serving.model.errors``, or a ``Fault`` of the HTTP layer; o
 from http import HTTPStatus
 
 from serving.cluster.api.paths import RequestTarget
-from serving.cluster.port import Object
 from serving.model.errors import ApplyConflict, ClusterError, Invalid
+from serving.model.objects import Object
 
 __all__ = ["Fault", "refusal", "refusal_code", "success"]
 

@@ -13,7 +13,7 @@ from serving.cluster.api.columns import COLUMNS, Cell, CellColumn
 from serving.cluster.api.jsonpath import compiled
 from serving.cluster.crds import Column, crds
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 __all__ = ["metadata_list", "partial_metadata", "table"]
 

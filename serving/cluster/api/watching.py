@@ -20,8 +20,9 @@ from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.status import Fault, refusal
 from serving.cluster.api.tables import partial_metadata, table
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Object, WatchEvent
+from serving.cluster.port import Cluster, EventType, WatchEvent
 from serving.model.errors import ClusterError, Unavailable
+from serving.model.objects import Object
 
 __all__ = ["WatchOptions", "stream_watch", "watch_options"]
 

@@ -20,8 +20,9 @@ from serving.cluster.api.settingswarnings import settings_warnings
 from serving.cluster.api.status import Fault, success
 from serving.cluster.kinds import REVISION
 from serving.cluster.kuberules.objects import undecodable
-from serving.cluster.port import Cluster, Object, PatchType, Subresource
+from serving.cluster.port import Cluster, PatchType, Subresource
 from serving.model.errors import Conflict, NotFound, Unsupported
+from serving.model.objects import Object
 
 __all__ = [
     "DeleteOptions",

@@ -15,8 +15,9 @@ from serving.cluster.builtin_schemas import resolved, schema_of
 from serving.cluster.kinds import Kind
 from serving.cluster.ownership.fieldset import FieldSet, common, difference, paths, union, well_formed
 from serving.cluster.ownership.structure import Structure
-from serving.cluster.port import Object, Subresource
+from serving.cluster.port import Subresource
 from serving.model.errors import ApplyConflict, Invalid, OwnedField
+from serving.model.objects import Object
 
 __all__ = ["FieldWriter", "after_apply", "after_update", "without_nulls"]
 

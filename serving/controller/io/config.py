@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.cluster.configmaps import ConfigMapWatch
-from serving.cluster.port import Object
 from serving.controller.io.controller import Controller
 from serving.controller.settingsnotes import settings_notes
+from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
 from serving.settings.live import LiveSettings, Taken
 

@@ -7,12 +7,12 @@ from collections import OrderedDict
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.controller.events import event_name, note_event
 from serving.controller.writes import Note
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import repeated
-from serving.model.objects import name_of, namespace_of
+from serving.model.objects import Object, name_of, namespace_of
 
 __all__ = ["NoteWriter"]
 

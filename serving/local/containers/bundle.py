@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.local.containers.users import ContainerUser
 from serving.local.images.archive import ImageRun
 from serving.local.mounts import MountPoint
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 __all__ = ["ContainerBox", "arguments_of", "bundle_config", "environment_of", "security_of"]
 

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import SECRET
-from serving.cluster.port import Object
 from serving.local.containers.podbox import PodBox
 from serving.local.images.pullsecrets import credentials_of
 from serving.local.images.store import ImageUnavailable, StoredImage
@@ -22,7 +21,7 @@ from serving.local.podplan import ContainerState, all_containers, container_name
 from serving.local.podsetup import PodSetup
 from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, NETWORK_ANNOTATION, REVISION_UID_LABEL
-from serving.model.objects import annotations_of, labels_of, namespace_of
+from serving.model.objects import Object, annotations_of, labels_of, namespace_of
 from serving.traffic.backoff import backoff_s
 
 __all__ = ["box_of", "has_own_network", "names_commands", "runs_images"]

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from serving.aio.cooperative import finished_in_thread
-from serving.cluster.port import Object
 from serving.local.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
 from serving.local.containers.cgroups import CgroupTree, Limits
 from serving.local.containers.engine import joins_cgroups, runtime_arguments
@@ -25,7 +24,7 @@ from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
 from serving.local.podplan import all_containers, container_name_of, serves
 from serving.local.usage import TICKS_PER_S, SessionTotals
-from serving.model.objects import name_of, namespace_of
+from serving.model.objects import Object, name_of, namespace_of
 from serving.model.quantity import parse_bytes, parse_millicores
 
 __all__ = ["ContainerHost", "PodBox", "hostname_of", "port_of"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 __all__ = ["ContainerUser", "user_of"]
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
-from serving.model.objects import name_of
+from serving.model.objects import Object, name_of
 
 __all__ = ["credentials_of"]
 

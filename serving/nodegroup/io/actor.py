@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from serving.cluster.kinds import NODE, POD
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import (
     CloudError,
     CloudRefused,
@@ -25,7 +25,7 @@ from serving.model.errors import (
     TooManyRequests,
 )
 from serving.model.event import Words
-from serving.model.objects import is_being_deleted, name_of, namespace_of, nested, uid_of, version_of
+from serving.model.objects import Object, is_being_deleted, name_of, namespace_of, nested, uid_of, version_of
 from serving.nodegroup.cloud import Cloud, CloudMachine
 from serving.nodegroup.facts import is_mirror_pod, node_of, pod_of
 from serving.nodegroup.io.notes import NodeGroupNotes

@@ -7,10 +7,10 @@ once no pod is anticipated, and a pass waits for neither.
 import asyncio
 
 from serving.cluster.kinds import DEPLOYMENT, REVISION
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, REVISION_LABEL
-from serving.model.objects import annotations_of, labels_of, nested
+from serving.model.objects import Object, annotations_of, labels_of, nested
 from serving.nodegroup.anticipation import AnticipatedBook
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.records import GroupPod

@@ -11,10 +11,10 @@ from typing import Any
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import About, Words, digest, name_within, new_event, repeated
-from serving.model.objects import name_of, uid_of
+from serving.model.objects import Object, name_of, uid_of
 
 __all__ = ["NodeGroupNotes"]
 

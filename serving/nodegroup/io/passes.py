@@ -13,12 +13,12 @@ import msgspec
 
 from serving.aio.clock import stamp, wall_s
 from serving.cluster.kinds import NODE, NODE_GROUP, POD
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
 from serving.model.event import Words
 from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, REVISION_LABEL
-from serving.model.objects import annotations_of, labels_of, merge_difference, name_of, nested, version_of
+from serving.model.objects import Object, annotations_of, labels_of, merge_difference, name_of, nested, version_of
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.cloud import Cloud
 from serving.nodegroup.decide import decide_on

@@ -11,7 +11,8 @@ from typing import Any
 from serving.autoscaler.decide import KpaState, decide, starting_state
 from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
-from serving.scaling.spec import ORIGINAL, ScalingSpec, WindowKind, panic_window_s
+from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
+from serving.settings.kpa_quirks import ORIGINAL
 from tests.conformance.compare import same
 
 _PANIC_WINDOW_RATIO = 0.1

@@ -10,7 +10,8 @@ from typing import Any
 
 from serving.autoscaler.delay import DelayWindow, slot_count
 from serving.autoscaler.window import window_of
-from serving.scaling.spec import ORIGINAL, WindowKind
+from serving.scaling.spec import WindowKind
+from serving.settings.kpa_quirks import ORIGINAL
 from tests.conformance.compare import same
 
 # The tolerance that the format states for averages.

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.model.errors import NotFound
+from serving.model.objects import Object
 
 __all__ = [
     "changes_after",

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from serving.cluster.kinds import DOMAIN_MAPPING, Kind
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.cluster.schema import deep_copy
 from serving.model.errors import Invalid
+from serving.model.objects import Object
 from tests.unit.cluster import rule_cases
 from tests.unit.cluster.rule_cases import CASES, Json
 

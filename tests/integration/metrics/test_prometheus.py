@@ -21,7 +21,8 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from serving.local.ports import PORTS
-from serving.metrics.names import TABLES, MetricKind
+from serving.metrics.names import TABLES
+from serving.metrics.spec import MetricKind
 from serving.samples import hello
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,7 +6,8 @@ from serving.autoscaler.decide import KpaState, ScaleDecision, decide
 from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec, WindowKind
+from serving.scaling.spec import ScalingSpec, WindowKind
+from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
 __all__ = ["CALM", "DEFAULTS", "decided", "spec_with", "stat_of"]
 

@@ -12,7 +12,7 @@ from serving.autoscaler.decide import (
 )
 from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
-from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks
+from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.autoscaler.kpa_builders import CALM, DEFAULTS, decided, spec_with, stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")

@@ -21,7 +21,7 @@ from serving.autoscaler.zero import GatePhase, GateReason, GateState
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import SAFE
+from serving.settings.kpa_quirks import SAFE
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 NOW_S = 1000.0

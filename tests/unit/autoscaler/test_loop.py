@@ -14,9 +14,10 @@ from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object, PatchType, Subresource
+from serving.cluster.port import PatchType, Subresource
 from serving.model.errors import Unavailable
 from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION
+from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 from tests.eventually import until

@@ -8,7 +8,8 @@ from serving.model.load.queue_length import QUEUE_LENGTH
 from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks, WindowKind
+from serving.scaling.spec import WindowKind
+from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.autoscaler.kpa_builders import stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")

@@ -3,7 +3,8 @@ import math
 import pytest
 
 from serving.autoscaler.window import LinearWindow, WeightedWindow, Window, window_of
-from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks, WindowKind
+from serving.scaling.spec import WindowKind
+from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 
 
 def filled(window: Window, values: list[float], *, from_s: float = 0) -> Window:

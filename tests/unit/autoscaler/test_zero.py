@@ -18,7 +18,8 @@ from serving.autoscaler.zero import (
 )
 from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
-from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks, ScalingSpec
+from serving.scaling.spec import ScalingSpec
+from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with
 
 UNDECIDED = NoData(missing="no decision")

@@ -14,8 +14,8 @@ from serving.cli.deployment import (
 )
 from serving.cluster.admission import admit
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 
 def asked(**given: Any) -> Deployment:  # noqa: ANN401 - fields of the record

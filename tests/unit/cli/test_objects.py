@@ -1,5 +1,5 @@
 from serving.cli.objects import superseded_failures
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 
 def revision(service: str, generation: int, status: str) -> Object:

@@ -5,8 +5,8 @@ import pytest
 from serving.cluster.budgets import eviction_refusal
 from serving.cluster.kinds import POD, POD_DISRUPTION_BUDGET
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.model.errors import Conflict, NotFound, TooManyRequests
+from serving.model.objects import Object
 
 
 def pod(name: str, *, ready: bool = True, app: str = "a", phase: str = "Running") -> Object:

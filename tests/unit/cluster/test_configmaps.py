@@ -7,8 +7,9 @@ from serving.aio.clock import now_s
 from serving.cluster.configmaps import followed
 from serving.cluster.kinds import CONFIG_MAP, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Listing, Object
+from serving.cluster.port import Listing
 from serving.model.errors import Unavailable
+from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, DAEMONS
 from serving.settings.live import LiveSettings, Taken
 from tests.virtual_time import run_virtually

@@ -9,7 +9,8 @@ from serving.cluster.garbage import EventAges, collect_events, collect_garbage
 from serving.cluster.journal import Journal
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, NAMESPACE, POD, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object, WatchEvent
+from serving.cluster.port import EventType, WatchEvent
+from serving.model.objects import Object
 
 
 @asynccontextmanager

@@ -14,9 +14,10 @@ import pytest
 from serving.cluster.journal import VERSION_BLOCK, Journal, JournalEntry
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.cluster.state import FIRST_NAMESPACES
 from serving.model.errors import AlreadyExists, Conflict, Gone, JournalDamaged, NotFound, Unavailable
+from serving.model.objects import Object
 
 SMALL_BYTES = 96 * 1024
 

@@ -12,8 +12,8 @@ from serving.cluster.kinds import LEASE, Kind
 from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName, record_of
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.model.errors import NotLeading, Unavailable
+from serving.model.objects import Object
 from tests.virtual_time import run_virtually
 
 NAME = LeaseName(namespace="knative-serving", name="controller")

@@ -10,8 +10,9 @@ import pytest
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object, PatchType, Subresource
+from serving.cluster.port import EventType, PatchType, Subresource
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
+from serving.model.objects import Object
 
 
 def config_map(name: str = "one", **data: str) -> Object:

@@ -11,9 +11,10 @@ import pytest
 from serving.aio.clock import now_s
 from serving.cluster.kinds import LEASE, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Listing, Object, WatchEvent
+from serving.cluster.port import Listing, WatchEvent
 from serving.cluster.shards import ShardOptions, Shards
 from serving.model.errors import NotLeading, Unavailable
+from serving.model.objects import Object
 from tests.virtual_time import run_virtually
 
 SPACE = "knative-serving"

@@ -4,8 +4,8 @@ import json
 import pytest
 
 from serving.cluster.api.reviews import KnownToken, TokenReviews
-from serving.cluster.port import Object
 from serving.local.accounttokens import account_token, read_account_token
+from serving.model.objects import Object
 
 KEY = bytes(32)
 POD: Object = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"serviceAccountName": "robot"}}

@@ -1,8 +1,8 @@
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.downward import PodFacts
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 RESOURCES = {"limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "0.25"}}
 FACTS = PodFacts(

@@ -3,8 +3,8 @@ from pathlib import Path
 
 from serving.cluster.kinds import ROUTE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
 from serving.local.hostsfile import HostsFile, hosts_text, names_of
+from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 
 SETTINGS = ControllerSettings()

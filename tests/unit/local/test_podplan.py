@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.podplan import AppPlan, app_plan, command_words, is_own_proxy, proxy_environment
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 from serving.queueproxy.podspec import spec_from_environment
 from serving.settings.queueproxy import QueueProxySettings, RequestLogSettings
 

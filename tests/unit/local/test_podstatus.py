@@ -1,8 +1,8 @@
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.podplan import ContainerState
 from serving.local.podstatus import broken_status, pod_status
+from serving.model.objects import Object
 
 POD: Object = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 DONE = ContainerState(is_over=True, exit_code=0)

@@ -1,6 +1,5 @@
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.probeplan import (
     ProbeKind,
     ProbePlan,
@@ -11,6 +10,7 @@ from serving.local.probeplan import (
     probe_plans,
     sidecar_probe_plans,
 )
+from serving.model.objects import Object
 
 GET = {"httpGet": {"path": "/x", "port": 8080}}
 

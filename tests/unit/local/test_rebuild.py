@@ -1,7 +1,7 @@
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.rebuild import is_rebuilt
+from serving.model.objects import Object
 
 ROUTE = {"status": {"traffic": [{"percent": 100}]}}
 POD = {"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}

@@ -9,11 +9,11 @@ import pytest
 
 from serving.cluster.kinds import EVENT, NODE, POD, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import EventType, Object
+from serving.cluster.port import EventType
 from serving.cluster.reflector import CacheChange
 from serving.local.placing import NodePlacing
 from serving.local.scheduler import PlacedCreation, PodScheduler
-from serving.model.objects import condition_of, nested
+from serving.model.objects import Object, condition_of, nested
 from tests.eventually import until
 from tests.virtual_time import run_virtually
 

@@ -2,10 +2,10 @@ import base64
 
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.downward import PodFacts
 from serving.local.sources import TOKEN, Reference, VolumeFile, container_environment, data_of, references, volume_files
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 
 CONFIG, SECRET = Reference(kind="ConfigMap", name="c"), Reference(kind="Secret", name="s")
 SOURCES = {CONFIG: {"A": b"1", "B": b"2"}, SECRET: {"K": b"hush"}}

@@ -2,7 +2,6 @@ from unittest.mock import ANY
 
 import pytest
 
-from serving.cluster.port import Object
 from serving.local.workloads import (
     PodPlan,
     deployment_status,
@@ -12,6 +11,7 @@ from serving.local.workloads import (
     plan_pods,
     selects,
 )
+from serving.model.objects import Object
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from serving.cluster.port import Object
 from serving.model.knative import REMOVAL_TAINT
+from serving.model.objects import Object
 
 __all__ = ["GROUP_SPEC", "node_object", "pod_object"]
 

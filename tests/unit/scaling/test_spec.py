@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from serving.scaling.spec import ORIGINAL, SAFE, panic_window_s
+from serving.scaling.spec import panic_window_s
+from serving.settings.kpa_quirks import ORIGINAL, SAFE
 
 
 @pytest.mark.parametrize(

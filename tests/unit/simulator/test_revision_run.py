@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.scaling.resolve import resolve
-from serving.scaling.spec import ORIGINAL, SAFE
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.kpa_quirks import ORIGINAL, SAFE
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import Quantiles
 from serving.simulator.results import RevisionResult

@@ -5,7 +5,7 @@ import pytest
 from serving.autoscaler.decide import ScaleDecision
 from serving.autoscaler.deciders import Inside, KpaDecider
 from serving.model.stat import Stat
-from serving.scaling.spec import SAFE
+from serving.settings.kpa_quirks import SAFE
 from serving.simulator.seconds import LoadedSeconds
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.cluster.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, Kind
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import CloudRefused, CloudUnavailable, ClusterError, Forbidden, Invalid, NotFound, NotLeading
-from serving.model.objects import annotations_of, is_being_deleted, name_of, nested, version_of
+from serving.model.objects import Object, annotations_of, is_being_deleted, name_of, nested, version_of
 from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.records import CloudGroup
 

@@ -1,7 +1,7 @@
 from serving.cluster.api.remarks import record_remarks, remark_event
 from serving.cluster.kinds import EVENT, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
 SAID = "spec.x: accepted without effect: because"

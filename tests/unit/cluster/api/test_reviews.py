@@ -5,7 +5,7 @@ import pytest
 from serving.aio.clock import wall_s
 from serving.cluster.api.reviews import KnownToken, TokenReviews
 from serving.cluster.api.status import Fault
-from serving.cluster.port import Object
+from serving.model.objects import Object
 
 TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them"))
 

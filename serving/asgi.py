@@ -38,8 +38,6 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment
 from serving.settings.http import HttpSettings
 
-__all__ = ["QueueProxyMiddleware", "main"]
-
 _log = logging.getLogger(__name__)
 
 _MARK = "SERVING_POD_NAME"

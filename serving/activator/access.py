@@ -12,8 +12,6 @@ import msgspec
 
 from serving.activator.sites import AccessRule
 
-__all__ = ["OWN_AUTHORIZATION", "AccessRefusal", "access_refusal"]
-
 OWN_AUTHORIZATION = b"x-serving-authorization"
 _SCHEME = b"bearer "
 

@@ -18,8 +18,6 @@ from serving.model.knative import RevisionKey, ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued, QueueLimit, Rejected
 
-__all__ = ["ActiveRevision"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 

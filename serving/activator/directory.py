@@ -11,8 +11,6 @@ from serving.activator.revisions import ServedRevision
 from serving.activator.slices import ServedPod, SliceIndex
 from serving.model.knative import RevisionKey
 
-__all__ = ["RevisionDirectory"]
-
 
 class RevisionDirectory:
     """All revisions and slices. ``slices`` and ``unready`` change by calls of their own."""

@@ -13,8 +13,6 @@ import msgspec
 from serving.model.objects import generation_of, is_true, name_of, namespace_of, nested
 from serving.model.routehosts import HostRules, inner_host
 
-__all__ = ["DomainTarget", "DomainTargets", "domain_target_of"]
-
 
 class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where requests for a host go, if ``namespace`` has it. ``secret`` names its certificate; None: it has none of its own."""

@@ -14,8 +14,6 @@ import msgspec
 
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["EjectedPods", "Ejection", "EjectionReport"]
-
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 1.0
 _SILENT_PAUSE_FIRST_S = 5.0

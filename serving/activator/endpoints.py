@@ -11,8 +11,6 @@ import msgspec
 from serving.activator.slices import ServedPod
 from serving.model.knative import RevisionKey
 
-__all__ = ["PodEndpoint", "PodEndpoints"]
-
 # About 2 MB, whatever came and went. An endpoint is made again in microseconds.
 _ENDPOINTS_MAX = 2_048
 

@@ -18,8 +18,6 @@ from serving.model.routedigest import route_digest
 from serving.model.routehosts import ClaimedHost, HostRules, claimed_hosts
 from serving.model.routepolicy import RoutePolicy, route_policy
 
-__all__ = ["HostClaim", "ServedRoute", "claims_of", "route_of"]
-
 _NO_TAGS: Mapping[str, Site] = {}
 # A reason may hold the last words of an app.
 _REASON_LENGTH_MAX = 1024

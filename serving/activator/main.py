@@ -72,8 +72,6 @@ from serving.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
 
-__all__ = ["Activator", "main"]
-
 _log = logging.getLogger("activator")
 
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"

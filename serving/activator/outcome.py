@@ -14,8 +14,6 @@ from serving.activator.slices import ServedPod
 from serving.activator.wake import Poke
 from serving.model.knative import RevisionKey
 
-__all__ = ["Dispatch", "Rejection", "RejectionReason", "RevisionWake", "RoutingOutcome", "SilentPod"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 

@@ -7,8 +7,6 @@ Retry-After, so that no cache or crawler keeps it. API clients do not ask for te
 
 import html
 
-__all__ = ["PLACEHOLDER_AFTER_S", "PLACEHOLDER_HEADERS", "placeholder_page", "wants_placeholder"]
-
 PLACEHOLDER_AFTER_S = 0.5
 """How long a request waits for its answer before the page is sent: most starts are over by then."""
 PLACEHOLDER_HEADERS = (

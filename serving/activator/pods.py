@@ -12,8 +12,6 @@ from serving.traffic.balance import Balancer
 from serving.traffic.policy import BalancedPod, policy_for
 from serving.traffic.sessions import SessionRing
 
-__all__ = ["RevisionPods"]
-
 
 class RevisionPods:
     """See the module. ``random`` gives numbers from 0 to below 1.

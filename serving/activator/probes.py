@@ -19,8 +19,6 @@ import msgspec
 from serving.activator.sites import Listener, Site, shares_of
 from serving.model.split import split_digest
 
-__all__ = ["ProbeAnswer", "ProbeQuestion", "is_probe_agent", "probe_answer"]
-
 _PROBE_AGENTS = (
     b"kube-probe/",
     b"knative-activator-probe",

@@ -18,8 +18,6 @@ import msgspec
 from serving.activator.slices import ServedPod
 from serving.model.knative import RevisionKey
 
-__all__ = ["PodProbe", "UnreadyPods"]
-
 _PAUSE_FIRST_S = 0.02
 _PAUSE_GROWTH = 1.5
 _PAUSE_MAX_S = 0.1

@@ -16,8 +16,6 @@ from serving.model.readinessprobe import kubelet_decides
 from serving.scaling.resolve import resolve_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["ServedRevision", "revision_of"]
-
 # Knative's config-defaults: revision-timeout-seconds.
 _TIMEOUT_DEFAULT_S = 300.0
 # Reasons of Ready=False that end without a change of the revision: a node comes, or another pod goes.

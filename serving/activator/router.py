@@ -20,8 +20,6 @@ from serving.activator.wake import RevisionLoad
 from serving.model.knative import RevisionKey
 from serving.traffic.breaker import Queued
 
-__all__ = ["RequestRouter", "SlotBook"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=True)
 

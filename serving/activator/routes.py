@@ -19,8 +19,6 @@ from serving.activator.hostclaims import HostClaim, ServedRoute, claims_of
 from serving.activator.sites import INNER_DOMAIN, AccessRule, Listener, Site
 from serving.model.knative import RevisionKey
 
-__all__ = ["Routes"]
-
 # Name and namespace.
 _SHORT_PARTS = 2
 # Later than any time that the API writes: a route always comes before a revision of that name.

@@ -8,8 +8,6 @@ import heapq
 
 from serving.model.knative import RevisionKey
 
-__all__ = ["TickSchedule"]
-
 
 class TickSchedule:
     """The revisions to look at, now and later."""

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from serving.traffic.sessions import session_number
 
-__all__ = ["SESSION_COOKIE", "new_session", "session_in_cookies", "session_in_header"]
-
 SESSION_COOKIE = b"serving-session"
 # Longer ones are not from here.
 _VALUE_BYTES_MAX = 64

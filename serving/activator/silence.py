@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
-__all__ = ["SilenceWatch"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 # As many requests of a pod must wait; a pod of fewer slots is given more time instead.

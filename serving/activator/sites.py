@@ -12,8 +12,6 @@ import msgspec
 from serving.model.knative import RevisionKey
 from serving.model.routepolicy import OPEN_POLICY, RoutePolicy
 
-__all__ = ["INNER_DOMAIN", "AccessRule", "Listener", "Site", "choose", "shares_of"]
-
 INNER_DOMAIN = "svc.cluster.local"
 
 

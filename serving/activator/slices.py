@@ -15,8 +15,6 @@ import msgspec
 from serving.model.knative import REVISION_LABEL, RevisionKey
 from serving.model.nodata import NoData
 
-__all__ = ["ServedPod", "ServedSlice", "SliceIndex", "slice_of"]
-
 # Where queue-proxies listen when a slice names no port.
 _PORT_DEFAULT = 8012
 

@@ -16,8 +16,6 @@ from serving.activator.throttler import RevisionThrottler
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 
-__all__ = ["RevisionTable"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 

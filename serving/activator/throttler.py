@@ -20,8 +20,6 @@ from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
 from serving.traffic.meter import Meter, Report
 
-__all__ = ["RevisionThrottler", "Started"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 

@@ -19,8 +19,6 @@ from serving.settings.activator import ActivatorSettings
 from serving.traffic.backoff import backoff_s
 from serving.traffic.meter import Report
 
-__all__ = ["Poke", "PokeReason", "RevisionLoad", "WakeDecision", "WakeInput", "WakeState", "calm", "reported", "wake"]
-
 
 class PokeReason(enum.StrEnum):
     """Which rule asked for a poke."""

@@ -9,8 +9,6 @@ import datetime as dt
 import functools
 import time
 
-__all__ = ["now_s", "stamp", "steady_s", "wall_s"]
-
 
 def now_s() -> float:
     """Monotonic time of the running loop, in seconds."""

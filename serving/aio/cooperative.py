@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec
 
-__all__ = ["BUDGET_S", "finished_in_thread", "turn"]
-
 _P = ParamSpec("_P")
 
 BUDGET_S = 0.004

@@ -18,8 +18,6 @@ import uvloop
 from serving.aio.clock import stamp
 from serving.model.errors import JournalDamaged, ServingError, SettingsError
 
-__all__ = ["CANNOT_START_EXIT", "LISTEN_FDS_VARIABLE", "inherited_sockets", "log_as_json", "run_daemon"]
-
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
 CANNOT_START_EXIT = 2
 _RECORD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}

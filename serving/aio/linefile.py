@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["LineFile"]
-
 _log = logging.getLogger(__name__)
 
 # Lines that wait for the disk; some 3 kB each.

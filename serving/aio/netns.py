@@ -9,8 +9,6 @@ import os
 import socket
 from collections.abc import Iterator
 
-__all__ = ["connected_socket", "enter", "entered", "open_connection"]
-
 # <linux/sched.h>
 _CLONE_NEWNET = 0x40000000
 _OWN = "/proc/thread-self/ns/net"

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from serving.aio.clock import now_s
 
-__all__ = ["every", "wait_for"]
-
 
 async def every(
     period_s: float,

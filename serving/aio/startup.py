@@ -11,8 +11,6 @@ import signal
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["READY_VARIABLE", "STOP_SIGNALS", "exit_on_signals", "report_serving"]
-
 READY_VARIABLE = "SERVING_READY_FD"
 """Names the pipe in which the supervisor of one machine waits for a byte."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)

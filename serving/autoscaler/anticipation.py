@@ -21,8 +21,6 @@ from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["Anticipation", "Publication", "validity_s"]
-
 # A trend over less says little.
 _TREND_WINDOW_MIN_S = 10.0
 # A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.

@@ -11,8 +11,6 @@ import msgspec
 
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["Bounded", "ScaleBound", "bounded", "ready_count_min"]
-
 
 class ScaleBound(enum.StrEnum):
     """What changed a count."""

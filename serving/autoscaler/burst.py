@@ -14,14 +14,6 @@ from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
-__all__ = [
-    "PathDecision",
-    "PathRule",
-    "activator_count",
-    "excess_burst_capacity",
-    "traffic_path",
-]
-
 # The status field is an int32; what would not fit is held at its ends, so that its sign stays right.
 _INT32_MIN = -(2**31)
 _INT32_MAX = 2**31 - 1

@@ -13,8 +13,6 @@ from serving.autoscaler.revision import ScaledRevision
 from serving.model.event import About, Words, new_event
 from serving.model.knative import SERVING_API_VERSION
 
-__all__ = ["EventBudget", "EventPermit", "scale_event"]
-
 _COMPONENT = "serving-autoscaler"
 _BURST = 5
 _REFILL_S = 30.0

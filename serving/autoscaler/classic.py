@@ -17,8 +17,6 @@ from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.settings.classic import ClassicSettings
 
-__all__ = ["ClassicDecision", "ClassicLimit", "ClassicMode", "ClassicScaler"]
-
 # Panic begins at twice the target per pod: fixed in the original.
 PANIC_THRESHOLD_RATIO = 2.0
 # Two divisions and a multiplication follow the sum, each off by half a unit in the last place; 16 is plenty.

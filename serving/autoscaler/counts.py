@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["DecisionCounts"]
-
 
 class DecisionCounts(msgspec.Struct, kw_only=True):
     """What happened since the start."""

@@ -21,17 +21,6 @@ from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec
 from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
-__all__ = [
-    "KpaState",
-    "ScaleDecision",
-    "ScaleLimit",
-    "ScalerMode",
-    "decide",
-    "decide_count",
-    "is_poke",
-    "starting_state",
-]
-
 # Replicas are an int32; no load asks for more.
 _COUNT_MAX = 2**31 - 1
 

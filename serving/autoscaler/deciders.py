@@ -26,8 +26,6 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.classic import ClassicSettings
 from serving.settings.kpa_quirks import KpaQuirks
 
-__all__ = ["ClassicDecider", "Decided", "Decider", "Inside", "KpaDecider", "at_least"]
-
 # The source of a classic point while no pod reports: the original's activator counts as a pod too.
 _ACTIVATOR = "activator"
 _UNHEARD = NoData(missing="no stat in the stable window")

@@ -19,8 +19,6 @@ from serving.autoscaler.sample import sample_of
 from serving.autoscaler.scaler import Scaler, ScalerOutcome
 from serving.model.knative import RevisionKey
 
-__all__ = ["DecisionBook", "DecisionEvent", "DecisionPublisher", "ExplainedDecision", "explained"]
-
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A decision that was just event. ``entry`` is None when it says nothing new and is no sample either."""

@@ -13,8 +13,6 @@ from serving.autoscaler.decision_lines import DecisionStamp, LoggedDecision
 from serving.autoscaler.metric_windows import WindowContents
 from serving.autoscaler.scaler import ScalerOutcome
 
-__all__ = ["DecisionHistory", "DecisionRecord", "HistoryEntry"]
-
 # Time after which a decision that says nothing new is logged all the same, in seconds.
 _SAMPLE_PERIOD_S = 60.0
 

@@ -6,8 +6,6 @@ only prints sentences starts without numpy.
 
 import msgspec
 
-__all__ = ["DECISION_LOG", "DECISION_LOG_FILES", "DecisionLine", "DecisionStamp", "LoggedDecision"]
-
 DECISION_LOG = "decisions.jsonl"
 """Name of the decision log in the state folder; older files of it end in .1, .2 and .3."""
 

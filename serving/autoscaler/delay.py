@@ -9,8 +9,6 @@ import math
 
 import msgspec
 
-__all__ = ["DelayWindow", "slot_count"]
-
 # Width of a slot in seconds: Knative's decision tick.
 _SLOT_S = 2
 

@@ -13,8 +13,6 @@ from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.autoscaler.usage import Usages
 from serving.autoscaler.view import ScalerView
 
-__all__ = ["RevisionEntry"]
-
 
 class RevisionEntry:
     """One revision. ``cause`` is why its next decision was asked for; None: its period will be over."""

@@ -15,8 +15,6 @@ from serving.autoscaler.zero import GateAction, GateReason
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["explain", "headline"]
-
 _ACTIVATOR = "activator"
 _MINUTES_FROM_S = 120.0
 

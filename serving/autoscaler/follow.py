@@ -12,8 +12,6 @@ import msgspec
 
 from serving.model.knative import RevisionKey
 
-__all__ = ["FollowRequest", "Followers", "Write", "asked", "event_bytes", "wish_of"]
-
 Write = Callable[[bytes], bool]
 """Takes the bytes of an event; whether there was room."""
 

@@ -8,8 +8,6 @@ alone. Knative hashes each revision by itself; it has no policies.
 from serving.autoscaler.revision import ScaledRevision
 from serving.model.knative import RevisionKey
 
-__all__ = ["Group", "group_of"]
-
 Group = tuple[str, str]
 """Namespace and name of a Configuration, or of a revision that has none."""
 

@@ -8,8 +8,6 @@ buffer while one end stood still. A clock that was set, after which all frames s
 
 import msgspec
 
-__all__ = ["LATE_AFTER_S", "LatenessState", "is_late"]
-
 # Longest time under way, in seconds, from sender to receiver. A report of longer ago is about other requests.
 LATE_AFTER_S = 3.0
 # Frames in a row that seem late before the clock is taken to have been set.

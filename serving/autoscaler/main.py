@@ -66,8 +66,6 @@ from serving.settings.election import ElectionSettings
 from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
 
-__all__ = ["AutoscalerDaemon", "main"]
-
 _log = logging.getLogger("autoscaler")
 
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"

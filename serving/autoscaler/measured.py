@@ -13,8 +13,6 @@ from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import RevisionNumbers
 
-__all__ = ["measured", "rule_of"]
-
 _ACTIVATOR = "activator"
 
 

@@ -13,8 +13,6 @@ from serving.autoscaler.bounds import Bounded, bounded
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["MergeDecision", "Proposal", "merge"]
-
 _NOBODY_PROPOSED = NoData(missing="no proposal of any decider")
 
 

@@ -19,8 +19,6 @@ from serving.model.stat import Stat
 from serving.scaling.spec import WindowKind
 from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
-__all__ = ["MetricWindows", "Observation", "WindowContents"]
-
 _NOTHING_SEEN = NoData(missing="no stat in the stable window")
 
 

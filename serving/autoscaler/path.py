@@ -17,14 +17,6 @@ from serving.autoscaler.deciders import Decided
 from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 
-__all__ = [
-    "PUBLIC_SLICES",
-    "PublicSlice",
-    "PublicSlices",
-    "public_slice_of",
-    "wanted_path",
-]
-
 PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
 """The label selector of the slices that the controller makes."""
 

@@ -6,8 +6,6 @@ ready when it is seen first has started before, and one that is ready again has 
 
 from serving.autoscaler.revision import ScaledPod
 
-__all__ = ["PodStarts"]
-
 
 class PodStarts:
     """The pods of one revision that start."""

@@ -11,8 +11,6 @@ from collections import Counter
 from serving.autoscaler.revision import ScaledPod
 from serving.model.revisionnumbers import PodCounts
 
-__all__ = ["PodState", "PodStates", "state_of"]
-
 _PENDING, _RUNNING = "Pending", "Running"
 
 

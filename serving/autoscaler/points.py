@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from serving.model.stat import Stat
 from serving.settings.classic import ClassicQuirks
 
-__all__ = ["NANOSECONDS_PER_SECOND", "Points", "WindowSums"]
-
 # Times are compared as whole nanoseconds, as in the original: "exactly as old as the window" must not hang on a float.
 NANOSECONDS_PER_SECOND = 1_000_000_000
 # Room for a dozen pods at one point a second, so that most revisions never grow their columns.

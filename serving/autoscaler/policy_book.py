@@ -14,8 +14,6 @@ from serving.model.knative import RevisionKey
 from serving.model.revisionnumbers import PolicyCosts
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
-__all__ = ["PolicyBook"]
-
 
 class PolicyBook:
     """All revisions. ``scaler`` gives the scaler of one, None while it has none."""

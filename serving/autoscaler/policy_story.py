@@ -12,8 +12,6 @@ import msgspec
 from serving.model.revisionnumbers import PolicyCosts
 from serving.settings.autoscaler import ADAPTIVE_POLICY
 
-__all__ = ["HazardCurve", "PolicyStory", "savings_sentence"]
-
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 # Less is not said: nothing has happened yet.
 _COVERED_MIN_S = 60.0

@@ -24,8 +24,6 @@ from serving.autoscaler.zero import GateState
 from serving.model.errors import InvalidValue
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["ReplayedDecision", "again", "changed_spec", "otherwise", "read_record"]
-
 # What the metric counts is not in a record of the other one.
 _FIXED = {"metric"}
 # Characters of a line that is none which its error shows.

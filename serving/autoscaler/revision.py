@@ -33,18 +33,6 @@ from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
 
-__all__ = [
-    "ScaledDeployment",
-    "ScaledPod",
-    "ScaledRevision",
-    "Trouble",
-    "deployment_of",
-    "is_older",
-    "pod_of",
-    "revision_of",
-    "turn_ratio",
-]
-
 _UNREACHABLE = "reserve"
 # Why a container waits that nothing is wrong with; None of one that does not wait.
 _STARTING = (None, "ContainerCreating", "PodInitializing")

@@ -14,8 +14,6 @@ from serving.autoscaler.scaler import ScalerOutcome
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 
-__all__ = ["DecisionSample", "sample_of"]
-
 # Pods that a sample names; a page that shows more shows none well.
 _PODS_MAX = 200
 

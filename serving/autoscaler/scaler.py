@@ -37,8 +37,6 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.kpa_quirks import KpaQuirks
 
-__all__ = ["DecisionCause", "DecisionInputs", "Scaler", "ScalerOutcome", "StatSource", "conclude"]
-
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
 # What an app reports may be 0 while it works on its last request; the pod stays for it.
 _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["ServerCounts"]
-
 
 class ServerCounts(msgspec.Struct, kw_only=True):
     """What became of connections and frames since the start."""

@@ -18,8 +18,6 @@ import msgspec
 
 from serving.model.stat import Stat
 
-__all__ = ["REPORT_VALID_S", "Second", "Sources"]
-
 # Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
 REPORT_VALID_S = 2.5
 # What an activator reported within this time is what it has inside. A bit less than the second between two of its reports,

@@ -11,8 +11,6 @@ from serving.model.knative import ServingState
 from serving.scaling.resolve import classic_target
 from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
-__all__ = ["decider_of", "starting_gate"]
-
 
 def decider_of(
     revision: ScaledRevision, settings: AutoscalerSettings, *, present_scale: int, ready_count: int, now_s: float

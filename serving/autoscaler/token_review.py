@@ -19,20 +19,6 @@ import msgspec
 from serving.model.knative import REVISION_LABEL
 from serving.model.nodata import NoData
 
-__all__ = [
-    "Pace",
-    "PodClaim",
-    "PodProof",
-    "Reviewed",
-    "SeenPod",
-    "Verdict",
-    "claim_of",
-    "expiry_s",
-    "objection_to",
-    "seen_of",
-    "verdict_of",
-]
-
 _ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"

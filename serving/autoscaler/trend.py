@@ -7,8 +7,6 @@ ordinary least squares, less three standard errors, so that noise around a const
 import math
 from collections import deque
 
-__all__ = ["LoadTrend"]
-
 # Samples of a window: more make the line hardly better.
 _SAMPLES = 30
 # Fewer samples than these say little about their own noise.

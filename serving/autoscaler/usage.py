@@ -14,8 +14,6 @@ from serving.model.resources import Resources, resources_of
 from serving.model.stat import Stat
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 
-__all__ = ["Usages", "container_uses", "observed_pods", "requests_of"]
-
 # metrics-server measures each 15 s; four of its rounds.
 _VALID_S = 60.0
 _PodKey = tuple[str, str]

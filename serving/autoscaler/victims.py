@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from serving.autoscaler.revision import ScaledPod
 from serving.model.stat import Stat
 
-__all__ = ["VICTIM_COST", "cost_changes"]
-
 # Below the 0 of pods without the annotation.
 VICTIM_COST = "-1"
 

@@ -4,8 +4,6 @@ import msgspec
 
 from serving.model.knative import ServingState, TrafficPath
 
-__all__ = ["ScalerView"]
-
 
 class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """What the cluster says of a revision at one time."""

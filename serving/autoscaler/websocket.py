@@ -7,8 +7,6 @@ Nothing is judged here: what is not plain goes to the protocol of ``websockets``
 
 import msgspec
 
-__all__ = ["HEAD_END", "MASK_BYTES", "Cut", "cut"]
-
 HEAD_END = b"\r\n\r\n"
 """The end of the request that comes before all frames."""
 

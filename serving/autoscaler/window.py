@@ -19,8 +19,6 @@ import msgspec
 from serving.scaling.spec import WindowKind
 from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
-__all__ = ["LinearWindow", "SeenBuckets", "WeightedWindow", "Window", "window_of"]
-
 # Six decimals of a linear average, as the original keeps them: less load than that is none.
 _AVERAGE_SCALE = 1e6
 # From here on a double has no six decimals left to round, so it is its own rounding.

@@ -16,17 +16,6 @@ from serving.autoscaler.revision import ScaledDeployment, ScaledRevision
 from serving.autoscaler.scaler import ScalerOutcome
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 
-__all__ = [
-    "Calls",
-    "Learned",
-    "PathProved",
-    "ReserveRefused",
-    "RevisionWritten",
-    "ScaleWritten",
-    "WriteView",
-    "Writer",
-]
-
 Costs = Iterable[tuple[str, str | None]]
 """Names of pods with the deletion cost that each gets; None removes it."""
 

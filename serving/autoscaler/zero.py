@@ -18,22 +18,6 @@ from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 from serving.settings.kpa_quirks import SAFE, KpaQuirks
 
-__all__ = [
-    "PROBE_PERIOD_S",
-    "PROOF_VALID_S",
-    "TRANSITIONS",
-    "Event",
-    "GateAction",
-    "GateDecision",
-    "GateInputs",
-    "GatePhase",
-    "GateReason",
-    "GateState",
-    "InactiveReason",
-    "advance",
-    "step",
-]
-
 # Time between two attempts to prove the hand-off, in seconds. Source: Knative's prober.
 PROBE_PERIOD_S = 1.0
 # Age up to which a proof counts, in seconds: the shell probes and asks again at once, and activators may die.

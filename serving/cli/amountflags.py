@@ -5,8 +5,6 @@ from typing import Any
 
 from serving.model.errors import InvalidValue, Problem, SettingsError
 
-__all__ = ["AmountFlags"]
-
 
 class AmountFlags:
     """The flags of one command, by the names that click gives them: "node_cpu" is --node-cpu."""

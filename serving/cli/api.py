@@ -27,8 +27,6 @@ from serving.model.errors import ServingError, SettingsError, Unavailable
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
-__all__ = ["ApiCall", "ApiClient", "api_options", "fail", "fail_usage", "message_of", "state_option"]
-
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _TIMEOUT_S = 30.0

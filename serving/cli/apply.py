@@ -18,8 +18,6 @@ from serving.cluster.kinds import NAMESPACE, SERVING_SERVICE
 from serving.model.errors import SettingsError
 from serving.model.objects import nested
 
-__all__ = ["Applied", "apply"]
-
 _SHOWN_CHANGES_MAX = 20
 _TIMEOUT_S = 300.0
 _NOT_FOUND = 404

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["asgi_command"]
-
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _IMPORT_MAX_S = 30.0
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["report_ready", "start_in_background"]
-
 # The descriptor on which the system in the background reports that it has started.
 _READY_VARIABLE = "SERVING_UP_READY_FD"
 

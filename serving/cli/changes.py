@@ -12,8 +12,6 @@ from typing import Any
 from serving.cluster.patch import same_json
 from serving.model.objects import Object
 
-__all__ = ["LAST_APPLIED", "changed_fields", "patch_between", "with_last_applied"]
-
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SHOWN_LENGTH_MAX = 60
 # What the server keeps, which says nothing about what was asked for.

@@ -23,21 +23,6 @@ from serving.local import mounts
 from serving.local.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.local.ports import PORTS
 
-__all__ = [
-    "Finding",
-    "check_cgroup",
-    "check_clock",
-    "check_containers",
-    "check_descriptors",
-    "check_free_ports",
-    "check_journal",
-    "check_names",
-    "check_pod_names",
-    "check_python",
-    "check_state",
-    "holder_of",
-]
-
 _PYTHON_MIN = (3, 11)
 _LOOPBACK = "127.0.0.1"
 # A held request takes two descriptors, a pod a few; below it an ordinary test of load fails.

@@ -16,8 +16,6 @@ from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.local.state import default_state_path
 from serving.model.errors import ServingError
 
-__all__ = ["complete_kind", "complete_object", "complete_revision", "complete_service", "completion"]
-
 _PROGRAM = "serving"
 _VARIABLE = "_SERVING_COMPLETE"
 _TIMEOUT_S = 1.0

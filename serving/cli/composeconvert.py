@@ -12,8 +12,6 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import SERVING_API_VERSION
 from serving.model.objects import Object, nested
 
-__all__ = ["from_compose", "is_compose"]
-
 # What a system of services does anyway, or what names nothing that runs.
 _SILENT = frozenset(
     {"restart", "container_name", "networks", "init", "stdin_open", "tty", "expose", "depends_on", "labels"}

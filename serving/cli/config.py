@@ -28,8 +28,6 @@ from serving.settings.parse import read_config_maps
 from serving.settings.record import SettingsRecord
 from serving.settings.render import config_map_names, render_config_map, render_page
 
-__all__ = ["check", "config", "defaults", "metrics", "show"]
-
 _EXIT_SETTINGS = 2
 _HEADER = ("DAEMON", "CONFIGMAP", "KEY", "VALUE", "FROM")
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}

@@ -23,8 +23,6 @@ from serving.model.errors import Problem, ServingError, SettingsError, Unavailab
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
-__all__ = ["ApiConnection", "ApiRequest", "ApiResponse", "connect"]
-
 _PIECE_BYTES = 65536
 _OWN_SERVERS = ("https://127.0.0.1:", "http://127.0.0.1:")
 _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"

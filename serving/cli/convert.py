@@ -15,8 +15,6 @@ from serving.cli.kedaconvert import ROUTE_KINDS, from_keda
 from serving.cli.progress import say_aside
 from serving.model.errors import InvalidValue
 
-__all__ = ["convert"]
-
 _STDIN = "-"
 
 

@@ -4,8 +4,6 @@ import msgspec
 
 from serving.model.objects import Object
 
-__all__ = ["Converted"]
-
 
 class Converted(msgspec.Struct, kw_only=True):
     """The manifests, and a note for each part that has no equal."""

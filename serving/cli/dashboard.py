@@ -11,8 +11,6 @@ from serving.cli.api import fail, state_option
 from serving.cli.stats import url_of
 from serving.local.state import default_state_path
 
-__all__ = ["dashboard"]
-
 
 @click.command()
 @click.option(

@@ -15,8 +15,6 @@ from serving.cli.waiting import until_gone
 from serving.cluster.kinds import SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue, SettingsError
 
-__all__ = ["delete"]
-
 _TIMEOUT_S = 60.0
 
 

@@ -47,8 +47,6 @@ from serving.model.objects import Object, nested
 from serving.model.routepolicy import route_policy
 from serving.settings.autoscaler import POLICIES
 
-__all__ = ["deploy"]
-
 _TIMEOUT_S = 300.0
 # The controller may write between the read and the write.
 _TRIES_MAX = 10

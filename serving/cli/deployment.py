@@ -25,17 +25,6 @@ from serving.model.knative import (
 )
 from serving.model.objects import Object, annotations_of, nested
 
-__all__ = [
-    "VIRTUAL_ENV",
-    "Deployment",
-    "check_name",
-    "kept_options",
-    "manifest_of",
-    "merged",
-    "pairs_of",
-    "policy_annotation",
-]
-
 VIRTUAL_ENV = "VIRTUAL_ENV"
 # What Knative assumes where a manifest names no port.
 _PORT = 8080

@@ -20,8 +20,6 @@ from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object, name_of, nested
 
-__all__ = ["describe"]
-
 _LOG_LINES = 15
 _EVENTS_SHOWN_MAX = 12
 _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}

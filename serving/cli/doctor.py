@@ -28,8 +28,6 @@ from serving.cli.running import check_daemons, check_reach
 from serving.cli.table import wrapped
 from serving.local.state import default_state_path
 
-__all__ = ["doctor"]
-
 _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 _NAME_WIDTH = 14
 

@@ -12,8 +12,6 @@ from serving.cli.params import wait_timeout_option
 from serving.cli.progress import Progress
 from serving.local.state import StateFolder, default_state_path
 
-__all__ = ["down"]
-
 # Pods finish the requests that they have.
 _TIMEOUT_S = 120.0
 _POLL_S = 0.05

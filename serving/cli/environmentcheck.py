@@ -5,8 +5,6 @@ from collections.abc import Mapping
 
 from serving.model.errors import SettingsError
 
-__all__ = ["check_environment"]
-
 # What only `serving up` reads.
 _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
 _DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")

@@ -30,8 +30,6 @@ from serving.model.objects import Object, is_true, name_of, namespace_of, nested
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
-__all__ = ["execute"]
-
 _PIECE_BYTES = 65536
 
 

@@ -21,8 +21,6 @@ from serving.model.errors import InvalidValue, ServingError, Unavailable
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object, name_of, nested
 
-__all__ = ["get", "watched"]
-
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 _PAUSE_S = 1.0
 # A column of a table that grows line by line: later rows may be wider than the first.

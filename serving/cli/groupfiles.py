@@ -11,8 +11,6 @@ from serving.model.errors import Problem
 from serving.nodegroup.groups import GroupReading, group_of, groups_of_text
 from serving.settings.configmap import ConfigMap
 
-__all__ = ["GroupFiles", "groups_in_config_maps", "read_group_files"]
-
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
 _ROOT = "node_groups"
 

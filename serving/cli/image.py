@@ -15,8 +15,6 @@ from serving.local.images.store import ImageStore, ImageUnavailable, StoredImage
 from serving.local.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue
 
-__all__ = ["image"]
-
 _ID_DIGITS = 12
 
 

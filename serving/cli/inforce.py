@@ -12,8 +12,6 @@ from serving.cli.url import ServiceAddress
 from serving.model.objects import Object, nested
 from serving.model.split import split_digest
 
-__all__ = ["until_in_force"]
-
 _PAUSE_S = 0.01
 # So many answers in a row: several activators take turns at one port.
 _AGREEING = 4

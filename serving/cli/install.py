@@ -13,8 +13,6 @@ from serving.cli.tree import InstallOptions, objects_of, render, tree_folder
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_duration_s
 
-__all__ = ["install"]
-
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Print the YAML and ask no cluster.")

@@ -18,8 +18,6 @@ from serving.cli.tree import KNATIVE_CRDS, is_ours, path_of
 from serving.model.objects import Object
 from serving.settings.parse import EXAMPLE_KEY
 
-__all__ = ["Installation"]
-
 _MANAGER = "serving-install"
 # Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
 _SETTINGS_MANAGER = "serving-install-settings"

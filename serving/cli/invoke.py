@@ -19,8 +19,6 @@ from serving.cli.token import token_of
 from serving.cli.url import ServiceAddress, address_of
 from serving.model.objects import Object
 
-__all__ = ["AnswerStart", "invoke"]
-
 _REVISION = "X-Serving-Revision"
 _COLD_START = "X-Serving-Cold-Start"
 _TIMEOUT_S = 300.0

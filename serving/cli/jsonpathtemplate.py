@@ -12,8 +12,6 @@ from typing import Any
 from serving.cluster.api.jsonpath import compiled_all
 from serving.model.errors import InvalidValue
 
-__all__ = ["rendered"]
-
 _PART = re.compile(r"\{(?P<expression>(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|[^{}'\"])*)\}|(?P<text>[^{}]+)")
 _RANGE, _END = "range ", "end"
 _ESCAPES = {r"\n": "\n", r"\t": "\t"}

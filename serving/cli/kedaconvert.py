@@ -14,8 +14,6 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, name_of, namespace_of, nested
 
-__all__ = ["ROUTE_KINDS", "from_keda"]
-
 ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
 _POD_FIELDS = ("volumes", "serviceAccountName", "imagePullSecrets")
 _CONTAINER_FIELDS = frozenset(

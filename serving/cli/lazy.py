@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 
 import click
 
-__all__ = ["LazyGroup", "Section"]
-
 Section = Mapping[str, tuple[str, str]]
 """Commands by name: "module:attribute", and the line that the help of the group shows."""
 

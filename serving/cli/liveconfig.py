@@ -22,8 +22,6 @@ from serving.model.objects import name_of
 from serving.settings.configmap import ConfigMap
 from serving.settings.parse import read_config_maps
 
-__all__ = ["NOT_LIVE", "LiveConfig", "read_live_config"]
-
 NOT_LIVE = frozenset({"dashboard", "placement", "queueproxy"})
 """Daemons that read their environment alone."""
 # Which process of `serving up` has the settings of a daemon.

@@ -20,8 +20,6 @@ from serving.cluster.kinds import POD
 from serving.model.errors import ServingError, Unavailable
 from serving.model.objects import Object, name_of, nested
 
-__all__ = ["logs", "pods_of", "short_name"]
-
 _POLL_S = 0.3
 # One who does not follow waits for the end only.
 _END_POLL_S = 0.02

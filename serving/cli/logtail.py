@@ -14,8 +14,6 @@ from serving.model.errors import ServingError
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, name_of, nested
 
-__all__ = ["QUEUE_PROXY", "app_container", "gone_pods", "last_lines"]
-
 QUEUE_PROXY = "queue-proxy"
 # The first line of a traceback is often far above its end.
 _SOUGHT_LINES = 200

@@ -5,8 +5,6 @@ import click
 from serving import __version__
 from serving.cli.lazy import LazyGroup, Section
 
-__all__ = ["SECTIONS", "main"]
-
 # A new command is one line: its name, where it is, and what the help says of it.
 SECTIONS: dict[str, Section] = {
     "The system": {

@@ -20,8 +20,6 @@ from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists
 from serving.wire.tokens import KEY_BYTES, KEY_SECRET
 
-__all__ = ["main", "make_dashboard_token", "make_key"]
-
 _NAMESPACE_VARIABLE = "SERVING_SYSTEM_NAMESPACE"
 _TOKEN_VARIABLE = "SERVING_MAKEKEY_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _NAMESPACE = "knative-serving"

@@ -28,8 +28,6 @@ from serving.model.errors import Problem, SettingsError
 from serving.model.knative import SERVING_GROUP
 from serving.model.objects import Object
 
-__all__ = ["Manifest", "read_manifests"]
-
 _SUFFIXES = {".yaml", ".yml", ".json"}
 # Manifests are ten deep; a hundred is no accident.
 _DEPTH_MAX = 100

@@ -11,8 +11,6 @@ from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
 from serving.settings.placement import NODE_POLICIES
 
-__all__ = ["NODE_FLAGS", "nodes_environment", "with_node_flags"]
-
 _NODES_MAX = 64
 
 # Time from a pass until a machine is asked for and, once it has booted, until it has its first pod, in seconds.

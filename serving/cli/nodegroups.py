@@ -13,8 +13,6 @@ from serving.cli.whynodes import events_of_groups, print_why_of_nodes
 from serving.cluster.kinds import NODE_GROUP
 from serving.model.objects import nested
 
-__all__ = ["nodegroups"]
-
 _DAY_S = 86400.0
 
 _output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -9,18 +9,6 @@ from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.model.knative import CONFIGURATION_GENERATION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, labels_of, name_of, nested
 
-__all__ = [
-    "condition",
-    "is_settled",
-    "items_of",
-    "object_of",
-    "revisions_of",
-    "seconds_since",
-    "selector_of",
-    "service_of",
-    "superseded_failures",
-]
-
 
 def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
     """A condition of it, {} if it has none such."""

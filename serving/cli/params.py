@@ -7,8 +7,6 @@ import click
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["JSONPATH", "OutputParam", "TimeParam", "is_json", "json_output_options", "wait_timeout_option"]
-
 JSONPATH = "jsonpath="
 """The beginning of an output that is a JSONPath template."""
 

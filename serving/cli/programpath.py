@@ -4,8 +4,6 @@ import shlex
 import shutil
 from pathlib import Path
 
-__all__ = ["path_lines"]
-
 _NAME = "serving"
 
 

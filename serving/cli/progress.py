@@ -14,8 +14,6 @@ import click
 
 from serving.cli.table import wrapped
 
-__all__ = ["Progress", "is_lively", "paint", "say_aside"]
-
 _PATIENCE_S = 1.0
 
 

@@ -12,8 +12,6 @@ from serving.cli.progress import Progress
 from serving.local.reloading import read_reload
 from serving.local.state import StateFolder
 
-__all__ = ["reload_system"]
-
 # Seven daemons that take a second each, and a minute for one that does not start.
 _TIMEOUT_S = 180.0
 _POLL_S = 0.05

@@ -16,8 +16,6 @@ from serving.autoscaler.scaler import ScalerOutcome
 from serving.cli.api import fail
 from serving.model.errors import InvalidValue
 
-__all__ = ["replay"]
-
 _EXIT_DIFFERENT = 1
 
 _Difference = dict[str, Any]

@@ -6,8 +6,6 @@ from urllib.parse import quote
 from serving.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
 from serving.model.errors import InvalidValue
 
-__all__ = ["kind_named", "known_words", "path_of"]
-
 
 def _words(kind: Kind) -> tuple[str, ...]:
     return (kind.plural, kind.name.lower(), *kind.short_names, kind.resource)

@@ -14,8 +14,6 @@ from serving.cli.tree import path_of
 from serving.cli.waiting import until
 from serving.model.objects import Object
 
-__all__ = ["obstacle_of", "rollout_state", "until_available", "until_removed"]
-
 _POLL_S = 0.5
 
 

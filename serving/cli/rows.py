@@ -15,18 +15,6 @@ from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object, name_of, nested
 
-__all__ = [
-    "Row",
-    "header_of",
-    "pods_of",
-    "revision_row",
-    "rows_of",
-    "server_table",
-    "service_row",
-    "table_rows",
-    "traffic_text",
-]
-
 Row = list[str]
 
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -14,8 +14,6 @@ from serving.local.process_lifetime import FORKED_NAMES, age_s, children_of
 from serving.local.state import StateFolder
 from serving.model.errors import ServingError
 
-__all__ = ["check_daemons", "check_reach"]
-
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
 _SLOW_S = 1.0

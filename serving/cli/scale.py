@@ -17,8 +17,6 @@ from serving.model.objects import nested
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["scale"]
-
 _TIMEOUT_S = 300.0
 
 

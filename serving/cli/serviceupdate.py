@@ -9,8 +9,6 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, COMMAND_ANNOTATION
 from serving.model.objects import Object
 
-__all__ = ["ServiceUpdate", "updated"]
-
 
 class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What to change; None, "" and empty where nothing was asked for."""

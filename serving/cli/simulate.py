@@ -29,8 +29,6 @@ from serving.simulator.timeline import plot, summary, timeline
 from serving.simulator.workload import arrivals, parse_steps
 from serving.simulator.world import Plan, World
 
-__all__ = ["simulate"]
-
 _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 # Start of a pod with --load.
 _LOAD_START_S = 1.0

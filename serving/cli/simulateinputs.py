@@ -25,16 +25,6 @@ from serving.simulator.trace import ArrivalPlacement, FunctionTrace, RecordedFun
 from serving.simulator.workload import arrivals, parse_steps
 from serving.simulator.workload_run import Workload
 
-__all__ = [
-    "LOAD_UNTIL_S",
-    "changed_settings",
-    "known_policies",
-    "read_durations",
-    "read_scaling",
-    "runner_of",
-    "settings_pairs",
-]
-
 LOAD_UNTIL_S = 260.0
 """End of a made-up load where nothing is said, in seconds."""
 

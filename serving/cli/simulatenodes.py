@@ -16,8 +16,6 @@ from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.placement import NODE_POLICIES
 from serving.simulator.nodeplan import NodePlan
 
-__all__ = ["node_options", "node_plan_of"]
-
 # Removal of nodes in the group that is made without a file, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0
 

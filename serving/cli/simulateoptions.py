@@ -11,8 +11,6 @@ from serving.cli.simulatenodes import node_options
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.trace import ArrivalPlacement
 
-__all__ = ["workload_options"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (

@@ -14,8 +14,6 @@ from serving.simulator.report import PolicyReport, mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.workload_run import Workload, run_workload
 
-__all__ = ["Comparison", "PolicyRunner", "compare_policies", "print_comparison"]
-
 
 class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The answer of a comparison, as it is printed with ``--json``."""

@@ -18,8 +18,6 @@ from serving.autoscaler.policy_story import PolicyStory
 from serving.cli.api import fail
 from serving.local.state import StateFolder, default_state_path
 
-__all__ = ["Stats", "autoscaler_option", "url_of"]
-
 _TIMEOUT_S = 30.0
 _TIMEOUT_ELSEWHERE_S = 3.0
 

@@ -15,8 +15,6 @@ from serving.local.process_lifetime import age_s
 from serving.local.state import StateFolder, default_state_path
 from serving.model.objects import is_true
 
-__all__ = ["status"]
-
 _NOT_RUNNING = 1
 
 

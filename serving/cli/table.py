@@ -3,8 +3,6 @@
 import datetime as dt
 from collections.abc import Iterable, Sequence
 
-__all__ = ["age_text", "aligned", "clock_text", "wrapped"]
-
 _GAP = "  "
 _SCREEN = (80, 24)
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))

@@ -20,8 +20,6 @@ from serving.model.objects import Object, annotations_of, name_of, namespace_of
 from serving.model.routepolicy import route_policy
 from serving.wire.tokens import KEY_SECRET, access_token, read_key
 
-__all__ = ["token", "token_of"]
-
 
 def token_of(api: ApiClient, service: Object, *, namespace: str = "") -> str | None:
     """The token of a service; None if anyone may call it. A key that cannot be read ends the command."""

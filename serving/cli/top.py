@@ -19,8 +19,6 @@ from serving.cli.stats import url_of
 from serving.cli.topnodes import node_lines, node_table
 from serving.model.revisionnumbers import PolicyCosts
 
-__all__ = ["record_of", "screen_of", "top"]
-
 _PERIOD_S = 2.0
 _TIMEOUT_S = 10.0
 _TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "dim"}

@@ -6,8 +6,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["node_lines", "node_table"]
-
 _GIB = 2**30
 _CORE_M = 1000
 _FULL_RATIO = 0.9

@@ -18,8 +18,6 @@ from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.objects import Object, name_of, nested
 
-__all__ = ["rollback_target", "traffic"]
-
 _TIMEOUT_S = 300.0
 _ALL_PERCENT = 100
 

@@ -16,8 +16,6 @@ import yaml
 from serving.cluster.crds import crd_folder
 from serving.model.objects import Object
 
-__all__ = ["KNATIVE_CRDS", "OUR_LABEL", "InstallOptions", "is_ours", "objects_of", "path_of", "render", "tree_folder"]
-
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
 # Definitions that an installation of Knative Serving has and we have not.
 KNATIVE_CRDS = ("podautoscalers.autoscaling.internal.knative.dev", "ingresses.networking.internal.knative.dev")

@@ -19,8 +19,6 @@ from serving.simulator.curve import CurvePoint, best_within
 from serving.simulator.policies import POLICIES
 from serving.simulator.report import PolicyReport
 
-__all__ = ["tune"]
-
 _BASE = "knative"
 
 

@@ -30,8 +30,6 @@ from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP
 from serving.samples import hello
 
-__all__ = ["up"]
-
 _EXIT_SETTINGS = 2
 _PORT_MAX = 65_535
 _TLS = "SERVING_ACTIVATOR_TLS_"

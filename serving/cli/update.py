@@ -21,8 +21,6 @@ from serving.model.objects import Object
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.autoscaler import POLICIES
 
-__all__ = ["update"]
-
 _TIMEOUT_S = 300.0
 # The controller may write between the read and the write.
 _TRIES_MAX = 10

@@ -13,8 +13,6 @@ from serving.cli.objects import service_of
 from serving.local.state import StateFolder
 from serving.model.objects import Object, name_of, nested
 
-__all__ = ["ServiceAddress", "address_of", "print_url", "url"]
-
 _LOOPBACK = "127.0.0.1"
 
 

@@ -8,8 +8,6 @@ import click
 from serving import __version__
 from serving.cli.api import ApiClient, api_options
 
-__all__ = ["version"]
-
 _PATH = "/version"
 
 

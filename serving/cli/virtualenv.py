@@ -9,8 +9,6 @@ from pathlib import Path
 from serving.cli.deployment import VIRTUAL_ENV
 from serving.local.podplan import DEFAULT_PATH
 
-__all__ = ["environment_of", "find_virtualenv"]
-
 _FOLDERS = (".venv", "venv")
 _MARK = "pyvenv.cfg"
 

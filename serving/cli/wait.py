@@ -10,8 +10,6 @@ from serving.cli.params import wait_timeout_option
 from serving.cli.waiting import until_gone, until_ready, until_zero
 from serving.model.objects import nested
 
-__all__ = ["wait"]
-
 _TIMEOUT_S = 60.0
 
 

@@ -16,8 +16,6 @@ from serving.local.unready import OTHER_PORT
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, labels_of, name_of, nested
 
-__all__ = ["failure_text", "until", "until_gone", "until_ready", "until_zero"]
-
 _POLL_S = 0.1
 _POLL_SLOWLY_S = 0.5
 _LOG_LINES = 10

@@ -8,8 +8,6 @@ from pathlib import Path
 from serving.cli.progress import say_aside
 from serving.local.snapshot import fingerprint
 
-__all__ = ["watch_folder"]
-
 _POLL_S = 0.3
 
 

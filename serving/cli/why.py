@@ -27,8 +27,6 @@ from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
 from serving.settings.autoscaler import POLICIES
 
-__all__ = ["ShownDecisions", "forgotten", "line_of", "log_files", "why"]
-
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
 _FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"

@@ -11,8 +11,6 @@ from serving.activator.ejection import EjectionReport
 from serving.cli.table import clock_text
 from serving.local.state import StateFolder
 
-__all__ = ["ejected_lines"]
-
 _PAGE = "-metrics"
 _TIMEOUT_S = 5.0
 

@@ -15,8 +15,6 @@ from serving.cli.objects import items_of
 from serving.cluster.kinds import EVENT, REVISION
 from serving.model.objects import Object, nested
 
-__all__ = ["ScaleEvent", "said_by_events", "said_from_now_on"]
-
 _REASON = "Scaled"
 
 

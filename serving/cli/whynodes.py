@@ -17,8 +17,6 @@ from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, REVISION
 from serving.model.knative import REMOVAL_TAINT, REVISION_LABEL
 from serving.model.objects import Object, conditions_of, labels_of, name_of, nested, timestamp_s
 
-__all__ = ["events_of_groups", "node_group_lines", "node_lines", "node_story", "print_why_of_nodes"]
-
 _GROUP, _NODE = "nodegroup", "node"
 # The reason of the daemon's Event about a growth.
 _SCALED_UP = "ScaledUp"

@@ -10,8 +10,6 @@ from serving.model.anticipation import anticipated_pods_of
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested
 
-__all__ = ["expected_lines", "pods_by_revision", "revision_story"]
-
 _OVER = ("Succeeded", "Failed")
 # Events of node groups in the story of a revision: the last ones.
 _EVENTS_MAX = 10

@@ -9,8 +9,6 @@ from serving.cli.resources import path_of
 from serving.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
 from serving.model.objects import Object, condition_of, name_of, nested
 
-__all__ = ["pod_scaler_lines", "unready_lines"]
-
 _LOG_LINES = 5
 
 

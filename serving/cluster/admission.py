@@ -29,8 +29,6 @@ from serving.model.objects import Object, name_of, nested
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["admit", "annotation_warnings", "unknown"]
-
 _OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
 _METADATA = frozenset(
     {

@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-__all__ = ["ShardWish", "shard_name", "shard_of", "wish"]
-
 
 class ShardWish(msgspec.Struct, frozen=True, kw_only=True):
     """Shards to take, in order of preference, and the one to give up; None for none."""

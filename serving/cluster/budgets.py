@@ -15,8 +15,6 @@ from serving.cluster.selectors import written_selector
 from serving.model.errors import TooManyRequests
 from serving.model.objects import Object, is_being_deleted, is_true, labels_of, name_of, namespace_of, nested
 
-__all__ = ["check_budgets", "eviction_refusal"]
-
 _OVER = ("Succeeded", "Failed")
 _REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 

@@ -15,17 +15,6 @@ from serving.cluster.crds import crd_folder, crds
 from serving.cluster.kinds import Kind
 from serving.cluster.schema import Schema
 
-__all__ = [
-    "OPEN_SCHEMA",
-    "SCHEMAS_FILE",
-    "builtin_schemas",
-    "described_schema",
-    "referred",
-    "resolved",
-    "schema_name",
-    "schema_of",
-]
-
 SCHEMAS_FILE = crd_folder().parent / "openapi" / "kubernetes.json"
 
 OPEN_SCHEMA: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

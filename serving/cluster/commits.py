@@ -18,8 +18,6 @@ from serving.cluster.state import StoreState
 from serving.model.errors import Unavailable
 from serving.model.objects import Object
 
-__all__ = ["Commits"]
-
 _log = logging.getLogger(__name__)
 
 

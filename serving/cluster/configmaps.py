@@ -18,8 +18,6 @@ from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.objects import Object
 from serving.settings.live import LiveSettings, Taken, config_map_of
 
-__all__ = ["ConfigMapWatch", "followed"]
-
 _log = logging.getLogger(__name__)
 
 # The API server of one machine is up after a second.

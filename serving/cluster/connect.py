@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from serving.cluster.identity import new_identity, user_agent
 from serving.cluster.kube import KubeCluster
 
-__all__ = ["connect"]
-
 _KUBECONFIG_VARIABLE = "KUBECONFIG"
 
 

@@ -16,9 +16,6 @@ from serving.cluster.kinds import KINDS, Kind
 from serving.cluster.schema import Schema
 from serving.cluster.validations import RuleTree, rule_tree
 
-__all__ = ["Column", "Crd", "crd_folder", "crds", "parse_crd"]
-
-
 # The one in C, where PyYAML has it: 3,000 lines take 15 ms with it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

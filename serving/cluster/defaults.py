@@ -9,8 +9,6 @@ from typing import Any
 from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
 from serving.model.objects import Object, namespace_of
 
-__all__ = ["fill_in_defaults", "with_requests"]
-
 _CONTAINER = "user-container"
 _PORT = 8080
 _TIMEOUT_S = 300

@@ -19,8 +19,6 @@ from serving.cluster.port import Subresource
 from serving.model.errors import Conflict
 from serving.model.objects import Object
 
-__all__ = ["Disk", "carried_over", "disk_for", "durable_part"]
-
 # Fields of ``spec`` that are written behind, by kind.
 _SOFT_FIELDS: Mapping[Kind, str] = {REVISION: "servingState"}
 _NO_FIELD: Any = object()

@@ -22,23 +22,6 @@ import msgspec
 
 from serving.settings.election import ElectionSettings
 
-__all__ = [
-    "Election",
-    "LeaseAction",
-    "LeaseRecord",
-    "LeaseStep",
-    "LeaseTimes",
-    "decide",
-    "free_at_s",
-    "held_until_s",
-    "lease_times",
-    "lost",
-    "seen",
-    "tried",
-    "written",
-]
-
-
 # Reads per retry period while waiting. A takeover counts from the observation of the last renewal; reading only once per
 # period could observe it a whole period late and delay the takeover by as much.
 _LOOKS = 4

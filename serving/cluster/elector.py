@@ -27,8 +27,6 @@ from serving.cluster.lease import LeaseClient, acquired_record, released_record,
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotLeading
 from serving.model.objects import Object
 
-__all__ = ["LeaseElector"]
-
 _log = logging.getLogger(__name__)
 # Share of the renew deadline that one call may take: a second call still fits.
 _CALL_RATIO = 0.4

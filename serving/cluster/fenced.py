@@ -16,8 +16,6 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, Listing, PatchType, Subresource, WatchEvent
 from serving.model.objects import Object
 
-__all__ = ["FencedCluster", "fencing", "last_check"]
-
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
     "the check of the write that this task is making", default=None
 )

@@ -21,8 +21,6 @@ from serving.cluster.writes import PROPAGATION_FINALIZERS
 from serving.model.errors import Conflict, Gone, NotFound
 from serving.model.objects import Object
 
-__all__ = ["EventAges", "collect_events", "collect_garbage"]
-
 # Deletions of durable objects wait for the disk, together.
 _WORKERS = 16
 # A kube-apiserver's --event-ttl.

@@ -17,8 +17,6 @@ from serving.cluster.records import Stored, decoded
 from serving.cluster.selectors import FieldSelector, LabelSelector
 from serving.model.errors import Gone
 
-__all__ = ["History", "ObjectFilter", "StoreChange"]
-
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects objects of a kind. ``namespace`` None is all."""

@@ -9,8 +9,6 @@ import secrets
 import socket
 from collections.abc import Mapping
 
-__all__ = ["new_identity", "system_namespace", "user_agent"]
-
 _SYSTEM_NAMESPACE = "knative-serving"
 
 

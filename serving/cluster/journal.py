@@ -23,8 +23,6 @@ import msgspec
 
 from serving.model.errors import JournalDamaged, Unavailable
 
-__all__ = ["VERSION_BLOCK", "Journal", "JournalEntry"]
-
 VERSION_BLOCK = 2**24
 """Versions that are reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
 

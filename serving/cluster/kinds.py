@@ -8,46 +8,6 @@ import msgspec
 
 from serving.model.knative import SERVING_GROUP
 
-__all__ = [
-    "CLUSTER_DOMAIN_CLAIM",
-    "CONFIGURATION",
-    "CONFIG_MAP",
-    "DEPLOYMENT",
-    "DOMAIN_MAPPING",
-    "ENDPOINT_SLICE",
-    "EVENT",
-    "HORIZONTAL_POD_AUTOSCALER",
-    "HTTP_ROUTE",
-    "KINDS",
-    "LEASE",
-    "LIMIT_RANGE",
-    "MACHINE",
-    "MACHINE_DEPLOYMENT",
-    "MACHINE_POOL",
-    "MACHINE_SET",
-    "NAMESPACE",
-    "NODE",
-    "NODE_GROUP",
-    "NODE_METRICS",
-    "POD",
-    "POD_AUTOSCALER",
-    "POD_DISRUPTION_BUDGET",
-    "POD_METRICS",
-    "RESOURCE_QUOTA",
-    "REVISION",
-    "ROUTE",
-    "SCALING_POLICY",
-    "SECRET",
-    "SERVERLESS_SERVICE",
-    "SERVICE",
-    "SERVICE_ACCOUNT",
-    "SERVING_SERVICE",
-    "TOKEN_REVIEW",
-    "UNUSED_KINDS",
-    "Kind",
-    "kind_of",
-]
-
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """One kind: ``group`` is "" for Kubernetes' core. ``durable`` says that users write it, so that it is journalled.

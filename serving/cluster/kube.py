@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from kubernetes.aio.client import ApiClient
 
-__all__ = ["KubeCluster", "KubeTimeouts"]
-
 # An object may have 3 MiB on a real server; a line is one object and a few bytes.
 _WATCH_LINE_BYTES_MAX = 8 * 2**20
 _ERROR_BODY_BYTES_MAX = 2**20

@@ -14,8 +14,6 @@ from serving.model.errors import Unavailable
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
 
-__all__ = ["client_of", "settings_of"]
-
 # Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
 _CONNECTIONS_MAX = 256
 

@@ -16,8 +16,6 @@ from serving.cluster.elector import LeaseElector
 from serving.cluster.lease import LeaseClient
 from serving.model.errors import NotLeading
 
-__all__ = ["Leader"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from serving.cluster.port import Cluster
 from serving.model.errors import NotFound
 from serving.model.objects import Object
 
-__all__ = ["LeaseClient", "LeaseName", "acquired_record", "record_of", "released_record", "renewed_record"]
-
 # The API takes whole seconds from 1. A released lease is free at once, because it names no holder.
 _RELEASED_S = 1.0
 

@@ -11,8 +11,6 @@ from serving.cluster.quotas import pod_sums
 from serving.model.amounts import Amounts, ExactAmount, amounts_of
 from serving.model.objects import Object, annotations_of, name_of, nested
 
-__all__ = ["limit_breaches", "with_limit_defaults"]
-
 _NOTE = "kubernetes.io/limit-ranger"
 _FIELDS = ("requests", "limits")
 _CONTAINERS = (("containers", "container"), ("initContainers", "init container"))

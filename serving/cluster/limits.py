@@ -6,8 +6,6 @@ Nothing in the store grows with time: each limit here has its error, ``Invalid``
 
 import msgspec
 
-__all__ = ["StoreLimits"]
-
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much the store keeps and accepts."""

@@ -4,8 +4,6 @@ import functools
 import re
 from typing import Any
 
-__all__ = ["located"]
-
 _PART = re.compile(r"([^.\[\]]+)|\[\*\]")
 
 

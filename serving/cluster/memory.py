@@ -48,8 +48,6 @@ from serving.cluster.writes import (
 from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from serving.model.objects import Object
 
-__all__ = ["Admit", "EncodedListing", "MemoryCluster"]
-
 # How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8
 

@@ -13,8 +13,6 @@ from serving.cluster.builtin_schemas import builtin_schemas, resolved, schema_na
 from serving.cluster.kinds import Kind
 from serving.cluster.schema import Schema
 
-__all__ = ["NO_HINT", "Hint", "hints_of"]
-
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
     """How one field is merged: a list by ``merge_key``, a list of texts as a union, an object field by field."""

@@ -15,8 +15,6 @@ import msgspec
 from serving.cluster.kinds import NAMESPACE, Kind
 from serving.model.errors import Invalid, Problem
 
-__all__ = ["ObjectMetadata", "OwnerReference", "checked_metadata", "read_metadata"]
-
 _NAME_LENGTH_MAX = 253
 _NAMESPACE_LENGTH_MAX = 63
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

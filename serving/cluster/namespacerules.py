@@ -20,8 +20,6 @@ from serving.model.amounts import amounts_of
 from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
 from serving.model.objects import Object, name_of, namespace_of, nested
 
-__all__ = ["DEFAULT_ACCOUNT", "NamespaceRules", "claims_in"]
-
 DEFAULT_ACCOUNT = "default"
 """The ServiceAccount that each namespace has, and of pods that name none."""
 

@@ -9,8 +9,6 @@ from serving.cluster.kinds import NAMESPACE, Kind
 from serving.cluster.records import Key, Stored
 from serving.cluster.workqueue import WorkQueue
 
-__all__ = ["Owners", "Reference"]
-
 Reference = tuple[Kind, Key]
 """An object by its kind, namespace and name."""
 

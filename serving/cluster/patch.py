@@ -16,8 +16,6 @@ import msgspec
 from serving.cluster.schema import deep_copy
 from serving.model.errors import Invalid
 
-__all__ = ["JSON_OPERATIONS_MAX", "json_patch", "merge_difference", "merge_patch", "same_json"]
-
 # kube-apiserver takes no more operations in one JSON patch either.
 JSON_OPERATIONS_MAX = 10_000
 

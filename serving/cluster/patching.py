@@ -10,8 +10,6 @@ from serving.cluster.strategic import strategic_merge
 from serving.model.errors import Invalid
 from serving.model.objects import Object
 
-__all__ = ["patched"]
-
 
 def patched(
     kind: Kind, target: Object, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, patch_type: PatchType

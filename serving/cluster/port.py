@@ -25,18 +25,6 @@ import msgspec
 from serving.cluster.kinds import Kind
 from serving.model.objects import Object
 
-__all__ = [
-    "Cluster",
-    "Encoded",
-    "EventType",
-    "Listing",
-    "Object",
-    "PatchType",
-    "PodLogSource",
-    "Subresource",
-    "WatchEvent",
-]
-
 Subresource = Literal["status", "scale"]
 
 

@@ -11,8 +11,6 @@ import msgspec
 
 from serving.cluster.builtin_schemas import SCHEMAS_FILE
 
-__all__ = ["NUMBERS_FILE", "MessageNumbers", "message_numbers"]
-
 NUMBERS_FILE = SCHEMAS_FILE.with_name("protobuf.json")
 
 

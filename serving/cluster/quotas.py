@@ -14,8 +14,6 @@ from serving.model.amounts import Amounts, ExactAmount, amounts_of, total
 from serving.model.objects import Object, name_of, nested
 from serving.model.resources import pod_peak
 
-__all__ = ["Claim", "ClaimsOf", "claim_of", "counted_kinds", "pod_sums", "quota_refusal", "quota_status"]
-
 _ONE = ExactAmount(10**9)
 _OVER = ("Succeeded", "Failed")
 # Resources that have a request and a limit, each with a quota of its own; the plain name is the request.

@@ -8,8 +8,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["CallRecorder", "permission_of", "recorder_from_environment"]
-
 _VARIABLE = "SERVING_KUBE_RECORD"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 

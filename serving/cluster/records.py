@@ -14,8 +14,6 @@ from serving.cluster.metadata import ObjectMetadata
 from serving.model.errors import Invalid
 from serving.model.objects import Object
 
-__all__ = ["Key", "Stored", "decoded", "encode", "selectable_fields", "stored"]
-
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
 

@@ -23,8 +23,6 @@ from serving.model.errors import ClusterError, Gone
 from serving.model.objects import Object
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["CacheChange", "Key", "Reflector", "ReflectorSettings"]
-
 _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]

@@ -24,8 +24,6 @@ from serving.model.errors import (
     UnsupportedMediaType,
 )
 
-__all__ = ["error_of", "event_error"]
-
 _TEXT_LENGTH_MAX = 500
 
 _BY_STATUS: dict[int, type[ClusterError]] = {

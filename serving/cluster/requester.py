@@ -8,8 +8,6 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-__all__ = ["ADMIN_USER", "acting_as", "acting_manager", "acting_user"]
-
 ADMIN_USER = "serving-admin"
 """The user of the one token that our own API server knows."""
 

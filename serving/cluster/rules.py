@@ -15,8 +15,6 @@ from serving.model.objects import Object, namespace_of, nested
 from serving.model.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.scaling.triggertypes.policies import REGISTRY
 
-__all__ = ["own_problems"]
-
 
 def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
     """Yield what is wrong with an object beyond its schema and its CEL rules."""

@@ -16,8 +16,6 @@ from cronsim import CronSim, CronSimError
 from serving.model.errors import Problem
 from serving.model.scalingpolicy import SCHEDULES_MAX, ScalingPolicySpec, Schedule, ScheduleState
 
-__all__ = ["schedule_problems", "schedule_state"]
-
 _FIELDS = 5
 _DAYS = 7
 _CRON = "five fields of cron: minute, hour, day of month, month, day of week, as 0 8 * * 1-5"

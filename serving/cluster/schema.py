@@ -13,8 +13,6 @@ from typing import Any
 
 from serving.model.errors import Problem
 
-__all__ = ["Schema", "breaches", "completed", "deep_copy", "unknown_fields"]
-
 Schema = Mapping[str, Any]
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"

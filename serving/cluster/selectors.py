@@ -16,16 +16,6 @@ import msgspec
 
 from serving.model.errors import Invalid
 
-__all__ = [
-    "FieldSelector",
-    "LabelSelector",
-    "Operator",
-    "Requirement",
-    "field_selector",
-    "label_selector",
-    "written_selector",
-]
-
 # Reflectors and controllers use the same few texts again and again.
 _COMPILED_MAX = 1024
 

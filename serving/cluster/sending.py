@@ -10,8 +10,6 @@ from aiohttp.abc import AbstractStreamWriter
 from serving.cluster.fenced import last_check
 from serving.model.errors import NotLeading
 
-__all__ = ["CheckedRequest"]
-
 
 class CheckedRequest(aiohttp.ClientRequest):
     """The request class of the session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""

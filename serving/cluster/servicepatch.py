@@ -12,8 +12,6 @@ from serving.model.errors import InvalidValue, ServingError
 from serving.model.objects import Object
 from serving.settings.annotations import GROUP
 
-__all__ = ["LATEST", "AskedService", "desired_traffic", "scale_patch"]
-
 LATEST = "@latest"
 """The newest revision that is ready, now and later."""
 

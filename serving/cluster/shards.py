@@ -28,8 +28,6 @@ from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import NotLeading
 from serving.model.objects import Object, nested
 
-__all__ = ["Owner", "ShardOptions", "Shards"]
-
 _log = logging.getLogger(__name__)
 _LABEL = "serving.dev/shards-of"
 _ADDRESS = "serving.dev/address"

@@ -27,8 +27,6 @@ from serving.cluster.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
 from serving.model.objects import Object
 
-__all__ = ["FIRST_NAMESPACES", "StoreState", "filter_of"]
-
 _log = logging.getLogger(__name__)
 
 FIRST_NAMESPACES = ("default", "knative-serving", "kube-system")

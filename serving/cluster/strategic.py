@@ -15,8 +15,6 @@ from serving.cluster.kinds import Kind
 from serving.cluster.merge_keys import NO_HINT, Hint, hints_of
 from serving.model.errors import Invalid, UnsupportedMediaType
 
-__all__ = ["strategic_merge"]
-
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"
 _ORDER = "$setElementOrder/"

@@ -19,8 +19,6 @@ from serving.cluster.records import Key, Stored
 from serving.cluster.watching import Watch
 from serving.model.errors import Invalid
 
-__all__ = ["KindTable", "ListPage", "page_of_token", "path_of", "token_of_page"]
-
 # Sorts directly behind "/", so that it ends the span of a namespace's keys.
 _BEHIND_SLASH = "0"
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form

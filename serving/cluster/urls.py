@@ -7,8 +7,6 @@ from urllib.parse import quote
 from serving.cluster.kinds import POD, Kind
 from serving.model.objects import Object
 
-__all__ = ["dry_run_query", "eviction_body", "eviction_path", "object_path", "query_of", "with_type"]
-
 
 def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:
     """Where the API has an object, or all of a kind where there is no name."""

@@ -14,8 +14,6 @@ from serving.model.errors import Problem
 from serving.model.knative import CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION
 from serving.model.objects import Object, annotations_of, nested
 
-__all__ = ["user_info_problems", "with_user_info"]
-
 _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
 

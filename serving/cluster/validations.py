@@ -28,8 +28,6 @@ from serving.model.errors import Problem
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["ABSENT", "CelRule", "RuleTree", "rule_problems", "rule_tree"]
-
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _USES_OLD = re.compile(r"\boldSelf\b")
 # An old value that is read for more than its presence.

@@ -14,8 +14,6 @@ from serving.cluster.history import ObjectFilter, StoreChange
 from serving.cluster.port import Encoded, EventType, WatchEvent
 from serving.model.errors import ClusterError, Gone
 
-__all__ = ["Watch"]
-
 Begin = Callable[["Watch"], Iterable[StoreChange]]
 """Registers a watch and returns the changes that it starts with. Raises ``Gone``."""
 

@@ -19,8 +19,6 @@ from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["Handler", "WorkQueue", "WorkQueueSettings"]
-
 _log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)

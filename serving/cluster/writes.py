@@ -31,21 +31,6 @@ from serving.cluster.port import Subresource
 from serving.model.errors import Conflict, Invalid, NotFound, Problem
 from serving.model.objects import Object, meant
 
-__all__ = [
-    "PROPAGATION_FINALIZERS",
-    "Propagation",
-    "check_identity",
-    "check_subresource",
-    "check_type",
-    "fresh",
-    "is_held",
-    "marked_for_deletion",
-    "modified_text",
-    "scale_of",
-    "settled",
-    "with_generation",
-]
-
 Propagation = Literal["Background", "Foreground", "Orphan"]
 """Dependents are collected after their owner, before it, or orphaned."""
 

@@ -11,8 +11,6 @@ import msgspec
 
 from serving.model.objects import Object, nested
 
-__all__ = ["ACTIVATOR_SERVICE", "Activators", "EndpointGroup", "EndpointGroups"]
-
 ACTIVATOR_SERVICE = "activator-service"
 """The Service, in the system's namespace, that leads to the activators' inner listener."""
 

@@ -27,8 +27,6 @@ from serving.model.objects import Object, annotations_of, condition_of, labels_o
 from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["CacheIndexes", "Change", "affected_by"]
-
 _OWNER_NAMES: dict[ResourceKind, Callable[[str], str]] = {
     ResourceKind.CORE_SERVICE: str,
     ResourceKind.ENDPOINT_SLICE: public_owner_name,

@@ -21,8 +21,6 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
 
-__all__ = ["ControllerCache"]
-
 # More deletions than answers to writes are under way.
 _GONE_KNOWN_MAX = 4096
 

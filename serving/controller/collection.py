@@ -25,8 +25,6 @@ from serving.model.objects import (
 )
 from serving.settings.controller import DISABLED, ControllerSettings
 
-__all__ = ["collectable"]
-
 
 def collectable(
     configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str

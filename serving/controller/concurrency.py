@@ -6,8 +6,6 @@ with each round trip. A server whose calls take three times as long as its fast 
 refuses calls, the limit falls. With 200 ms a call, 8 workers make 40 writes a second, and 64 make 320. It knows no clock.
 """
 
-__all__ = ["ConcurrencyLimit"]
-
 # Of a call's duration in the mean, and of a slower baseline after the server or the network has changed.
 _SMOOTHING = 0.1
 _BASELINE_DRIFT = 0.002

@@ -12,8 +12,6 @@ import msgspec
 from serving.model.knative import CONDITION_READY, ConditionStatus
 from serving.model.objects import Object
 
-__all__ = ["Condition", "mirrored", "ready_of", "updated_conditions"]
-
 _INFO = "Info"
 
 

@@ -40,8 +40,6 @@ from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["latest_ready_of", "reconcile_configuration", "revision_name_is_taken"]
-
 # What the controller and the autoscaler write on a revision themselves.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
 _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}

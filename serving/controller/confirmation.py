@@ -9,8 +9,6 @@ from collections.abc import Collection
 
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["SILENT_S", "ActivatorAnswers", "retry_delay_s"]
-
 SILENT_S = 10.0
 """An activator that does not answer for so long is skipped: longer than a restart takes, shorter than people wait."""
 

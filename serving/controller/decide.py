@@ -23,8 +23,6 @@ from serving.model.objects import Object, annotations_of, is_being_deleted, labe
 from serving.model.routehosts import tags_of
 from serving.model.routepolicy import route_policy
 
-__all__ = ["decide"]
-
 # The owners by which a resource is deleted.
 _OWNERS = {
     ResourceKind.CONFIGURATION: ("Service", ResourceKind.SERVICE),

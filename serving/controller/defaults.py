@@ -11,8 +11,6 @@ from serving.model.errors import Problem
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["spec_with_defaults", "timeouts_too_long"]
-
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 _WITHOUT_ROOT = "Enabled"
 _SECURED = {"AllowRootBounded", _WITHOUT_ROOT}

@@ -24,8 +24,6 @@ from serving.model.knative import (
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
 from serving.model.readinessprobe import with_kubernetes_scheme
 
-__all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_service"]
-
 # The port of a container that declares none.
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"

@@ -28,8 +28,6 @@ from serving.model.objects import (
 )
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["MappingContext", "reconcile_claim", "reconcile_domain_mapping", "target_of"]
-
 _CREATED_BY = "app.kubernetes.io/managed-by"
 _CREATOR = "serving-controller"
 _HTTPS_PORT = 443

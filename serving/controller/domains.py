@@ -11,8 +11,6 @@ from serving.controller.hosts import Key
 from serving.controller.writes import ResourceKind
 from serving.model.objects import Object, nested
 
-__all__ = ["Domains"]
-
 _Target = tuple[ResourceKind, Key]
 
 

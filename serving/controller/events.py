@@ -7,8 +7,6 @@ from serving.controller.writes import Note
 from serving.model.event import MESSAGE_LENGTH_MAX, Words, about, digest, name_within, new_event
 from serving.model.objects import Object, name_of, uid_of
 
-__all__ = ["event_name", "note_event"]
-
 _COMPONENT = "serving-controller"
 
 

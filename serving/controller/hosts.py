@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from serving.model.objects import Object
 from serving.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
 
-__all__ = ["Claims", "Key", "claims_of", "tag_claims", "url_of"]
-
 _HTTP_PORT = 80
 
 Key = tuple[str, str]

@@ -42,8 +42,6 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
-__all__ = ["hpa_writes", "is_of_an_hpa"]
-
 # Maximum of the field.
 _NO_LIMIT = 2**31 - 1
 _MIB = 2**20

@@ -30,8 +30,6 @@ from serving.model.rollout import Rollout
 from serving.model.routehosts import hosts_of, is_cluster_local
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["HttpRoutes", "desired_httproutes", "httproute_owner_name", "reconcile_httproutes"]
-
 _API = "gateway.networking.k8s.io/v1"
 _GROUP = "gateway.networking.k8s.io"
 _TAG_HEADER = "Knative-Serving-Tag"

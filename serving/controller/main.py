@@ -45,8 +45,6 @@ from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.wire.tokens import read_key, revision_secret
 
-__all__ = ["main"]
-
 _LEASE = "controller"
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _POD_NAME_VARIABLE = "SERVING_POD_NAME"

@@ -7,8 +7,6 @@ rule (knative.dev/pkg kmeta.ChildName), so that a name is the same here and ther
 
 import hashlib
 
-__all__ = ["child_name", "deployment_name", "private_service_name", "revision_name"]
-
 _LABEL_LENGTH_MAX = 63
 _DIGEST_LENGTH = 32
 

@@ -14,8 +14,6 @@ import msgspec
 
 from serving.model.objects import Object, is_being_deleted, name_of, nested
 
-__all__ = ["Failure", "HealthLayer", "failure_of", "not_ready_because"]
-
 _QUEUE_PROXY = "queue-proxy"
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"

@@ -45,21 +45,6 @@ from serving.model.objects import (
     uid_of,
 )
 
-__all__ = [
-    "ENDPOINTS_MAX",
-    "MANAGED_BY",
-    "MANAGER",
-    "PUBLIC_PORT",
-    "SERVICE_NAME",
-    "PublicService",
-    "is_foreign",
-    "pod_backends",
-    "public_owner_name",
-    "public_writes",
-    "slice_names",
-    "traffic_path_of",
-]
-
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 # Not the controller-manager's own name: it would empty these slices.

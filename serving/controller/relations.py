@@ -13,8 +13,6 @@ from serving.controller.writes import ResourceKind
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, ROUTE_LABEL
 from serving.model.objects import Object, labels_of, nested
 
-__all__ = ["Relations", "configurations_named", "owners_of", "revisions_named"]
-
 _Index = defaultdict[Key, set[str]]
 
 

@@ -64,9 +64,6 @@ from serving.model.objects import (
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["RevisionContext", "desired_revision", "reconcile_revision", "revision_name_for"]
-
-
 _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 

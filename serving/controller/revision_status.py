@@ -26,15 +26,6 @@ from serving.model.objects import (
     timestamp_s,
 )
 
-__all__ = [
-    "RevisionChildren",
-    "desired_count_of",
-    "desired_status",
-    "ready_count_of",
-    "serving_state_of",
-    "was_ready",
-]
-
 
 class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
     """The Deployment of a revision, None before it exists, and its pods."""

@@ -21,8 +21,6 @@ import msgspec
 from serving.model.objects import Object
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, StepParameters
 
-__all__ = ["advance", "next_step_s", "observe_ready", "rollout_goal", "rollout_of_status", "split_targets"]
-
 _NS = 1_000_000_000
 _ALL_PERCENT = 100
 _FIRST_PERCENT = 1

@@ -48,8 +48,6 @@ from serving.model.routepolicy import route_policy
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["RouteContext", "reconcile_route"]
-
 _INGRESS_READY = "IngressReady"
 _ROLLOUT_IN_PROGRESS = Condition(
     type=_INGRESS_READY,

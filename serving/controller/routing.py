@@ -21,8 +21,6 @@ from serving.model.knative import (
 from serving.model.objects import Object, annotations_of, labels_of, merge_difference, nested
 from serving.model.rollout import read_rollout
 
-__all__ = ["RoutingState", "metadata_changes", "revisions_named_by", "routing_state_of"]
-
 
 class RoutingState(enum.StrEnum):
     """Whether traffic reaches a revision."""

@@ -11,8 +11,6 @@ import msgspec
 from serving.scaling.resolve import resolve_annotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
-__all__ = ["StartScale", "start_scale"]
-
 
 class StartScale(msgspec.Struct, frozen=True, kw_only=True):
     """``start_count`` pods must be ready once within ``progress_deadline_s``; later ``min_count`` are enough.

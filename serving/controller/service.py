@@ -34,8 +34,6 @@ from serving.model.objects import (
     uid_of,
 )
 
-__all__ = ["ServiceChildren", "desired_configuration", "desired_route", "reconcile_service"]
-
 # How long an Unknown status waits for its children's changes.
 _UNSETTLED_S = 0.5
 _CONFIGURATIONS_READY = "ConfigurationsReady"

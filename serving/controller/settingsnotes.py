@@ -10,8 +10,6 @@ from serving.model.errors import ClusterError, NotFound
 from serving.model.objects import Object
 from serving.settings.live import Taken
 
-__all__ = ["httproutes_missing", "httproutes_note", "settings_notes"]
-
 _CONTROLLER_MAP = "config-controller"
 
 

@@ -21,8 +21,6 @@ from serving.model.readinessprobe import runs_in_queue_proxy
 from serving.settings.queueproxy import QueueProxySettings, changed_variables
 from serving.settings.sidecar import SidecarSettings
 
-__all__ = ["ADMIN_PORT", "QUEUE_PORT", "QUEUE_PROXY", "Sidecar", "grace_s", "with_sidecar"]
-
 QUEUE_PROXY = "queue-proxy"
 # The queue-proxy's ports for requests and for administration.
 QUEUE_PORT = 8012

@@ -15,8 +15,6 @@ from serving.model.objects import Object, is_controlled_by
 from serving.model.routehosts import hosts_of, is_cluster_local
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["TagServices", "is_local_tag", "tag_service_name", "tag_service_writes"]
-
 
 class TagServices(msgspec.Struct, frozen=True, kw_only=True):
     """What there is: by tag, and Services of the route that no tag has any more."""

@@ -15,8 +15,6 @@ from serving.controller.revision_status import serving_state_of
 from serving.model.knative import CONDITION_READY, ConditionStatus, ServingState
 from serving.model.objects import Object, condition_of, is_being_deleted, nested
 
-__all__ = ["ALL_TRAFFIC_ASSIGNED", "Assignment", "RouteTargets", "assign", "can_serve"]
-
 ALL_TRAFFIC_ASSIGNED = "AllTrafficAssigned"
 
 

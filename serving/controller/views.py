@@ -31,8 +31,6 @@ from serving.model.objects import (
     owner_reference,
 )
 
-__all__ = ["pod_autoscaler_view", "serverless_service_view"]
-
 _CLASS_ANNOTATION = f"{AUTOSCALING_GROUP}/class"
 _DEFAULT_CLASS = f"kpa.{AUTOSCALING_GROUP}"
 _DEFAULT_METRIC = "concurrency"

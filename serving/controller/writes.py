@@ -20,20 +20,6 @@ from serving.model.objects import (
     version_of,
 )
 
-__all__ = [
-    "Create",
-    "Delete",
-    "Note",
-    "Patch",
-    "ResourceKind",
-    "WorkKey",
-    "Write",
-    "WritePlan",
-    "deletion_of",
-    "patch_of",
-    "status_patch",
-]
-
 
 class ResourceKind(enum.StrEnum):
     """The kinds that the controller reads or writes, by the resource names in the API's messages."""

@@ -26,8 +26,6 @@ from serving.model.event import Words, about, new_event
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object
 
-__all__ = ["DashboardActions"]
-
 _log = logging.getLogger("dashboard")
 
 # A cold start takes as long as it takes; a person looks at the page meanwhile.

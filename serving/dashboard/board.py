@@ -14,8 +14,6 @@ from serving.dashboard.requests import RequestRates
 from serving.dashboard.views import View
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["Board"]
-
 _DECISIONS_MAX = 200
 # Deletions kept for pages that have not received them. A page that is further behind receives everything again.
 _GONE_MAX = 10_000

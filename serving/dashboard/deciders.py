@@ -18,8 +18,6 @@ from yarl import URL
 from serving.aio.clock import wall_s
 from serving.dashboard.sources import addresses_of
 
-__all__ = ["Deciders"]
-
 _log = logging.getLogger("dashboard")
 
 _RETRY_S = 1.0

@@ -24,8 +24,6 @@ from serving.model.errors import ClusterError
 from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
 
-__all__ = ["PERIOD_S", "Feed"]
-
 _log = logging.getLogger("dashboard")
 
 PERIOD_S = 2.0

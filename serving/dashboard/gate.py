@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-__all__ = ["Gate", "GateRefusal"]
-
 _PERIOD_S = 60.0
 # Actions with the token, and attempts with a wrong one, a minute. More is a faulty script or a guess.
 _ACTIONS_MAX = 30

@@ -8,8 +8,6 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 
-__all__ = ["COLUMNS", "RevisionHistory"]
-
 COLUMNS = (
     *("running", "held", "target", "observed"),
     *("desired", "ready", "starting", "is_panic"),

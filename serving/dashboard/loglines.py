@@ -7,8 +7,6 @@ from collections import deque
 
 import msgspec
 
-__all__ = ["LineSplitter", "LogBatch", "LogQueue"]
-
 # A line of a log may be a whole JSON document; the page shows the beginning.
 _LINE_BYTES_MAX = 4096
 _CUT = " … (cut)"

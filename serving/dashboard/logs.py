@@ -20,8 +20,6 @@ from serving.dashboard.loglines import LineSplitter, LogQueue
 from serving.dashboard.views import View
 from serving.model.errors import ClusterError, Invalid, NotFound, Unavailable
 
-__all__ = ["LogPages"]
-
 _log = logging.getLogger("dashboard")
 
 _PAGES_MAX = 4

@@ -40,8 +40,6 @@ from serving.settings.dashboard import DashboardSettings
 from serving.settings.load import load
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["Dashboard", "main", "read_token"]
-
 _HISTORY_S = 3600.0
 _USAGE_EXIT = 2
 # 32 characters of base64 are 192 bits.

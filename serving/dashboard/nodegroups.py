@@ -10,8 +10,6 @@ from serving.dashboard.views import View
 from serving.model.knative import FORCE_REMOVAL_TAINT, REMOVAL_TAINT
 from serving.model.objects import conditions_of, name_of, nested
 
-__all__ = ["NodeGroups", "removal_of"]
-
 # What was done last, as far as a line has room for it.
 _ACTIONS_MAX = 5
 

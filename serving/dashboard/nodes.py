@@ -27,8 +27,6 @@ from serving.scheduler.provider import PROVIDERS, ScorePart, Scorer, Scores
 from serving.scheduler.score import NODE_SCORES
 from serving.settings.placement import PlacementSettings, read_weights
 
-__all__ = ["NODES_MAX", "Nodes"]
-
 NODES_MAX = 100
 """Most nodes in one answer. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
 

@@ -11,8 +11,6 @@ Source of the slopes: F. N. Fritsch and J. Butland, A method for constructing lo
 import math
 from collections.abc import Sequence
 
-__all__ = ["quantile"]
-
 # Halvings of a bucket: 1/4096 of it is far below what a histogram knows.
 _STEPS = 12
 

@@ -12,8 +12,6 @@ import msgspec
 
 from serving.dashboard.quantiles import quantile
 
-__all__ = ["MetricsReading", "RequestRates", "Requests", "parse"]
-
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # The names of one metric in today's Knative, in Knative of 2018, and here.

@@ -9,8 +9,6 @@ from serving.scheduler.fit import FitWhy
 from serving.scheduler.load_variation import LoadVariationWhy, ResourceLoad
 from serving.scheduler.low_risk import LowRiskWhy
 
-__all__ = ["SCORE_WORDS", "sentence_of"]
-
 _GIB = 2**30
 
 SCORE_WORDS: Mapping[str, str] = {

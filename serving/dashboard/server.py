@@ -25,8 +25,6 @@ from serving.dashboard.logs import LogPages
 from serving.dashboard.views import View
 from serving.settings.dashboard import DashboardSettings
 
-__all__ = ["HEADERS", "Pages"]
-
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

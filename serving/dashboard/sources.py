@@ -10,8 +10,6 @@ import socket
 import aiohttp
 from yarl import URL
 
-__all__ = ["addresses_of", "read_pages"]
-
 _ANSWER_WITHIN_S = 1.5
 _PAGE_BYTES_MAX = 32 * 2**20
 

@@ -20,8 +20,6 @@ from serving.model.knative import (
 )
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["View", "amount", "lean_pod", "node_view", "pod_view", "revision_view", "service_view"]
-
 View = dict[str, Any]
 
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")

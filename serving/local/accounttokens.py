@@ -15,8 +15,6 @@ import msgspec
 from serving.cluster.api.reviews import API_AUDIENCE, KnownToken
 from serving.model.objects import Object, name_of, namespace_of, uid_of
 
-__all__ = ["LIFETIME_MIN_S", "account_token", "read_account_token"]
-
 LIFETIME_MIN_S = 600
 """Shortest lifetime, in seconds. Source: Kubernetes, TokenRequestSpec."""
 

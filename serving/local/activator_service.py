@@ -12,8 +12,6 @@ from serving.controller.activators import ACTIVATOR_SERVICE
 from serving.model.errors import AlreadyExists
 from serving.model.objects import Object
 
-__all__ = ["publish_activators"]
-
 _ADDRESS = "127.0.0.1"
 
 

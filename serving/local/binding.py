@@ -10,8 +10,6 @@ from pathlib import Path
 from serving.local.state import StateFolder
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["Ports", "bind"]
-
 _BACKLOG = 4096
 
 Ports = Mapping[str, int]

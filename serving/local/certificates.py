@@ -8,8 +8,6 @@ import datetime as dt
 import ssl
 from pathlib import Path
 
-__all__ = ["ApiCertificate"]
-
 _VALID = dt.timedelta(days=3650)
 # A clock that was wrong when the folder was made.
 _EARLIER = dt.timedelta(days=1)

@@ -8,8 +8,6 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ACTIVATOR", "ALLOCATOR", "CHILDREN", "TEMPLATE", "Child", "ChildProcess"]
-
 ACTIVATOR = "serving.activator.main"
 """The module of all activators."""
 TEMPLATE = "template"

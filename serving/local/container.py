@@ -32,8 +32,6 @@ from serving.queueproxy.io.app_probe import attempt
 from serving.queueproxy.podspec import Address, Probe
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["ContainerKeeper", "ContainerSpec"]
-
 # Kubernetes reports 128 and the signal's number for a process that a signal ended.
 _SIGNAL_EXIT = 128
 _RESTARTS = RestartSettings()

@@ -14,8 +14,6 @@ from serving.local.orders import StartProcess
 from serving.local.stdio import WaitingDescriptor
 from serving.model.objects import Object
 
-__all__ = ["ContainerInput", "input_of"]
-
 _MODE = 0o600
 
 

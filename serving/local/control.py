@@ -75,8 +75,6 @@ from serving.wire.tokens import read_key
 if TYPE_CHECKING:
     from serving.local.placing import NodePlacing
 
-__all__ = ["main"]
-
 _log = logging.getLogger("control")
 
 # After this time the API answers although not everything has been rebuilt.

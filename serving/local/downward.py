@@ -14,8 +14,6 @@ from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["PodFacts"]
-
 _MILLI = 1000
 _RESOURCES = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
 

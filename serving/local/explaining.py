@@ -12,8 +12,6 @@ from serving.local.container import ContainerKeeper
 from serving.local.podfolder import tail
 from serving.local.unready import Unready, explain, with_log
 
-__all__ = ["ReadinessExplainer"]
-
 _PERIOD_S = 2.0
 _LOOKS_BEFORE_EVENT = 3
 # A pod that is not ready after a minute is looked at less often.

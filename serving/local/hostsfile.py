@@ -17,8 +17,6 @@ from serving.model.objects import Object
 from serving.model.routehosts import hosts_of, tags_of
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["HostsFile", "hosts_text", "names_of"]
-
 _log = logging.getLogger("control")
 
 _MACHINES = Path("/etc/hosts")

@@ -9,8 +9,6 @@ from collections.abc import MutableMapping, Sequence
 from serving.local.container import ContainerKeeper, ContainerSpec
 from serving.local.runtime import PodRuntime
 
-__all__ = ["run_init_containers"]
-
 
 async def run_init_containers(
     runtime: PodRuntime,

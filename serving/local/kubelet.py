@@ -33,8 +33,6 @@ from serving.local.virtualnodes import network_of
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
 
-__all__ = ["Kubelet"]
-
 _log = logging.getLogger("kubelet")
 
 _MEMORY_PERIOD_S = 1.0

@@ -13,8 +13,6 @@ from serving.local.orders import ForgetPod, Order, SendSignal, StartProcess
 from serving.local.process_lifetime import start_ticks
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 
-__all__ = ["Launches"]
-
 _Key = tuple[str, str]
 
 

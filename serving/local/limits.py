@@ -11,8 +11,6 @@ from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes
 
-__all__ = ["memory_limit_bytes", "warnings_of"]
-
 _NOT_ENFORCED = "CpuLimitNotEnforced"
 _ELSEWHERE = "VolumesElsewhere"
 _INSECURE = "SecurityContextNotEnforced"

@@ -8,8 +8,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["listening_ports"]
-
 _LISTEN = "0A"
 # Columns of /proc/net/tcp, see proc(5): local address, state, inode.
 _ADDRESS, _STATE, _INODE = 1, 3, 9

@@ -19,8 +19,6 @@ from serving.model.errors import AlreadyExists, CloudUnavailable, ClusterError, 
 from serving.model.objects import Object
 from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines, machines_of
 
-__all__ = ["LocalNodes"]
-
 _log = logging.getLogger("nodes")
 
 _RETRY_S = 1.0

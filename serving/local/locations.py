@@ -12,8 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["QUEUE_PORTS", "PodLocation", "PodLocations", "host_part"]
-
 _NETWORK = "127.64"
 _ADDRESSES = 2**16
 QUEUE_PORTS = (8012, 8022)

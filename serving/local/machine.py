@@ -15,8 +15,6 @@ import msgspec
 from serving.cluster.kinds import NODE_METRICS
 from serving.model.objects import Object
 
-__all__ = ["Machine", "MachineReading", "node_metrics", "node_status", "read_machine"]
-
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Of a line of /proc/stat after its name, see proc_stat(5): user, nice and system; irq and softirq. What others took (steal)
 # is not our use, and guests are within user.

@@ -28,8 +28,6 @@ from serving.model.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from serving.model.event import Words, about, digest, new_event
 from serving.model.objects import Object, nested
 
-__all__ = ["Manager"]
-
 _WORKERS = 8
 # A pod that the watch has not brought after this time has come and gone unseen.
 _WATCH_LAG_MAX_S = 5.0

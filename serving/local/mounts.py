@@ -15,23 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = [
-    "HOSTS_PATH",
-    "RESOLVER_PATH",
-    "MountPoint",
-    "OverlayMount",
-    "can_mount",
-    "hide",
-    "join_user",
-    "mount_overlay",
-    "own_mounts",
-    "own_user_and_mounts",
-    "show_at_own_paths",
-    "show_over",
-    "take_hostname",
-    "unmount",
-]
-
 HOSTS_PATH = "/etc/hosts"
 RESOLVER_PATH = "/etc/resolv.conf"
 

@@ -15,8 +15,6 @@ from serving.cluster.workqueue import WorkQueue
 from serving.model.errors import AlreadyExists, NotFound
 from serving.model.objects import Object, is_being_deleted, name_of, namespace_of
 
-__all__ = ["NamespaceObjects"]
-
 # Many objects change together; one look at all of them is enough.
 _STATUS_LAG_S = 0.1
 

@@ -12,8 +12,6 @@ from serving.local.startpace import StartPacer
 from serving.local.virtualnodes import VirtualNodes
 from serving.settings.queueproxy import QueueProxySettings
 
-__all__ = ["NodeContext"]
-
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """The store, the runtime, folders, where statistics go, and the cluster key.

@@ -12,28 +12,6 @@ import msgspec
 
 from serving.local.mounts import MountPoint, OverlayMount
 
-__all__ = [
-    "ForgetPod",
-    "HeldPod",
-    "HeldProcess",
-    "Inventory",
-    "KeepNote",
-    "Launch",
-    "Lines",
-    "Order",
-    "ProcessEnded",
-    "ProcessStarted",
-    "ReadinessChanged",
-    "Report",
-    "SendSignal",
-    "StartFailed",
-    "StartProcess",
-    "Warned",
-    "encode",
-    "read_order",
-    "read_report",
-]
-
 # A manifest with its environment fits; a longer line is an error.
 _LINE_BYTES_MAX = 16 * 2**20
 

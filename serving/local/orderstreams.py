@@ -5,8 +5,6 @@ import os
 
 from serving.local.orders import StartProcess
 
-__all__ = ["open_streams"]
-
 _LOG_MODE = 0o600
 
 

@@ -18,8 +18,6 @@ from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, pick
 from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
-__all__ = ["NodePlacing"]
-
 _RESERVED = "reserved for a pod that is being created"
 
 

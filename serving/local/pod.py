@@ -53,8 +53,6 @@ from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, labels_of
 
-__all__ = ["PodNote", "PodRun"]
-
 _log = logging.getLogger("kubelet")
 
 # ConfigMaps and Secrets that are missing are looked for again, and a status that the store refused is written again.

@@ -11,8 +11,6 @@ from serving.local.podplan import is_own_proxy, serving_ports
 from serving.local.podsetup import QUEUE_PROXY
 from serving.model.errors import NotFound
 
-__all__ = ["connect_to", "keeper_of"]
-
 
 def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
     """What keeps a container running. Raises ``NotFound`` if it was not started."""

@@ -8,8 +8,6 @@ from typing import Any
 from serving.aio.clock import now_s
 from serving.local.runtime import PodProcess
 
-__all__ = ["drain"]
-
 # After the queue-proxy has drained the app holds no request; it has this long to end by itself.
 _APP_GRACE_S = 5.0
 

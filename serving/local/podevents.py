@@ -3,8 +3,6 @@
 from serving.model.event import MESSAGE_LENGTH_MAX, About, Words, digest, new_event
 from serving.model.objects import Object
 
-__all__ = ["pod_event"]
-
 
 def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
     """A warning about a pod. The same words about the same pod have the same name: they are said once."""

@@ -19,22 +19,6 @@ from serving.local.sources import VolumeFile
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 
-__all__ = [
-    "LOG_BYTES_MAX",
-    "disk_error",
-    "excerpt",
-    "keep_previous",
-    "make_folder",
-    "mount",
-    "mount_points",
-    "previous_of",
-    "remove_folder",
-    "root_folder",
-    "rotate",
-    "size_of",
-    "tail",
-]
-
 LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3
 _TAIL_BYTES = 2048

@@ -14,8 +14,6 @@ from serving.cluster.api.logs import KeptLog, LogOptions
 from serving.local.podfolder import previous_of
 from serving.model.errors import NotFound
 
-__all__ = ["FilePodLogs"]
-
 _PIECE_BYTES = 65536
 # Longest delay of new lines for a follower.
 _FOLLOW_S = 0.2

@@ -26,25 +26,6 @@ from serving.model.knative import (
 from serving.model.objects import Object
 from serving.settings.queueproxy import QueueProxySettings, changed_variables
 
-__all__ = [
-    "DEFAULT_PATH",
-    "DRAIN_LAG_S",
-    "AppPlan",
-    "ContainerState",
-    "all_containers",
-    "app_plan",
-    "as_new",
-    "command_words",
-    "container_name_of",
-    "init_containers",
-    "is_init",
-    "is_own_proxy",
-    "proxy_environment",
-    "serves",
-    "serving_ports",
-    "speaks_http2",
-]
-
 _DEFAULTS = QueueProxySettings()
 DRAIN_LAG_S = 1.0
 """Time that a pod without requests takes to drain, in seconds: on one machine all senders hear within milliseconds that it goes."""

@@ -30,8 +30,6 @@ from serving.model.objects import (
 from serving.model.resources import Resources, resources_of
 from serving.scaling.podscaling import MetricTarget, PodScalingState, PodUse, pod_scaling_of, scaled_count
 
-__all__ = ["PodScaler", "uses_of"]
-
 _log = logging.getLogger("podscaler")
 
 # Kubernetes looks as often.

@@ -43,8 +43,6 @@ from serving.model.objects import Object, annotations_of, labels_of, name_of, na
 from serving.queueproxy.podspec import Probe, probing_app
 from serving.wire.tokens import pod_secret, pod_token
 
-__all__ = ["QUEUE_PROXY", "PodSetup"]
-
 QUEUE_PROXY = "queue-proxy"
 _NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"
 

@@ -10,8 +10,6 @@ from serving.local.podplan import ContainerState, all_containers, container_name
 from serving.local.unready import Unready
 from serving.model.objects import Object, nested
 
-__all__ = ["BROKEN", "broken_status", "pod_status"]
-
 BROKEN = "CreateContainerError"
 """The reason of a pod whose start raised what nothing expected, as a kubelet has it."""
 

@@ -16,8 +16,6 @@ from serving.local.runtime import PodProcess
 from serving.local.stdio import Stdio
 from serving.model.errors import NotFound
 
-__all__ = ["LocalPodStreams"]
-
 _SIGNAL_EXIT = 128
 # How long a command has to end when its client is gone.
 _GRACE_S = 1.0

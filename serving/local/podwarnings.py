@@ -14,8 +14,6 @@ from serving.local.podplan import all_containers
 from serving.model.errors import AlreadyExists, ClusterError
 from serving.model.objects import Object, name_of
 
-__all__ = ["PodWarnings"]
-
 _log = logging.getLogger("kubelet")
 
 

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["PORTS", "ListenPort"]
-
 
 class ListenPort(msgspec.Struct, frozen=True, kw_only=True):
     """A listening socket on 127.0.0.1 that the supervisor holds and hands down. ``number`` is its default."""

@@ -12,17 +12,6 @@ import msgspec
 from serving.model.objects import Object
 from serving.queueproxy.podspec import Probe, read_probe
 
-__all__ = [
-    "ProbeKind",
-    "ProbePlan",
-    "ProbeState",
-    "ProbeVerdict",
-    "after_outcome",
-    "listening_probe",
-    "probe_plans",
-    "sidecar_probe_plans",
-]
-
 _PERIOD_DEFAULT_S = 10.0
 # Kubernetes' kubelet notices within a second that a container runs, and probes it then; manifests with a failureThreshold of 1
 # depend on it.

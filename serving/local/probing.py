@@ -9,8 +9,6 @@ import asyncio
 from serving.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe
 
-__all__ = ["probe_failure"]
-
 _STATUS_LINE_BYTES_MAX = 200
 
 

@@ -10,24 +10,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "FORKED_NAMES",
-    "QUEUE_PROXY_NAME",
-    "STANDBY_NAME",
-    "adopt_orphans",
-    "age_s",
-    "can_fork_sibling",
-    "children_of",
-    "die_with_parent",
-    "environment_of",
-    "expects",
-    "fork_sibling",
-    "kill_group",
-    "name_process",
-    "set_niceness",
-    "start_ticks",
-]
-
 QUEUE_PROXY_NAME = "queue-proxy"
 """What ``ps`` shows of a queue-proxy that was forked: its command line is the template's."""
 STANDBY_NAME = "standby"

@@ -10,8 +10,6 @@ import json
 import os
 from typing import Any
 
-__all__ = ["EventReader", "ProcessEvents"]
-
 _BEGIN = b'{"pid"'
 _LINE_BYTES_MAX = 4096
 

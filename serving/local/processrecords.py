@@ -14,8 +14,6 @@ import msgspec
 
 from serving.local.process_lifetime import start_ticks
 
-__all__ = ["ProcessRecord", "ProcessRecords"]
-
 _PRIVATE = 0o600
 _Record = TypeVar("_Record")
 

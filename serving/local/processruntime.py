@@ -35,8 +35,6 @@ from serving.local.orders import (
 )
 from serving.local.state import short_path
 
-__all__ = ["ProcessRuntime", "TemplateProcess"]
-
 _log = logging.getLogger("runtime")
 
 _PIECE_BYTES = 65536

@@ -15,8 +15,6 @@ from serving.model.errors import ClusterError
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, conditions_of, nested
 
-__all__ = ["is_rebuilt", "until_rebuilt"]
-
 _PAUSE_S = 0.01
 
 

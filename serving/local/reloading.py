@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
-__all__ = ["ReloadReport", "ReloadState", "read_reload"]
-
 
 class ReloadState(TypedDict):
     """What the file says: how many reloads have begun and ended, what the last one replaced, and why it ended early."""

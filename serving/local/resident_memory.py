@@ -14,8 +14,6 @@ from serving.local.limits import memory_limit_bytes
 from serving.local.pod import PodRun
 from serving.local.podplan import all_containers, container_name_of
 
-__all__ = ["kill_above_limits", "memory_limits", "resident_bytes_by_session"]
-
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.
 _SESSION, _RSS_PAGES = 3, 21

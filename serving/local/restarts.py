@@ -6,8 +6,6 @@ the kubelet, which answers the first end at once, with shorter pauses: no image 
 
 import msgspec
 
-__all__ = ["RestartSettings", "pause_after"]
-
 
 class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How patient the kubelet is with what keeps ending. Times in seconds."""

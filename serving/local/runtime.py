@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 from serving.local.orders import HeldPod, StartProcess
 
-__all__ = ["PodProcess", "PodRuntime"]
-
 
 class PodProcess(Protocol):
     """The first process of a container.

@@ -25,8 +25,6 @@ from serving.model.objects import Object, condition_of, is_being_deleted, name_o
 if TYPE_CHECKING:
     from serving.local.placing import NodePlacing
 
-__all__ = ["PlacedCreation", "PodScheduler"]
-
 _log = logging.getLogger("scheduler")
 
 _COMPONENT = "default-scheduler"

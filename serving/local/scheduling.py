@@ -14,8 +14,6 @@ from serving.model.amounts import amounts_of
 from serving.model.errors import InvalidValue
 from serving.model.objects import labels_of, name_of, nested
 
-__all__ = ["excess_message", "refusal", "unschedulable_message"]
-
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 

@@ -22,8 +22,6 @@ from pathspec import GitIgnoreSpec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["FolderEntry", "collect", "entries_of", "fingerprint", "is_application", "path_of_snapshot", "take"]
-
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
 _GIT_FILE, _OWN_FILE = ".gitignore", ".servingignore"
 _LEFT_OUT_FOLDERS = frozenset(

@@ -12,8 +12,6 @@ from serving.model.errors import ClusterError
 from serving.model.knative import SNAPSHOT_ANNOTATION
 from serving.model.objects import annotations_of, nested
 
-__all__ = ["collect_snapshots", "used_snapshots"]
-
 _log = logging.getLogger("control")
 
 _PERIOD_S = 60.0

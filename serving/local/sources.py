@@ -15,17 +15,6 @@ from serving.local.downward import PodFacts
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 
-__all__ = [
-    "TOKEN",
-    "Reference",
-    "Sources",
-    "VolumeFile",
-    "container_environment",
-    "data_of",
-    "references",
-    "volume_files",
-]
-
 TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
 """The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
 

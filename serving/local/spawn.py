@@ -59,8 +59,6 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN
 from serving.queueproxy.main import run_on_call
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-__all__ = ["Spawner", "warm_up"]
-
 _LOG_MODE = 0o600
 _BACKLOG = 4096
 _DESCRIPTORS_MAX = 2**20

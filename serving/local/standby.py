@@ -18,8 +18,6 @@ from serving.local.orders import StartProcess
 from serving.local.process_lifetime import kill_group
 from serving.local.processrecords import ProcessRecord
 
-__all__ = ["ProcessAssignment", "Standby", "Standbys", "receive", "receive_in_loop", "report_waiting"]
-
 # Of each kind: two services may wake up at once. An idle queue-proxy is 5 MB, an app before its exec 1 MB.
 _COUNT = 2
 # A start takes milliseconds; a process that is stopped must not stop the template.

@@ -16,8 +16,6 @@ from pathlib import Path
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 
-__all__ = ["StartPacer", "begin_turn", "until_started"]
-
 _TURN_MAX_S = 10.0
 _LOOK_PERIOD_S = 0.25
 # A program that runs or waits for a core for less than this part of the time waits for something else.

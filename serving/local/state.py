@@ -15,8 +15,6 @@ from serving.cluster.api.kubeconfig import kubeconfig
 from serving.local.certificates import ApiCertificate
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["StateFolder", "default_state_path", "short_path", "write_private"]
-
 _KEY_BYTES = 32
 _PRIVATE = 0o600
 

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from serving.cluster.api.channels import STDERR, STDOUT
 
-__all__ = ["Stdio", "WaitingDescriptor"]
-
 _PIECE_BYTES = 65536
 _MODE = 0o600
 # What a terminal reads as the end of its input.

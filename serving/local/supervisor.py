@@ -29,8 +29,6 @@ from serving.local.reloading import ReloadReport
 from serving.local.state import StateFolder, write_private
 from serving.local.terminal import ControllingTerminal
 
-__all__ = ["Supervisor"]
-
 # A child that lived this long was sound; its next end is answered at once.
 _SOUND_S = 10.0
 _PAUSE_FIRST_S = 0.1

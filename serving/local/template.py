@@ -58,8 +58,6 @@ from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.local.spawn import Spawner, warm_up
 from serving.queueproxy.io.readiness import PUSH_AGAIN
 
-__all__ = ["Template", "main"]
-
 _PIECE_BYTES = 65536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Another template takes over: it ends, and the pods do not.

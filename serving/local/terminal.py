@@ -6,8 +6,6 @@ Standard library only: the supervisor uses it.
 import os
 import signal
 
-__all__ = ["ControllingTerminal"]
-
 
 class ControllingTerminal:
     """The terminal of this process at its start, if it had one."""

@@ -9,8 +9,6 @@ from collections.abc import Collection
 
 import msgspec
 
-__all__ = ["OTHER_PORT", "ObservedContainer", "Unready", "explain", "with_log"]
-
 OTHER_PORT = " and was given PORT="
 """In the message of a container that listens on another port than the one that it was given."""
 

@@ -24,18 +24,6 @@ from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.knative import LEARNT_TARGET, TARGET_ANNOTATION
 from serving.model.objects import Object, annotations_of, labels_of
 
-__all__ = [
-    "TICKS_PER_S",
-    "PodSessions",
-    "SessionTotals",
-    "SessionUsage",
-    "UsageReporter",
-    "pod_metrics",
-    "read_sessions",
-    "sum_metrics",
-    "used_between",
-]
-
 _log = logging.getLogger("kubelet")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -9,16 +9,6 @@ from serving.model.knative import OWN_GROUP
 from serving.model.objects import Object
 from serving.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
 
-__all__ = [
-    "VIRTUAL_NODES_VARIABLE",
-    "VirtualNodes",
-    "default_group",
-    "due_names",
-    "network_of",
-    "node_status_of",
-    "virtual_node",
-]
-
 VIRTUAL_NODES_VARIABLE = "SERVING_LOCAL_NODES"
 """Environment variable with the ``VirtualNodes`` as JSON; missing where this machine is one node."""
 

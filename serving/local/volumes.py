@@ -16,8 +16,6 @@ from serving.cluster.port import Cluster
 from serving.local.sources import TOKEN, Reference, Sources, data_of
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 
-__all__ = ["follow_sources", "read_sources"]
-
 _log = logging.getLogger(__name__)
 
 # Kubernetes' kubelet looks each minute; reading one object of this process costs microseconds.

@@ -15,19 +15,6 @@ import msgspec
 from serving.model.knative import POD_TEMPLATE_HASH_LABEL
 from serving.model.objects import Object, annotations_of, is_true, labels_of, nested
 
-__all__ = [
-    "CREATE_FAILED",
-    "PodPlan",
-    "adoptable",
-    "deployment_status",
-    "desired_slice",
-    "is_ready",
-    "new_pod",
-    "owner_of_pods",
-    "plan_pods",
-    "selects",
-]
-
 CREATE_FAILED = "FailedCreate"
 """The reason of a Deployment whose pods the server refuses, in its condition and in the Event."""
 

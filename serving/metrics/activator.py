@@ -13,8 +13,6 @@ from serving.metrics.durations import Durations, trace_id_of
 from serving.metrics.names import ACTIVATOR_METRICS, REVISION_LABELS, named
 from serving.metrics.page import MetricsPage, family_of
 
-__all__ = ["ActivatorMetrics", "Inside", "RevisionRows"]
-
 Inside = tuple[tuple[str, str], int, int]
 """A revision, the requests inside, and those of them that wait."""
 

@@ -16,8 +16,6 @@ from serving.model.load.table import LOAD_METRICS
 from serving.model.revisionnumbers import PodCounts, PolicyCosts, RevisionNumbers
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
-__all__ = ["AutoscalerMetrics"]
-
 _BY_NAME = {metric.name: metric for metric in AUTOSCALER_METRICS}
 # Revisions that come and go while the page is not read: rows beyond twice those there are, and this many, are dropped.
 _GONE_MAX = 100

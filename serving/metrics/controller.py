@@ -11,8 +11,6 @@ from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, named
 from serving.metrics.page import MetricsPage, family_of
 from serving.metrics.spec import MetricSpec
 
-__all__ = ["ControllerMetrics", "LocalMetrics"]
-
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 

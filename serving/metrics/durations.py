@@ -15,8 +15,6 @@ from prometheus_client.utils import floatToGoString
 
 from serving.metrics.names import BUCKETS_S
 
-__all__ = ["Durations", "trace_id_of"]
-
 _EXEMPLAR_SPACING_S = 1.0
 # "00-" and 32 hexadecimal digits and "-": a trace as W3C's traceparent tells it.
 _TRACE_BYTES = 32

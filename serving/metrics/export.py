@@ -20,8 +20,6 @@ from serving.metrics.spans import Traced
 from serving.model.errors import Problem, SettingsError
 from serving.settings.otlp import OtlpSettings
 
-__all__ = ["exporting", "span_outbox"]
-
 _log = logging.getLogger("otlp")
 
 _EXTRA = "opentelemetry"

@@ -8,8 +8,6 @@ one label, and of a cluster's Services. Input: the header and the names of the s
 import ipaddress
 from collections.abc import Collection
 
-__all__ = ["host_names_of", "is_own_host"]
-
 _SERVICE_ENDS = (".svc", ".svc.cluster.local")
 
 

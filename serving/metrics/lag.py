@@ -6,8 +6,6 @@ import time
 from serving.metrics.names import COMMON_METRICS
 from serving.metrics.page import MetricsPage
 
-__all__ = ["watch_lag"]
-
 _PERIOD_S = 0.25
 
 

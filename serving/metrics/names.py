@@ -15,24 +15,6 @@ from serving.metrics.spec import MetricKind, MetricSpec
 from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.load.table import LOAD_METRICS
 
-__all__ = [
-    "ACTIVATOR_METRICS",
-    "AUTOSCALER_METRICS",
-    "BUCKETS_S",
-    "COMMON_METRICS",
-    "CONTROLLER_METRICS",
-    "LOCAL_METRICS",
-    "OLD_REVISION_LABELS",
-    "QUEUEPROXY_METRICS",
-    "REVISION_LABELS",
-    "TABLES",
-    "MetricKind",
-    "MetricSpec",
-    "Table",
-    "load_prefix",
-    "named",
-]
-
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
 """What the same three were called up to Knative 1.18."""

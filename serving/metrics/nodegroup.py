@@ -12,8 +12,6 @@ from serving.metrics.nodegroup_names import NODEGROUP_METRICS
 from serving.metrics.page import MetricsPage
 from serving.metrics.spec import MetricKind
 
-__all__ = ["LOCK_DURATION", "REGISTRATION_LAG", "NodeGroupMetrics"]
-
 LOCK_DURATION: Final = "escalator_node_group_scale_lock_duration"
 REGISTRATION_LAG: Final = "escalator_node_group_node_registration_lag"
 # As Escalator's: one to 29 minutes.

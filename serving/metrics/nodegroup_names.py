@@ -6,8 +6,6 @@ Where a name of Escalator's says the opposite of its value, a name beside it say
 
 from serving.metrics.spec import MetricKind, MetricSpec
 
-__all__ = ["NODEGROUP_METRICS"]
-
 _GROUP_LABEL = "node_group"
 _CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
 

@@ -37,8 +37,6 @@ from serving.aio.clock import wall_s
 from serving.metrics.spans import Span, Traced, spans_of
 from serving.metrics.spans import SpanKind as Kind
 
-__all__ = ["MetricSender", "SpanSender"]
-
 # A receiver that is away is logged once, when the exporter gives up a batch, and not at each try.
 logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
 

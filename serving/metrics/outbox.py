@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["ExportOutbox"]
-
 _log = logging.getLogger("otlp")
 
 Item = TypeVar("Item")

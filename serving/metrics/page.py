@@ -18,8 +18,6 @@ from prometheus_client.utils import floatToGoString
 from serving.metrics.names import BUCKETS_S, named
 from serving.metrics.spec import MetricKind, MetricSpec
 
-__all__ = ["OPENMETRICS_TYPE", "TEXT_TYPE", "MetricsPage", "Pulled", "family_of", "is_openmetrics", "wanted_type"]
-
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"

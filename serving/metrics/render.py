@@ -3,8 +3,6 @@
 from serving.metrics.names import BUCKETS_S, OLD_REVISION_LABELS, REVISION_LABELS, TABLES, Table
 from serving.metrics.spec import MetricSpec
 
-__all__ = ["render_page"]
-
 _HEAD = """\
 # Metrics
 

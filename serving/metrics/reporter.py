@@ -21,8 +21,6 @@ from opencensus.tags.tag_value import TagValue
 from serving.metrics.names import AUTOSCALER_METRICS, named
 from serving.model.revisionnumbers import RevisionNumbers
 
-__all__ = ["Row", "StatsReporter"]
-
 Row = tuple[tuple[str, str, str], float]
 """Namespace, configuration and revision; and the value."""
 

@@ -19,8 +19,6 @@ from serving.metrics.lag import watch_lag
 from serving.metrics.page import MetricsPage, wanted_type
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["TextAnswer", "measured", "serve_page"]
-
 TextAnswer = Callable[[Mapping[str, str]], str | None]
 
 _BACKLOG = 128

@@ -10,8 +10,6 @@ from random import SystemRandom
 
 import msgspec
 
-__all__ = ["RequestTrace", "Span", "SpanKind", "Traced", "spans_of"]
-
 _SPAN_BITS = 64
 _SERVER_ERROR = 500
 _draw_bits = SystemRandom().getrandbits

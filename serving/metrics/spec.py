@@ -8,8 +8,6 @@ import enum
 
 import msgspec
 
-__all__ = ["MetricKind", "MetricSpec"]
-
 
 class MetricKind(enum.StrEnum):
     """What may happen to a value: only up, up and down, or counted by size."""

@@ -7,8 +7,6 @@ from prometheus_client.core import Metric as Family
 from serving.metrics.names import ACTIVATOR_METRICS, named
 from serving.metrics.page import MetricsPage, family_of
 
-__all__ = ["add_tls"]
-
 _FAILED = "serving_tls_handshakes_failed_total"
 _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 

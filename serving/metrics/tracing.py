@@ -16,8 +16,6 @@ import msgspec
 from serving.aio.clock import wall_s
 from serving.metrics.spans import RequestTrace, Traced
 
-__all__ = ["EndedHead", "EndedRequest", "Parent", "Tracer", "read_traceparent"]
-
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 _TRACE_BITS, _SPAN_BITS = 128, 64

@@ -12,8 +12,6 @@ import msgspec
 
 from serving.model.quantity import parse_quantity
 
-__all__ = ["Amounts", "ExactAmount", "amounts_of", "total", "written_amount"]
-
 _NANOS = 10**9
 _DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

@@ -10,8 +10,6 @@ import msgspec
 
 from serving.model.knative import ANTICIPATED_PODS_ANNOTATION
 
-__all__ = ["AnticipatedPods", "anticipated_pods_of"]
-
 
 class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """``count`` pods in all, those that exist included; valid until ``until_s``, in unix seconds."""

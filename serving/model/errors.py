@@ -34,33 +34,6 @@ from typing import ClassVar
 
 import msgspec
 
-__all__ = [
-    "AlreadyExists",
-    "ApplyConflict",
-    "CloudError",
-    "CloudRefused",
-    "CloudUnavailable",
-    "ClusterError",
-    "Conflict",
-    "Forbidden",
-    "Gone",
-    "IllegalTransition",
-    "Invalid",
-    "InvalidCertificate",
-    "InvalidValue",
-    "JournalDamaged",
-    "NotFound",
-    "NotLeading",
-    "OwnedField",
-    "Problem",
-    "ServingError",
-    "SettingsError",
-    "TooManyRequests",
-    "Unavailable",
-    "Unsupported",
-    "UnsupportedMediaType",
-]
-
 
 class ServingError(Exception):
     """Root of all errors that this project raises on purpose."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MESSAGE_LENGTH_MAX", "About", "Words", "about", "digest", "name_within", "new_event", "repeated"]
-
 MESSAGE_LENGTH_MAX = 1024
 """The API refuses longer messages."""
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, NoReturn
 
-__all__ = ["Template", "TemplateError", "ValueMap", "parse_template"]
-
 Template = Callable[[Mapping[str, Any]], str]
 """Renders values. Raises ``TemplateError`` where they do not fit."""
 

@@ -6,8 +6,6 @@ carries on, not a zero and not an exception. An empty window therefore never rea
 
 import msgspec
 
-__all__ = ["NoData"]
-
 
 class NoData(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """No answer, and why: ``missing`` names the input that is not there, as in "no point in the stable window"."""

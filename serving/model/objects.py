@@ -11,27 +11,6 @@ from typing import Any
 
 from serving.model.knative import ConditionStatus
 
-__all__ = [
-    "Object",
-    "annotations_of",
-    "condition_of",
-    "conditions_of",
-    "generation_of",
-    "is_being_deleted",
-    "is_controlled_by",
-    "is_true",
-    "labels_of",
-    "meant",
-    "merge_difference",
-    "name_of",
-    "namespace_of",
-    "nested",
-    "owner_reference",
-    "timestamp_s",
-    "uid_of",
-    "version_of",
-]
-
 Object = dict[str, Any]
 """An object as the API has it: decoded JSON."""
 

@@ -14,22 +14,6 @@ from fractions import Fraction
 
 from serving.model.errors import InvalidValue
 
-__all__ = [
-    "format_bytes",
-    "format_duration_s",
-    "format_number",
-    "format_percent",
-    "parse_bytes",
-    "parse_count",
-    "parse_duration_s",
-    "parse_flag",
-    "parse_millicores",
-    "parse_number",
-    "parse_percent",
-    "parse_percent_or_fraction",
-    "parse_quantity",
-]
-
 _SECONDS_PER_UNIT = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from serving.model.objects import Object, nested
 
-__all__ = ["kubelet_decides", "runs_in_queue_proxy", "with_kubernetes_scheme"]
-
 _HANDLERS = ("httpGet", "tcpSocket")
 _PLAIN = "HTTP"
 

@@ -14,8 +14,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.gotemplate import TemplateError, ValueMap, parse_template
 
-__all__ = ["ServedRequest", "ServingPod", "read_request_log_template", "values_of"]
-
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 

@@ -9,8 +9,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["Resources", "pod_peak", "resources_of"]
-
 _Amount = TypeVar("_Amount")
 
 

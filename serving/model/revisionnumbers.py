@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["PodCounts", "PolicyCosts", "RevisionNumbers"]
-
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of a revision that are not ready, by why."""

@@ -12,16 +12,6 @@ import msgspec
 
 from serving.model.knative import ROLLOUT_ANNOTATION
 
-__all__ = [
-    "ConfigurationRollout",
-    "RevisionShare",
-    "Rollout",
-    "StepParameters",
-    "read_rollout",
-    "tag_splits",
-    "write_rollout",
-]
-
 _ALL_PERCENT = 100
 
 

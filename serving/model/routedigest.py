@@ -15,8 +15,6 @@ from serving.model.rollout import tag_splits
 from serving.model.routehosts import HostRules, claimed_hosts
 from serving.model.routepolicy import OPEN_POLICY, route_policy
 
-__all__ = ["route_digest"]
-
 _LENGTH = 16
 _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 

@@ -17,18 +17,6 @@ import msgspec
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
 
-__all__ = [
-    "ClaimedHost",
-    "HostRules",
-    "Hosts",
-    "claimed_hosts",
-    "hosts_of",
-    "inner_host",
-    "is_cluster_local",
-    "kept_claims",
-    "tags_of",
-]
-
 _CLUSTER_LOCAL = "cluster-local"
 # Sorts after every timestamp: a claim without a time is the latest.
 _NEVER = "~"

@@ -21,8 +21,6 @@ from serving.model.knative import (
     SESSION_AFFINITY_ANNOTATION,
 )
 
-__all__ = ["OPEN_POLICY", "HeaderRule", "RoutePolicy", "SessionAffinity", "header_rules_of", "route_policy"]
-
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
 _RULE = re.compile(r"([^=\s]+)=([^,:]*):([a-z0-9]([a-z0-9-]*[a-z0-9])?)")

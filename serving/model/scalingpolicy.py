@@ -16,22 +16,6 @@ from serving.model.errors import Problem
 from serving.model.knative import SERVING_API_VERSION
 from serving.model.resources import Resources
 
-__all__ = [
-    "LIMIT_PERCENT_DEFAULT",
-    "SCHEDULES_MAX",
-    "TARGET_KINDS",
-    "Direction",
-    "ScalingPolicySpec",
-    "Schedule",
-    "ScheduleState",
-    "TargetRef",
-    "Trigger",
-    "check_scaling_policy",
-    "limit_percent_of",
-    "target_problems",
-    "type_of_today",
-]
-
 """Of all that a policy can be attached to."""
 
 TARGET_KINDS = ("Revision", "Configuration", "Service")

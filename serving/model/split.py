@@ -7,8 +7,6 @@ of traffic a client sees when it is in force, without learning the names of revi
 import hashlib
 from collections.abc import Iterable
 
-__all__ = ["split_digest"]
-
 _LENGTH = 16
 
 

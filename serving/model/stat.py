@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["GAUGES_MAX", "Stat"]
-
 GAUGES_MAX = 16
 """Most gauges that one pod reports; 16 names of 63 bytes fit a frame."""
 

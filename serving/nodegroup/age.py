@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from serving.nodegroup.records import GroupNode
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["renewal_is_due"]
-
 
 def renewal_is_due(
     untainted: Sequence[GroupNode], *, tainted_count: int, settings: NodeGroupSettings, now_s: float

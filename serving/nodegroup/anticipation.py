@@ -17,8 +17,6 @@ from serving.model.objects import annotations_of, is_being_deleted, labels_of, n
 from serving.nodegroup.facts import pod_of
 from serving.nodegroup.records import GroupPod, PodPhase
 
-__all__ = ["AnticipatedBook"]
-
 # A wrong number must not fill the memory: more pods than this never wait for the next nodes of one revision.
 _PODS_MAX = 5000
 

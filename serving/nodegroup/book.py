@@ -15,8 +15,6 @@ from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.view import PodRole, pod_role
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["NodeGroupBook", "RoomExtremes"]
-
 
 class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that wait with the largest requests, and the nodes that take pods with the most room, by cpu and by memory."""

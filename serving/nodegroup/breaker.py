@@ -18,8 +18,6 @@ from serving.model.errors import IllegalTransition
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["TRANSITIONS", "BreakerEvent", "BreakerPhase", "BreakerState", "allowance", "growth_asked_for", "observe"]
-
 
 class BreakerPhase(enum.StrEnum):
     """Closed: growth is allowed. Open: it is not. Half-open: one node is allowed, to see whether it comes."""

@@ -18,8 +18,6 @@ import msgspec
 
 from serving.nodegroup.records import CloudGroup
 
-__all__ = ["Cloud", "CloudMachine", "Deletion"]
-
 _NONE_FAILED: Mapping[str, str] = {}
 
 

@@ -34,8 +34,6 @@ from serving.nodegroup.scale_up import Growth, GrowthBound, grow, nodes_to_untai
 from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["decide", "decide_on"]
-
 # Bounds of growth that time lifts by itself: waiting for it is no error.
 _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 

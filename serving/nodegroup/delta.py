@@ -11,8 +11,6 @@ from serving.nodegroup.records import Amount
 from serving.nodegroup.utilisation import FromZero, Utilisation
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["from_zero_delta", "nodes_to_add", "nodes_to_keep", "scale_up_delta", "threshold_delta"]
-
 
 def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
     """Nodes to add so that the utilisation falls to the threshold: ceil(n x (percent - threshold) / threshold).

@@ -29,8 +29,6 @@ from serving.nodegroup.records import (
     RemovalTaint,
 )
 
-__all__ = ["is_mirror_pod", "node_of", "pod_of"]
-
 _ALWAYS = "Always"
 _FROM_FILE = "file"
 _PHASES = {phase.value: phase for phase in PodPhase}

@@ -18,8 +18,6 @@ from serving.settings.knob import fields_of
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.nodegroup_options import read_node_group
 
-__all__ = ["GroupReading", "WrittenGroup", "group_of", "groups_of_text", "spec_keys", "spec_of"]
-
 _ROOT = "node_groups"
 _NAME = "name"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -12,8 +12,6 @@ from serving.nodegroup.records import GroupNode
 from serving.nodegroup.states import newest_first
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["group_is_healthy", "is_old_enough", "is_unhealthy", "unhealthy_names"]
-
 
 def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
     """Whether a node's health counts yet: from exactly the grace period on."""

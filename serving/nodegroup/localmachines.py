@@ -13,8 +13,6 @@ import msgspec
 from serving.model.errors import CloudRefused, CloudUnavailable
 from serving.nodegroup.records import CloudGroup
 
-__all__ = ["LOCAL_GROUP", "LOCAL_MACHINES", "LocalMachines", "machines_of"]
-
 LOCAL_MACHINES: Final = "local-nodes"
 """Name of the ConfigMap."""
 

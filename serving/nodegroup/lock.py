@@ -6,8 +6,6 @@ nodes came: the circuit breaker looks at that. Source: atlassian/escalator 043bb
 
 import msgspec
 
-__all__ = ["ScaleLock", "lock_in_force"]
-
 
 class ScaleLock(msgspec.Struct, frozen=True, kw_only=True):
     """How many nodes were asked for, and when."""

@@ -46,8 +46,6 @@ from serving.settings.live import LiveSettings
 from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
-__all__ = ["main"]
-
 _log = logging.getLogger("nodegroup")
 
 _LEASE = "nodegroup"

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from serving.nodegroup.records import Affinity, Placement, PodPhase
 
-__all__ = ["DEFAULT_GROUP", "holds_a_node", "is_finished", "node_belongs", "pod_belongs"]
-
 DEFAULT_GROUP = "default"
 _DAEMON_SET = "DaemonSet"
 _IN = "In"

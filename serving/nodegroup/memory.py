@@ -12,8 +12,6 @@ from serving.nodegroup.breaker import BreakerState
 from serving.nodegroup.lock import ScaleLock
 from serving.nodegroup.records import Amount
 
-__all__ = ["NodeGroupState"]
-
 _NOTHING_DONE: Mapping[str, float | None] = {}
 
 

@@ -12,8 +12,6 @@ from serving.nodegroup.plan import GroupPlan
 from serving.nodegroup.records import CloudGroup
 from serving.nodegroup.utilisation import Utilisation
 
-__all__ = ["gauges_of", "registration_lags", "room_gauges"]
-
 
 def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapping[str, float]:
     """Values by metric. From zero nodes the percentages are 0, as Escalator publishes them."""

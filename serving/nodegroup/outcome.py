@@ -11,8 +11,6 @@ import msgspec
 from serving.nodegroup.plan import DeleteNodes, Drain, Effect, IncreaseSize, Taint
 from serving.nodegroup.records import PodPhase, RemovalTaint, Snapshot
 
-__all__ = ["carried_out"]
-
 
 def carried_out(snapshot: Snapshot, effects: Iterable[Effect]) -> Snapshot:
     """The snapshot after all effects worked. Draining moves the pods off their node: they wait for another."""

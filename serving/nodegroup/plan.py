@@ -13,22 +13,6 @@ from serving.nodegroup.records import Amount
 from serving.nodegroup.states import Partition
 from serving.nodegroup.utilisation import FromZero, Utilisation
 
-__all__ = [
-    "DeleteNodes",
-    "Drain",
-    "Effect",
-    "GroupLimit",
-    "GroupPlan",
-    "GroupRule",
-    "IncreaseSize",
-    "KeptFor",
-    "KeptNodes",
-    "PassError",
-    "Taint",
-    "Untaint",
-    "WantedNodes",
-]
-
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Put the removal taint on a node: value ``at_s`` (unix seconds, whole), with this effect on pods."""

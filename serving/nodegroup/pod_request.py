@@ -13,8 +13,6 @@ import msgspec
 from serving.model.resources import Resources, pod_peak
 from serving.nodegroup.records import Amount
 
-__all__ = ["InitContainer", "pod_request"]
-
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Request of a container that runs before the others; a sidecar (restartPolicy Always) then stays beside them."""

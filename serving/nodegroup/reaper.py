@@ -14,8 +14,6 @@ from serving.nodegroup.records import CloudGroup, GroupNode
 from serving.nodegroup.view import GroupView
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["Fate", "Reaped", "fate_of_tainted", "reap_force_tainted", "reap_tainted"]
-
 
 class Reaped(msgspec.Struct, frozen=True, kw_only=True):
     """What the reaper decided. ``is_refused``: the cloud's minimum kept some or all of what was due."""

@@ -10,21 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-__all__ = [
-    "Affinity",
-    "Amount",
-    "CloudGroup",
-    "Expression",
-    "Failures",
-    "GroupFacts",
-    "GroupNode",
-    "GroupPod",
-    "Placement",
-    "PodPhase",
-    "RemovalTaint",
-    "Snapshot",
-]
-
 _NO_LABELS: Mapping[str, str] = {}
 
 

@@ -21,8 +21,6 @@ from serving.nodegroup.starve import free_amounts, starving_pods
 from serving.nodegroup.utilisation import FromZero, Usage, Utilisation, utilisation
 from serving.nodegroup.view import GroupView
 
-__all__ = ["Course", "RuleVerdict", "judge"]
-
 
 class Course(enum.StrEnum):
     """What the pass goes on to do: nothing more, grow to the minimum, or change by the verdict's delta and reap."""

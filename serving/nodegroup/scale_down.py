@@ -12,8 +12,6 @@ from serving.nodegroup.records import CloudGroup
 from serving.nodegroup.states import oldest_first
 from serving.nodegroup.view import GroupView
 
-__all__ = ["Shrinkage", "shrink"]
-
 
 class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
     """Names to taint, oldest first, and the bounds that took something away."""

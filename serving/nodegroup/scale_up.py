@@ -13,8 +13,6 @@ from serving.nodegroup.plan import GroupLimit
 from serving.nodegroup.states import newest_first
 from serving.nodegroup.view import GroupView
 
-__all__ = ["Growth", "GrowthBound", "grow", "nodes_to_untaint"]
-
 
 class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
     """At most ``count`` nodes may be asked for, because of ``limit``."""

@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 
-__all__ = ["free_amounts", "starving_pods"]
-
 
 def free_amounts(nodes: Iterable[GroupNode], pods: Iterable[GroupPod]) -> dict[str, Amount]:
     """What is left on each node: its allocatable minus the requests of pods scheduled to it that are not finished."""

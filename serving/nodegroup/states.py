@@ -14,18 +14,6 @@ import msgspec
 
 from serving.nodegroup.records import GroupNode, RemovalTaint
 
-__all__ = [
-    "STATES",
-    "NodeState",
-    "Partition",
-    "Traits",
-    "as_in_dry_mode",
-    "newest_first",
-    "oldest_first",
-    "partition",
-    "state_of",
-]
-
 
 class NodeState(enum.StrEnum):
     """Where a node stands between serving pods and going away."""

@@ -18,22 +18,6 @@ from serving.nodegroup.plan import DeleteNodes, Drain, Effect, GroupPlan, Increa
 from serving.nodegroup.records import CloudGroup
 from serving.nodegroup.utilisation import Utilisation
 
-__all__ = [
-    "ABLE_TO_SCALE",
-    "CLOUD_REACHABLE",
-    "HEALTHY",
-    "REGISTERED",
-    "Verdict",
-    "kept_text",
-    "recovered_state",
-    "refused_status",
-    "sentence_of",
-    "state_from",
-    "status_of",
-    "why_of",
-    "written_state",
-]
-
 ABLE_TO_SCALE, CLOUD_REACHABLE, HEALTHY, REGISTERED = "AbleToScale", "CloudReachable", "Healthy", "MachinesRegistered"
 # Names in a status, so that an object of a large group stays small.
 _NAMES_MAX = 50

@@ -14,8 +14,6 @@ from serving.nodegroup.facts import node_of
 from serving.nodegroup.plan import Taint, Untaint
 from serving.nodegroup.states import NodeState, state_of
 
-__all__ = ["taints_after"]
-
 
 def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
     """All taints of the node once the effect is carried out; None if there is nothing to do."""

@@ -10,8 +10,6 @@ import msgspec
 from serving.model.nodata import NoData
 from serving.nodegroup.records import Amount
 
-__all__ = ["FromZero", "Usage", "Utilisation", "utilisation"]
-
 
 class Utilisation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Requests as a percentage of capacity; may exceed 100."""

@@ -18,8 +18,6 @@ from serving.nodegroup.records import Amount, CloudGroup, GroupFacts, GroupNode,
 from serving.nodegroup.states import Partition, as_in_dry_mode, oldest_first, partition
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["GroupView", "PodRole", "gathered", "node_capacity", "pod_role", "view_of", "with_cloud_bounds"]
-
 
 class PodRole(enum.Enum):
     """What a pod is to a group: it counts, or it only keeps its node from being empty."""

@@ -13,8 +13,6 @@ from serving.scheduler.metrics import NodeUsage
 from serving.scheduler.nodes import NodeTable, ScoredNode, node_table
 from serving.scheduler.pod import PodDemand, total_demand
 
-__all__ = ["NodeBook"]
-
 _NOTHING = PodDemand()
 _UNMEASURED = NoData(missing="entry for the node among the metrics")
 

@@ -19,8 +19,6 @@ from serving.scheduler.nodes import NodeTable
 from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, Scores
 
-__all__ = ["BindingCall", "Extender", "ExtenderCall", "read_binding", "read_call"]
-
 _BINDING_EXPECTED = "a kube-scheduler's ExtenderBindingArgs: an object with PodName, PodNamespace, PodUID and Node"
 _EXPECTED = "a kube-scheduler's ExtenderArgs: an object with Pod, and NodeNames or Nodes"
 

@@ -12,8 +12,6 @@ import msgspec
 from serving.model.resources import resources_of
 from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
 
-__all__ = ["NodeFacts", "PlacedPod", "demand_of", "node_of", "pod_of"]
-
 _OVER = ("Succeeded", "Failed")
 
 

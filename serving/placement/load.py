@@ -17,8 +17,6 @@ from serving.model.quantity import parse_bytes, parse_millicores
 from serving.placement.facts import NodeFacts
 from serving.scheduler.metrics import NodeUsage, usage_of
 
-__all__ = ["NodeLoads"]
-
 _NOTHING_MEASURED = NoData(missing="measurement of the node")
 
 

@@ -15,8 +15,6 @@ from serving.model.errors import InvalidValue
 from serving.scheduler.metrics import NodeMetric, NodeUsage, Usage, read_usage
 from serving.settings.placement import PlacementQuirks
 
-__all__ = ["WINDOWS_S", "LoadReport", "read_watcher_body", "watcher_body", "window_text"]
-
 WINDOWS_S = (900.0, 600.0, 300.0)
 """The windows of load-watcher, the widest first."""
 

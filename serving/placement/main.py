@@ -42,8 +42,6 @@ from serving.settings.daemons import DAEMONS, PLACEMENT
 from serving.settings.load import load
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["PlacementDaemon", "main"]
-
 _log = logging.getLogger("placement")
 
 _USAGE_EXIT = 2

@@ -17,8 +17,6 @@ from serving.placement.loadreport import window_text
 from serving.scheduler.metrics import NodeUsage, Usage
 from serving.settings.loadsource import LoadSourceSettings
 
-__all__ = ["node_usages", "queries", "read_vector"]
-
 _CPU_METRIC = "instance:node_cpu:ratio"
 _MEMORY_METRIC = "instance:node_memory_utilisation:ratio"
 _LABEL = "instance"

@@ -14,8 +14,6 @@ from serving.model.nodata import NoData
 from serving.scheduler.metrics import Usage, usage_of
 from serving.settings.loadsource import LoadSourceSettings
 
-__all__ = ["METADATA_PATH", "POINTS_PATH", "metadata_parameters", "metrics_of", "points_parameters", "read_series"]
-
 POINTS_PATH = "/v1/timeserieswindow"
 METADATA_PATH = "/v2/metrictimeseries"
 _RESOLUTION_MS = 60_000

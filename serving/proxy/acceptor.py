@@ -9,8 +9,6 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-__all__ = ["Acceptor"]
-
 # For errors such as too few descriptors.
 _PAUSE_S = 0.1
 

@@ -17,8 +17,6 @@ from serving.aio.clock import wall_s
 from serving.proxy.exchange import Exchange
 from serving.settings.http import HttpSettings
 
-__all__ = ["AccessLog", "AccessLogEntry", "ExchangeLog", "stdout_log", "write_to_stdout"]
-
 R = TypeVar("R")
 
 # At most some 4 MB of records, a third of a second at 30,000 requests a second.

@@ -12,8 +12,6 @@ import msgspec
 
 from serving.proxy.lines import BadHeaderLine, HeaderLine, read_lines
 
-__all__ = ["AnswerHead", "AnswerMemory", "BadAnswer", "Framing", "read_answer_head"]
-
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # 18 digits are below 2**63, and more than any body has.
 _LENGTH_DIGITS_MAX = 18

@@ -17,8 +17,6 @@ from serving.proxy.requesthead import RequestHead
 from serving.proxy.tunnel import Tunnel
 from serving.proxy.upstream import Address, RequestCarrier
 
-__all__ = ["Attempt", "Attempted"]
-
 # Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
 _CONNECTING = ExchangePhase.CONNECTING
 _ANSWERING, _TUNNEL = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from serving.proxy.lines import BadHeaderLine, read_lines
 
-__all__ = ["LAST_CHUNK", "BadBody", "ChunkedBody", "CloseBody", "LengthBody", "chunk", "chunks"]
-
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t !-~\x80-\xff])*"'
 _EXTENSION = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from serving.proxy.answerhead import AnswerHead
 
-__all__ = ["AnswerSink", "Client", "Pause"]
-
 
 class Pause(enum.IntFlag):
     """Why a client's connection is not read for a while."""

@@ -22,8 +22,6 @@ from serving.proxy.registry import Registry
 from serving.proxy.rendering import ClientPeer, render_answer
 from serving.proxy.requesthead import HeadMemory, RequestHead, RequestRefusal
 
-__all__ = ["Connection"]
-
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # "Linger for 0 seconds": what is not sent yet is thrown away, and the peer gets a reset.

@@ -29,12 +29,10 @@ from serving.proxy.pool import Pool
 from serving.proxy.rendering import ClientPeer, render_answer, render_request
 from serving.proxy.requestbuffer import NO_BODY, RequestBuffer
 from serving.proxy.requesthead import RequestHead
-from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
+from serving.proxy.timeouts import NO_TIMEOUTS
 from serving.proxy.trust import member_of
 from serving.proxy.tunnel import Tunnel
 from serving.proxy.upstream import Address
-
-__all__ = ["NO_TIMEOUTS", "Exchange", "Handler", "Timeouts", "Wiring"]
 
 # Looked up once: an attribute of an enum costs 60 ns.
 _WAITING, _SENT, _DONE = ExchangePhase.WAITING, ExchangePhase.SENT, ExchangePhase.DONE

@@ -2,8 +2,6 @@
 
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["GRPC_TYPE", "is_grpc_call"]
-
 GRPC_TYPE = b"application/grpc"
 
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["RESERVED", "BadHeaderLine", "HeaderLine", "header_lines", "read_line", "read_lines"]
-
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 # Host of RFC 9110 section 7.2: a registered name or IPv4 address, or an IPv6 address in brackets; and a port.
 _HOST = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=%]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")

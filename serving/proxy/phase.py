@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from serving.model.errors import IllegalTransition
 
-__all__ = ["TRANSITIONS", "ExchangeEvent", "ExchangeOutcome", "ExchangePhase", "PhaseMap"]
-
 
 class ExchangeOutcome(enum.StrEnum):
     """How an exchange ended."""

@@ -14,8 +14,6 @@ from typing import Protocol
 from serving.proxy.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
 
-__all__ = ["Address", "Pool", "Waiter"]
-
 # Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
 _SURE_IDLE_MAX_S = 1.0
 

@@ -10,8 +10,6 @@ from serving.proxy.exchange import Wiring
 from serving.proxy.registry import Registry
 from serving.proxy.rendering import ClientPeer
 
-__all__ = ["PREFACE", "hand_over", "start_session"]
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from serving.proxy.exchange import Exchange, Handler
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["HttpsRedirect", "https_location"]
-
 _HTTPS_PORT = 443
 # The context of an exchange that the other handler has not seen.
 _OURS = object()

@@ -4,8 +4,6 @@ from typing import Protocol
 
 from serving.settings.http import HttpSettings
 
-__all__ = ["Member", "Registry"]
-
 
 class Member(Protocol):
     """A client's connection, as the server sees it."""

@@ -12,15 +12,6 @@ from serving.proxy.answerhead import AnswerHead, Framing
 from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
 
-__all__ = [
-    "ClientPeer",
-    "render_answer",
-    "render_forwarded_answer",
-    "render_interim",
-    "render_request",
-    "render_timing",
-]
-
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"

@@ -4,8 +4,6 @@ While a request waits for an upstream, pieces of its body are held. ``send`` han
 another upstream. A piece that is streamed past the buffer ends that: the upstream then has more than the buffer.
 """
 
-__all__ = ["NO_BODY", "RequestBuffer"]
-
 
 class RequestBuffer:
     """Pieces of one request's body, as they go on the wire."""

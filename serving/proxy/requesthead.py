@@ -14,8 +14,6 @@ import msgspec
 
 from serving.proxy.lines import RESERVED, BadHeaderLine, HeaderLine, read_lines
 
-__all__ = ["FORWARDED", "HeadMemory", "RequestHead", "RequestRefusal", "read_request_head"]
-
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
 # 18 digits are below 2**63, and more than any body has.

@@ -22,8 +22,6 @@ from serving.proxy.registry import Member
 from serving.proxy.trust import member_of
 from serving.settings.http import HttpSettings
 
-__all__ = ["HttpServer"]
-
 # What a limit may be exceeded by. A sweep over 10,000 connections takes about 3 ms.
 _SWEEP_SPACING_S = 0.1
 # The kernel caps it at net.core.somaxconn; fewer would refuse connections in a burst.

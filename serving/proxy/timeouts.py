@@ -4,8 +4,6 @@ import math
 
 import msgspec
 
-__all__ = ["NO_TIMEOUTS", "Timeouts"]
-
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request may take, in seconds; ``math.inf`` is no limit. What expires gives 504, or cuts the answer.

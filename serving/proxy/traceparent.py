@@ -8,8 +8,6 @@ import msgspec
 from serving.proxy.lines import HeaderLine
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["with_traceparent"]
-
 _NAME = b"traceparent"
 
 

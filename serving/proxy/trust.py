@@ -7,8 +7,6 @@ address is in none. An IPv4 address that a socket shows in IPv6's way is the IPv
 import ipaddress
 from collections.abc import Callable
 
-__all__ = ["member_of"]
-
 
 def member_of(text: str) -> Callable[[str], bool]:
     """Whether an address is in one of these networks: "10.0.0.0/8, 192.0.2.7". Raises ``ValueError`` for any other text."""

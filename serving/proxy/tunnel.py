@@ -8,8 +8,6 @@ from typing import Protocol
 
 from serving.proxy.client import Client
 
-__all__ = ["Tunnel", "TunnelUpstream"]
-
 
 class TunnelUpstream(Protocol):
     """What a tunnel needs of its upstream's connection."""

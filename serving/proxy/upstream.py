@@ -13,8 +13,6 @@ from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framin
 from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["Address", "Home", "RequestCarrier", "Taker", "TunnelEnd", "Upstream"]
-
 Address = tuple[str, int]
 # Looked up once: an attribute of an enum costs 60 ns.
 _NONE, _LENGTH = Framing.NONE, Framing.LENGTH

@@ -15,8 +15,6 @@ import msgspec
 
 from serving.model.stat import GAUGES_MAX
 
-__all__ = ["AppGauges", "read_gauges"]
-
 _HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
 # Both spellings of the header's name have it; a search for it costs far less than the regular expression.
 _MARK = b"ndpoint-"

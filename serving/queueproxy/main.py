@@ -48,8 +48,6 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.requests import PodHandler
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-__all__ = ["main", "run", "run_on_call", "serve"]
-
 _USAGE_EXIT = 2
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000

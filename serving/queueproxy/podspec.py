@@ -14,8 +14,6 @@ from serving.model.errors import Problem, SettingsError
 from serving.settings.load import Daemon, load
 from serving.settings.queueproxy import QueueProxySettings
 
-__all__ = ["APP_PROBE", "Address", "PodSpec", "Probe", "probing_app", "read_probe", "spec_from_environment"]
-
 Address = tuple[str, int]
 
 APP_PROBE = b"app"

@@ -10,8 +10,6 @@ import msgspec
 from serving.queueproxy.podspec import Probe
 from serving.settings.queueproxy import QueueProxySettings
 
-__all__ = ["Readiness", "after_attempt", "at_start"]
-
 # A pause is then about a tenth of the time that has passed, and so is what readiness is late at most.
 _PAUSE_GROWTH = 1.1
 

@@ -10,8 +10,6 @@ from itertools import accumulate
 
 import msgspec
 
-__all__ = ["BOUNDS_S", "Answered", "RequestMetrics", "series"]
-
 # From a fast app behind a fast proxy to Knative's longest timeout; each step is about double the one before.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _DURATION = "kn_serving_invocation_duration_seconds"

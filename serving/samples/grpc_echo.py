@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator
 import grpc  # type: ignore[import-untyped]  # it has no types
 import grpc.aio  # type: ignore[import-untyped]
 
-__all__ = ["SERVICE", "Echo", "main"]
-
 SERVICE = "serving.samples.Echo"
 _REPEATS = 3
 

@@ -8,8 +8,6 @@ import os
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-__all__ = ["HelloHandler", "main"]
-
 
 class HelloHandler(BaseHTTPRequestHandler):
     """Answers every GET."""

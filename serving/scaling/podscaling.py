@@ -16,8 +16,6 @@ from serving.model.nodata import NoData
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_quantity
 
-__all__ = ["MetricTarget", "PodScaling", "PodScalingState", "PodUse", "ScalingLimits", "pod_scaling_of", "scaled_count"]
-
 # From which relative distance to the target the number changes.
 _TOLERANCE = 0.1
 # What Kubernetes assumes where an object names no metric, in percent of the request.

@@ -19,8 +19,6 @@ from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 
-__all__ = ["classic_target", "resolve", "resolve_annotations"]
-
 # Knative holds requests a second to this share of their target, whatever the share for concurrency is set to; so do we
 # hold every other load metric.
 OTHER_TARGET_RATIO = 0.7

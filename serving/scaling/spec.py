@@ -13,9 +13,6 @@ import msgspec
 from serving.model.load.metric import LoadMetric
 from serving.model.load.table import LOAD_METRICS
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS
-from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
-
-__all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "ScalingSpec", "WindowKind", "panic_window_s"]
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
 _NANOSECOND_DIGITS = 9

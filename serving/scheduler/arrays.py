@@ -9,8 +9,6 @@ import enum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AMOUNT_MAX", "BoolArray", "FloatArray", "IntArray", "Resource", "rounded", "share"]
-
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -17,8 +17,6 @@ from serving.scheduler.fit import counted_requests
 from serving.scheduler.nodes import Placing
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["BalancedAnswer", "BalancedResourceAllocation", "BalancedWhy"]
-
 
 class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
     """Why a node has its score: 10 - 10 * |cpu_ratio - memory_ratio|, cut off, or 0 if one resource is ``full``.

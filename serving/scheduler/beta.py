@@ -16,17 +16,6 @@ import numpy as np
 from serving.model.errors import Problem, SettingsError
 from serving.scheduler.arrays import BoolArray, FloatArray
 
-__all__ = [
-    "DEVIATION_MIN",
-    "BetaFit",
-    "Probability",
-    "below",
-    "fit_beta",
-    "incomplete_beta",
-    "probability_below",
-    "require_scipy",
-]
-
 # Smaller deviations (64 bytes of 64 GiB) are noise of floating-point sums, not something that was measured.
 DEVIATION_MIN = 1e-9
 _SMALLEST = 5e-324

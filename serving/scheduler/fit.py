@@ -16,18 +16,6 @@ from serving.scheduler.arrays import BoolArray, IntArray
 from serving.scheduler.nodes import Placing
 from serving.settings.placement import PlacementQuirks, PlacementSettings
 
-__all__ = [
-    "AmountRule",
-    "FitAnswer",
-    "FitWhy",
-    "LeastRequested",
-    "MostRequested",
-    "ResourceFit",
-    "counted_requests",
-    "unused_tenths",
-    "used_tenths",
-]
-
 # Above this, ten times an amount no longer fits into int64 (about 820 PiB).
 _TENFOLD_MAX = (2**63 - 1) // 10
 

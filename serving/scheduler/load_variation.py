@@ -16,8 +16,6 @@ from serving.scheduler.metrics import clamped_usage_ratio
 from serving.scheduler.nodes import Placing
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["LoadVariationAnswer", "LoadVariationRiskBalancing", "LoadVariationWhy", "ResourceLoad", "variation_score"]
-
 
 class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of one node: mean load with the pod's request, deviation, both as shares, and the score from both."""

@@ -31,8 +31,6 @@ from serving.scheduler.risk import (
 )
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["ForcedZero", "LowRiskAnswer", "LowRiskOverCommitment", "LowRiskWhy", "ResourceRisk"]
-
 
 class ForcedZero(enum.StrEnum):
     """Why the original gives 0 whatever the risk."""

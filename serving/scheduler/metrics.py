@@ -16,8 +16,6 @@ from serving.model.nodata import NoData
 from serving.scheduler.arrays import FloatArray, IntArray, Resource
 from serving.settings.placement import PlacementQuirks
 
-__all__ = ["NodeMetric", "NodeUsage", "Usage", "clamped_usage_ratio", "read_usage", "usage_of", "usage_ratio"]
-
 # load-watcher's words, which are case-sensitive.
 _TYPES = {Resource.CPU: "CPU", Resource.MEMORY: "Memory"}
 _AVERAGE = "AVG"

@@ -21,8 +21,6 @@ from serving.scheduler.arrays import AMOUNT_MAX, BoolArray, FloatArray, IntArray
 from serving.scheduler.metrics import NodeUsage, Usage
 from serving.scheduler.pod import PodDemand
 
-__all__ = ["NodeTable", "Placing", "ScoredNode", "node_table", "place"]
-
 Number = TypeVar("Number", bound=np.generic)
 
 _NO_ENTRY = NoData(missing="entry for the node among the metrics")

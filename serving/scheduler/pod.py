@@ -14,16 +14,6 @@ import msgspec
 
 from serving.model.resources import Resources, pod_peak
 
-__all__ = [
-    "NONZERO_CPU_M",
-    "NONZERO_MEMORY_BYTES",
-    "Container",
-    "PodContainers",
-    "PodDemand",
-    "pod_demand",
-    "total_demand",
-]
-
 # What a container that requests nothing is taken to use, so that such pods do not all land on one node
 # (kubernetes issue 10242).
 NONZERO_CPU_M = 100

@@ -24,8 +24,6 @@ from serving.settings.placement import (
     read_weights,
 )
 
-__all__ = ["PROVIDERS", "NodeExplanation", "ScorePart", "Scorer", "Scores", "WeightedAnswer", "pick"]
-
 PROVIDERS: dict[str, dict[str, int]] = {
     DEFAULT_PROVIDER: {"LeastRequested": 1, "BalancedResourceAllocation": 1},
     CLUSTER_AUTOSCALER_PROVIDER: {"MostRequested": 1, "BalancedResourceAllocation": 1},

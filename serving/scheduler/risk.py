@@ -17,18 +17,6 @@ from serving.scheduler.arrays import BoolArray, FloatArray, IntArray, share
 from serving.scheduler.beta import below, probability_below
 from serving.settings.placement import PlacementQuirks
 
-__all__ = [
-    "LOAD_RULES",
-    "Commitment",
-    "LoadRisk",
-    "LoadRule",
-    "MeasuredLoad",
-    "limit_risk",
-    "load_risk",
-    "smoothed_deviation",
-    "total_risk",
-]
-
 # How much of the largest variance that a beta distribution can have is used; at all of it there is no distribution.
 _VARIANCE_SHARE_MAX = 0.99
 

@@ -16,8 +16,6 @@ from serving.scheduler.low_risk import LowRiskOverCommitment
 from serving.scheduler.nodes import Placing
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["NODE_SCORES", "NodeScore", "ScoreAnswer"]
-
 
 class ScoreAnswer(Protocol):
     """Scores of all nodes, and why each."""

@@ -14,13 +14,6 @@ from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
 from serving.settings.tls import TlsSettings
 
-__all__ = [
-    "REDIRECTED",
-    "SECRETS_OF_PODS",
-    "SECRETS_OF_REVISIONS",
-    "ActivatorSettings",
-]
-
 REDIRECTED = "Redirected"
 SECRETS_OF_PODS = "pod"
 SECRETS_OF_REVISIONS = "revision"

@@ -10,8 +10,6 @@ from typing import Annotated
 from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, Knob
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = ["AdaptiveSettings"]
-
 
 class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """The pieces of the adaptive policy. Times are in seconds."""

@@ -24,8 +24,6 @@ from serving.model.load.table import LOAD_METRICS
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 
-__all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations", "read_rollout_duration"]
-
 GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"

@@ -25,17 +25,6 @@ from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
 from serving.settings.triggers import TriggerSettings
 
-__all__ = [
-    "ADAPTIVE_POLICY",
-    "CLASSIC_CLASS",
-    "HPA_CLASS",
-    "KNATIVE_POLICY",
-    "KPA_CLASS",
-    "POLICIES",
-    "TARGET_MIN",
-    "AutoscalerSettings",
-]
-
 KPA_CLASS = "kpa.autoscaling.knative.dev"
 HPA_CLASS = "hpa.autoscaling.knative.dev"
 CLASSIC_CLASS = "classic.autoscaling.serving.dev"

@@ -11,8 +11,6 @@ import msgspec
 from serving.settings.knob import DURATION, NUMBER, Knob
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = ["ORIGINAL", "ClassicQuirks", "ClassicSettings"]
-
 
 class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the algorithm of June 2018 did and users suffered from. Each is off; on, it is the original's to the bit."""

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["ConfigMap", "ConfigMapEntry"]
-
 
 class ConfigMapEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One key of a ConfigMap with its text and the place where it stands ("file:line")."""

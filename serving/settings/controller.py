@@ -18,8 +18,6 @@ from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
 from serving.settings.sidecar import SidecarSettings
 
-__all__ = ["DISABLED", "ControllerSettings"]
-
 DISABLED = -1
 _DISABLED_TEXT = "disabled"
 _DEFAULTS = "config-defaults"

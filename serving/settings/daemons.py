@@ -11,18 +11,6 @@ from serving.settings.placement import PlacementSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.settings.record import SettingsRecord
 
-__all__ = [
-    "ACTIVATOR",
-    "AUTOSCALER",
-    "CONTROLLER",
-    "DAEMONS",
-    "DASHBOARD",
-    "ELECTION",
-    "NODEGROUP",
-    "PLACEMENT",
-    "QUEUEPROXY",
-]
-
 ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator")
 AUTOSCALER = Daemon(name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler")
 CONTROLLER = Daemon(name="controller", record=ControllerSettings, config_map="config-controller")

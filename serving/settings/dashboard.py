@@ -5,8 +5,6 @@ from typing import Annotated
 from serving.settings.knob import COUNT, TEXT, Knob
 from serving.settings.record import SettingsRecord
 
-__all__ = ["DashboardSettings"]
-
 
 class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the dashboard."""

@@ -10,8 +10,6 @@ from typing import Annotated
 from serving.settings.knob import COUNT, DURATION, FLAG, Knob
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = ["ElectionSettings"]
-
 
 class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of leader election. Each of the three times must be longer than the one below it."""

@@ -8,8 +8,6 @@ import msgspec
 from serving.settings.knob import DURATION, TEXT, Knob
 from serving.settings.record import Clash
 
-__all__ = ["ExtenderTlsSettings"]
-
 
 class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All knobs of the extender's TLS. Times are in seconds."""

@@ -4,8 +4,6 @@ What they turn on is always on here (fields of pods, sidecars and their probes, 
 manifest asks for it. A key that Knative does not have is still a mistake. Source: knative/serving 98e5ef90.
 """
 
-__all__ = ["ACCEPTED_FEATURES", "FEATURES"]
-
 FEATURES = "config-features"
 _POD_FIELDS = (
     *("affinity", "dnsconfig", "dnspolicy", "fieldref", "hostaliases", "hostipc", "hostnetwork", "hostpid"),

@@ -12,8 +12,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
-__all__ = ["HttpSettings"]
-
 
 def _read_networks(text: str) -> Value:
     for one in filter(None, map(str.strip, text.split(","))):

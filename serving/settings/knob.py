@@ -17,22 +17,6 @@ import msgspec
 from serving.model import quantity
 from serving.model.errors import InvalidValue
 
-__all__ = [
-    "BYTES",
-    "COUNT",
-    "DURATION",
-    "FLAG",
-    "NUMBER",
-    "PERCENT",
-    "PERCENT_OR_FRACTION",
-    "TEXT",
-    "Field",
-    "Knob",
-    "Unit",
-    "Value",
-    "fields_of",
-]
-
 Value = bool | int | float | str
 
 

@@ -5,8 +5,6 @@ Source: knative/serving 98e5ef90, pkg/autoscaler and pkg/reconciler/autoscaling/
 
 import msgspec
 
-__all__ = ["ORIGINAL", "SAFE", "KpaQuirks"]
-
 
 class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Behaviours of Knative's algorithm of today that users suffer from. Each is off; on, it is the original's."""

@@ -20,8 +20,6 @@ from serving.settings.load import Daemon, load, unknown_keys
 from serving.settings.parse import EXAMPLE_KEY
 from serving.settings.record import SettingsRecord
 
-__all__ = ["LIVE_FIELDS", "LiveSettings", "Taken", "config_map_of"]
-
 R = TypeVar("R", bound=SettingsRecord)
 
 _REVISION_DEFAULTS = {

@@ -18,19 +18,6 @@ from serving.settings.features import ACCEPTED_FEATURES, FEATURES
 from serving.settings.knob import Field, Value, fields_of
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = [
-    "Daemon",
-    "Layer",
-    "Loaded",
-    "Origin",
-    "in_reading_order",
-    "load",
-    "unknown_config_maps",
-    "unknown_keys",
-    "wrong_variables",
-]
-
-
 # Records are read, never put in: a daemon of one record is a daemon of its base.
 R_co = TypeVar("R_co", bound=SettingsRecord, covariant=True)
 R = TypeVar("R", bound=SettingsRecord)

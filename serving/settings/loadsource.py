@@ -12,8 +12,6 @@ import msgspec
 from serving.settings.knob import DURATION, FLAG, TEXT, Knob
 from serving.settings.record import Clash
 
-__all__ = ["LOAD_WATCHER", "METRICS_SERVER", "PROMETHEUS", "SIGNALFX", "LoadSourceSettings"]
-
 METRICS_SERVER = "metrics-server"
 PROMETHEUS = "prometheus"
 SIGNALFX = "signalfx"

@@ -12,8 +12,6 @@ from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Knob
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = ["TAINT_EFFECTS", "NodeGroupSettings"]
-
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
 

@@ -9,8 +9,6 @@ from typing import Annotated
 from serving.settings.knob import DURATION, FLAG, TEXT, Knob
 from serving.settings.record import SettingsRecord
 
-__all__ = ["CLOUDS", "NodeGroupDaemonSettings"]
-
 CLOUDS = ("aws", "cluster-api", "external-grpc", "local", "memory")
 
 

@@ -18,8 +18,6 @@ from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 from serving.settings.record import Clash
 
-__all__ = ["AwsOptions", "problems_of_node_group", "read_node_group"]
-
 _AWS: Final = "aws"
 _QUIRKS: Final = "quirks"
 _HEALTH_GRACE = "unhealthy_node_grace_period_s"

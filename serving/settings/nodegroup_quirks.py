@@ -6,8 +6,6 @@ conformance cases run with it. Source of the behaviours: atlassian/escalator 043
 
 import msgspec
 
-__all__ = ["ORIGINAL", "NodeGroupQuirks"]
-
 
 class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Behaviours of the original. Each is off by default; the string below a flag says what off and on mean."""

@@ -9,8 +9,6 @@ import msgspec
 
 from serving.settings.knob import DURATION, TEXT, Knob
 
-__all__ = ["OtlpSettings"]
-
 
 class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A receiver, and how often it gets the numbers of the page; spans go when they are over."""

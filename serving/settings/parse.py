@@ -11,8 +11,6 @@ import yaml
 from serving.model.errors import Problem
 from serving.settings.configmap import ConfigMap, ConfigMapEntry
 
-__all__ = ["EXAMPLE_KEY", "read_config_maps"]
-
 EXAMPLE_KEY = "_example"
 _TEXT_TAG = "tag:yaml.org,2002:str"
 _NULL_TAG = "tag:yaml.org,2002:null"

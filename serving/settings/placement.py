@@ -17,17 +17,6 @@ from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, TEXT, Knob
 from serving.settings.loadsource import LoadSourceSettings
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = [
-    "CLUSTER_AUTOSCALER_PROVIDER",
-    "DEFAULT_PROVIDER",
-    "LOW_RISK_PROVIDER",
-    "NODE_POLICIES",
-    "ORIGINAL",
-    "PlacementQuirks",
-    "PlacementSettings",
-    "read_weights",
-]
-
 DEFAULT_PROVIDER = "default"
 CLUSTER_AUTOSCALER_PROVIDER = "cluster-autoscaler"
 LOW_RISK_PROVIDER = "low-risk"

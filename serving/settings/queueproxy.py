@@ -13,8 +13,6 @@ from serving.settings.http import HttpSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, Knob, Unit, fields_of
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = ["ORIGINAL", "MeterQuirks", "QueueProxySettings", "RequestLogSettings", "changed_variables"]
-
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the original's request statistics do and a report must not. Each is off; on, it is the original's."""

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-__all__ = ["Clash", "SettingsRecord"]
-
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of one record that are right alone and wrong together; the first is the one to mend."""

@@ -16,8 +16,6 @@ from serving.settings.load import Daemon
 from serving.settings.parse import EXAMPLE_KEY
 from serving.settings.record import SettingsRecord
 
-__all__ = ["config_map_names", "field_meaning", "render_config_map", "render_page"]
-
 _COMMENT_WIDTH = 110
 
 

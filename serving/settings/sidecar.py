@@ -12,8 +12,6 @@ from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.knob import COUNT, FLAG, TEXT, Knob, Unit, Value
 
-__all__ = ["SidecarSettings"]
-
 _DEPLOYMENT = "config-deployment"
 # Kubernetes gives no token for less.
 _TOKEN_MIN_S = 600

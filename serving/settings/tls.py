@@ -11,8 +11,6 @@ import msgspec
 from serving.settings.knob import COUNT, DURATION, TEXT, Knob
 from serving.settings.record import Clash
 
-__all__ = ["TlsSettings"]
-
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All knobs of TLS. Times are in seconds; lists are separated by commas."""

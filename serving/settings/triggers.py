@@ -10,8 +10,6 @@ import msgspec
 
 from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, Knob
 
-__all__ = ["ORIGINAL", "TriggerQuirks", "TriggerSettings"]
-
 
 class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What maestro does and users suffered from. Each is off; on, it is the original's to the bit."""

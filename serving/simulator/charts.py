@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from serving.simulator.report import PolicyReport
 
-__all__ = ["bars", "policy_table", "sparkline"]
-
 _COLUMNS = 60
 _BAR = "█"
 _BLOCKS = " ▁▂▃▄▅▆▇█"

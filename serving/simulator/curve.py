@@ -11,8 +11,6 @@ import msgspec
 from serving.simulator.policies import DialPosition
 from serving.simulator.report import PolicyReport
 
-__all__ = ["CurvePoint", "EqualPodSeconds", "at_equal_pod_seconds", "best_within", "points_around"]
-
 # A hair beside a point is on it: the sums of two runs differ in their last bits.
 _SLACK = 1e-6
 

@@ -24,8 +24,6 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.periods import Periods
 from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
 
-__all__ = ["Decisions", "RevisionCounts"]
-
 # Least time between two decisions about a revision, as in the decision loop.
 _PAUSE_MIN_S = 0.05
 # Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.

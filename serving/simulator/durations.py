@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-__all__ = ["DurationModel", "Durations", "Quantiles", "durations_of"]
-
 # The 99th percentile of the standard normal distribution.
 _Z_99 = 2.3263
 

@@ -3,8 +3,6 @@
 import heapq
 from collections.abc import Callable
 
-__all__ = ["Engine"]
-
 Action = Callable[[], None]
 
 

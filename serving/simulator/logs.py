@@ -19,8 +19,6 @@ from serving.model.errors import Problem, SettingsError
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow
 
-__all__ = ["RecordedLogs", "read_logs"]
-
 _LISTENERS = ("public", "inner")
 _EXPECTED = "JSON lines of an access log: set http.access-log-percentage to 100"
 _SHORTEST_S = 0.001

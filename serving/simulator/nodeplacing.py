@@ -12,8 +12,6 @@ from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, pick
 from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
-__all__ = ["SimulatedPlacing"]
-
 
 class SimulatedPlacing:
     """Nodes with their room for pods that all request the same."""

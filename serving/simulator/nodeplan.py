@@ -5,8 +5,6 @@ import msgspec
 from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["NodePlan"]
-
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes are like. Amounts are of each node and of each pod; ``policy`` names a set of node scores."""

@@ -14,8 +14,6 @@ from serving.autoscaler.adaptive.policy import RevisionPolicy
 from serving.autoscaler.scaler import ScalerOutcome
 from serving.simulator.pods import PodSet, SimulatedPod
 
-__all__ = ["NodeRoom", "NodeTenant", "SharedNodes", "run_together"]
-
 
 class NodeTenant(Protocol):
     """A simulated revision, as far as shared nodes know it."""

@@ -34,8 +34,6 @@ from serving.simulator.nodes import NodeTenant
 from serving.simulator.pods import SimulatedPod
 from serving.simulator.results import NodesResult, PodSeries
 
-__all__ = ["SimulatedNodes"]
-
 _PASS, _BOOTED, _LEFT = range(3)
 
 

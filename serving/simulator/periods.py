@@ -2,8 +2,6 @@
 
 import math
 
-__all__ = ["Periods"]
-
 # Share of a period by which sums of floating-point times may be off.
 _SLACK = 1e-9
 

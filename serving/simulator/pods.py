@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from serving.simulator.results import PodSeries, RevisionResult
 from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
 
-__all__ = ["PodSet", "SimulatedPod"]
-
 
 class SimulatedPod(BalancedPod):
     """A pod. ``queue`` holds requests that its queue-proxy keeps: their arrival and their duration."""

@@ -11,8 +11,6 @@ import msgspec
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 from serving.settings.kpa_quirks import ORIGINAL
 
-__all__ = ["POLICIES", "DialPosition", "SettingsChange", "SimulatedPolicy"]
-
 SettingsChange = Callable[[AutoscalerSettings], AutoscalerSettings]
 
 

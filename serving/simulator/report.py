@@ -7,8 +7,6 @@ import msgspec
 
 from serving.simulator.results import NodesResult, RevisionResult, WaitHistogram, summed
 
-__all__ = ["PolicyReport", "mean_report", "report_of"]
-
 _HOUR_S = 3600.0
 
 

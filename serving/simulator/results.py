@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["SERIES_COLUMNS", "NodesResult", "PodSeries", "RevisionResult", "WaitHistogram", "summed"]
-
 LATE_S = 0.01
 """A request that waits longer is late."""
 

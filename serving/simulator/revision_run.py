@@ -30,8 +30,6 @@ from serving.simulator.results import PodSeries, RevisionResult
 from serving.traffic.backoff import backoff_s
 from serving.traffic.policy import policy_for
 
-__all__ = ["RevisionRun", "RunConfig"]
-
 # Events of pods.
 _FINISHED, _STARTED = 0, 1
 # Pause before a container that failed is started again, in seconds, and its limit. Source: kubelet.

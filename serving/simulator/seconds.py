@@ -12,8 +12,6 @@ from serving.autoscaler.sources import Second
 from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["LOAD_MIN", "LoadedSecond", "LoadedSeconds"]
-
 LOAD_MIN = 1e-4
 """Load of a second that windows round to none, with a margin."""
 

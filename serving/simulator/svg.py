@@ -12,8 +12,6 @@ import msgspec
 from serving.simulator.curve import CurvePoint
 from serving.simulator.report import PolicyReport
 
-__all__ = ["comparison_svg"]
-
 _COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 _HEIGHT, _PANEL_WIDTH, _MARGIN = 360, 440, 60
 _SECONDS_PER_HOUR = 3600.0

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from serving.autoscaler.decide import ScaleDecision
 from serving.simulator.world import Moment, World
 
-__all__ = ["plot", "reason_of", "summary", "timeline"]
-
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLOT_COLUMNS = 72
 

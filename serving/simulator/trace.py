@@ -22,8 +22,6 @@ import msgspec
 
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["ArrivalPlacement", "CountedFunction", "FunctionTrace", "RecordedFunction", "TraceWindow", "read_trace"]
-
 _MINUTE_S = 60.0
 # Requests of which the function was not recorded count as one function.
 _UNNAMED = "(unnamed)"

@@ -8,8 +8,6 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["Step", "arrivals", "parse_steps"]
-
 _STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
 
 

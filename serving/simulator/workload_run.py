@@ -23,8 +23,6 @@ from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
 from serving.simulator.trace import FunctionTrace
 
-__all__ = ["Workload", "run_workload"]
-
 # Functions that a process takes at once: more make less traffic between processes, fewer share better.
 _CHUNK = 4
 

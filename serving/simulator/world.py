@@ -27,8 +27,6 @@ from serving.traffic.breaker import Admitted, Breaker, Granted, Rejected
 from serving.traffic.meter import Meter, stat_of
 from serving.traffic.policy import policy_for
 
-__all__ = ["Moment", "Plan", "World"]
-
 REPORT_PERIOD_S = 1.0
 
 

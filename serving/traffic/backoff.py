@@ -3,8 +3,6 @@
 Input: how many failures there were. Output: seconds. Jitter is the caller's, who has the random numbers.
 """
 
-__all__ = ["backoff_s"]
-
 # A float ends at 2^1024. 2^60 first pauses of a nanosecond are 36 years, longer than any bound.
 _DOUBLINGS_MAX = 60
 

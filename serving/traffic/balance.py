@@ -16,8 +16,6 @@ import msgspec
 from serving.model.errors import IllegalTransition
 from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
 
-__all__ = ["Balancer", "Chosen", "NoFreePod", "Shortage"]
-
 
 class Shortage(enum.StrEnum):
     """Why no pod can be chosen."""

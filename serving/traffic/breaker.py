@@ -17,18 +17,6 @@ import msgspec
 
 from serving.model.errors import IllegalTransition
 
-__all__ = [
-    "ADMITTED",
-    "Admitted",
-    "Breaker",
-    "BreakerCounts",
-    "Granted",
-    "QueueLimit",
-    "Queued",
-    "Rejected",
-    "TimedOut",
-]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 

@@ -14,8 +14,6 @@ import msgspec
 from serving.model.stat import Stat
 from serving.settings.queueproxy import MeterQuirks
 
-__all__ = ["Meter", "Report", "stat_of"]
-
 _SAFE = MeterQuirks()
 
 

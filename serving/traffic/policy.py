@@ -15,8 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["BalancedPod", "BalancingPolicy", "FirstFree", "FreePods", "RoundRobin", "TwoChoices", "policy_for"]
-
 
 class BalancingPolicy(enum.StrEnum):
     """How a pod is chosen among those with a free slot."""

@@ -10,8 +10,6 @@ import bisect
 import hashlib
 from collections.abc import Iterable, Iterator
 
-__all__ = ["SessionRing", "session_number", "share_of"]
-
 _POINTS_PER_POD = 64
 _NUMBER_BYTES = 8
 _LOWER_HALF = 2**32 - 1

@@ -13,20 +13,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.stat import GAUGES_MAX
 
-__all__ = [
-    "ActivatorStats",
-    "PodStat",
-    "RelayedStat",
-    "RelayedStats",
-    "RevisionStat",
-    "decode_activator_stats",
-    "decode_pod_stat",
-    "decode_relayed_stats",
-    "encode_activator_stats",
-    "encode_pod_stat",
-    "encode_relayed_stats",
-]
-
 # More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
 _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]

@@ -20,8 +20,6 @@ from serving.traffic.backoff import backoff_s
 if TYPE_CHECKING:
     from serving.wire.websocket import Websocket
 
-__all__ = ["Link", "LinkSettings"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from urllib.parse import urlencode
 
 from serving.wire.link import Link, LinkSettings
 
-__all__ = ["Peers"]
-
 # Some seconds of frames; a connection that is that far behind takes nothing.
 _SETTINGS = LinkSettings(frames_max=256)
 

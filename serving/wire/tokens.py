@@ -13,20 +13,6 @@ import os
 
 from serving.model.errors import InvalidValue
 
-__all__ = [
-    "KEY_BYTES",
-    "KEY_SECRET",
-    "access_token",
-    "activator_token",
-    "autoscaler_token",
-    "matches",
-    "pod_secret",
-    "pod_token",
-    "probe_proof",
-    "read_key",
-    "revision_secret",
-]
-
 # As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
 KEY_BYTES = 32
 

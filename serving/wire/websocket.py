@@ -9,8 +9,6 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from serving.aio.netns import connected_socket
 
-__all__ = ["Websocket", "connected"]
-
 _HTTP_PORT = 80
 _OPEN_MAX_S = 5.0
 # For the closing handshake, which takes one round trip between two machines of a cluster; the peer may be frozen.

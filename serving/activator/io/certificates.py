@@ -17,8 +17,6 @@ from serving.proxy.tls.files import CertificateFiles
 from serving.proxy.tls.keeper import Certificates
 from serving.settings.tls import TlsSettings
 
-__all__ = ["CertificateWatch"]
-
 _log = logging.getLogger("activator")
 
 _TLS_TYPE = "kubernetes.io/tls"

@@ -25,8 +25,6 @@ from serving.model.objects import Object
 from serving.model.routehosts import HostRules
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["ClusterView"]
-
 _log = logging.getLogger("activator")
 
 

@@ -9,8 +9,6 @@ from serving.proxy.lines import header_lines
 from serving.settings.activator import SECRETS_OF_PODS
 from serving.wire.tokens import pod_secret, revision_secret
 
-__all__ = ["PodCredentials"]
-
 
 class PodCredentials:
     """Derives the secrets of pods from the cluster key. ``secrets_of`` is the setting of that name."""

@@ -39,8 +39,6 @@ from serving.settings.activator import ActivatorSettings
 from serving.traffic.sessions import share_of
 from serving.wire.tokens import access_token
 
-__all__ = ["Ingress"]
-
 _log = logging.getLogger("activator")
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"

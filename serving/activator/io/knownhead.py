@@ -12,8 +12,6 @@ from serving.model.routepolicy import SessionAffinity
 from serving.proxy.grpccall import is_grpc_call
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["HeadMarks", "KnownHead", "known_head", "marks_of"]
-
 HeadMarks = tuple[str | None, bytes, bytes]
 """Knative-Serving-Tag, None without one; User-Agent and traceparent, "" without them. Of several values, the last."""
 

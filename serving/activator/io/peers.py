@@ -24,8 +24,6 @@ from serving.model.errors import InvalidValue
 from serving.proxy.exchange import Exchange
 from serving.settings.activator import ActivatorSettings
 
-__all__ = ["PeerProcesses"]
-
 _log = logging.getLogger("activator")
 
 # A view takes a millisecond to begin; a peer that is silent for one to two periods is stuck.

@@ -14,8 +14,6 @@ from serving.activator.slices import ServedPod
 from serving.model.knative import RevisionKey
 from serving.wire.tokens import matches, probe_proof
 
-__all__ = ["PodProber", "is_pod_ready"]
-
 # A packet to a pod without a network yet is lost in silence. Source: knative/serving 98e5ef90, pkg/activator/net.
 _TIMEOUT_S = 0.3
 _HEAD_BYTES_MAX = 4096

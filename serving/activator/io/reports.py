@@ -14,8 +14,6 @@ from serving.wire.frames import ActivatorStats, RevisionStat, encode_activator_s
 from serving.wire.link import Link
 from serving.wire.tokens import activator_token
 
-__all__ = ["StatsClient", "report_loads"]
-
 _log = logging.getLogger("activator")
 
 # Below the 1 MiB that a websocket server takes by default: a revision is some 200 bytes at most of 63-character names.

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 from serving.activator.outcome import RoutingOutcome
 from serving.activator.router import RequestRouter
 
-__all__ = ["Ticker"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 

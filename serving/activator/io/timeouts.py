@@ -7,8 +7,6 @@ from serving.activator.revisions import ServedRevision
 from serving.model.knative import RevisionKey
 from serving.proxy.timeouts import Timeouts
 
-__all__ = ["RevisionTimeouts"]
-
 _TEXT = b"activator request timeout"
 # About 2 MB, whatever came and went. A record is made again in microseconds.
 _KNOWN_MAX = 2_048

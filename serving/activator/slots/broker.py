@@ -20,8 +20,6 @@ from serving.activator.table import RevisionTable
 from serving.activator.throttler import Started
 from serving.model.knative import RevisionKey
 
-__all__ = ["SlotBroker"]
-
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 # Often enough that a slot goes to the oldest request; seldom enough that a full revision costs 100 messages a second.

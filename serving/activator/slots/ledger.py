@@ -19,8 +19,6 @@ from serving.activator.slots.messages import Declare, Give, InUse, Rounds, Send,
 from serving.activator.slots.shares import loans_between, share_of
 from serving.model.knative import RevisionKey
 
-__all__ = ["Ledger"]
-
 _Slot = tuple[RevisionKey, str]
 
 

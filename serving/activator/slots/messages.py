@@ -12,20 +12,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 
-__all__ = [
-    "Ask",
-    "Declare",
-    "Frames",
-    "Give",
-    "InUse",
-    "PeerHello",
-    "Rounds",
-    "Send",
-    "SlotMessage",
-    "ViewReady",
-    "encode",
-]
-
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
 """The members of a view in their order, each with the number of the round in which it declared what it uses."""
 

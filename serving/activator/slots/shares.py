@@ -7,8 +7,6 @@ address and not from its place in a list: the lists of two processes differ for 
 import zlib
 from collections.abc import Sequence
 
-__all__ = ["loans_between", "share_of"]
-
 
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
     """The slots of process ``index`` in a pod, with ``members`` there, in their order.

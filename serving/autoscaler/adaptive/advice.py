@@ -5,8 +5,6 @@ import msgspec
 from serving.autoscaler.adaptive.room import Room
 from serving.autoscaler.merge import Proposal
 
-__all__ = ["NEUTRAL", "Advice", "KeepReason"]
-
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last pod stays, is started, or goes. Ages are seconds since the last request ended."""

@@ -1,7 +1,5 @@
 """How many pods may be started ahead of requests: a bucket of permits that fills at a steady rate."""
 
-__all__ = ["PreWarmBudget"]
-
 _MINUTE_S = 60.0
 
 

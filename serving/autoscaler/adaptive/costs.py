@@ -12,8 +12,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.revisionnumbers import PolicyCosts
 
-__all__ = ["DayCosts"]
-
 _HOUR_S = 3600.0
 _HOURS = 24
 # Columns of an hour: pod-seconds and cold requests of the adaptive policy, and of Knative's.

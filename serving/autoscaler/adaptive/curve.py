@@ -11,8 +11,6 @@ from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, Array
 from serving.autoscaler.adaptive.windows import KeepWindow
 from serving.autoscaler.policy_story import HazardCurve
 
-__all__ = ["curve_of"]
-
 # The curve goes on for half as long as the last window again, and to this age at least, in seconds.
 _BEYOND_RATIO = 1.5
 _AGE_MIN_S = 300.0

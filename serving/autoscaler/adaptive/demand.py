@@ -9,8 +9,6 @@ in each of the last seconds is load too.
 
 import math
 
-__all__ = ["ServedLoad"]
-
 # Time constant of the mean time of a request, in seconds with load.
 _MEAN_S = 120.0
 _KEPT = math.exp(-1.0 / _MEAN_S)

@@ -10,8 +10,6 @@ import math
 
 import msgspec
 
-__all__ = ["LoadForecast", "LoadLevel"]
-
 # Time constants of the two means, in seconds: Knative's stable and panic windows.
 _SLOW_S = 60.0
 _FAST_S = 6.0

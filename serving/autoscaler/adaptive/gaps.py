@@ -16,8 +16,6 @@ import numpy as np
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["BIN_STARTS_S", "GROUP_COUNT", "SHIPPED_PRIOR", "GapHistory", "GapPrior"]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 # Bins of one second, the resolution of a report, as long as 3 % are less than that; beyond, 3 % tell 60 minutes from 62.

@@ -6,8 +6,6 @@ waits for twice the patience more: each small step down is soon followed by one 
 
 from serving.autoscaler.delay import DelayWindow, slot_count
 
-__all__ = ["HeldCount"]
-
 # A count goes down to at most this part of itself at once.
 _STEP_RATIO = 0.7
 # How many times the patience a smaller step waits for.

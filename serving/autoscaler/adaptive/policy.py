@@ -24,8 +24,6 @@ from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 
-__all__ = ["FORECAST", "KEEP_ALIVE", "PRE_WARMING", "RevisionPolicy", "policy_of"]
-
 FORECAST = "forecast"
 KEEP_ALIVE = "keep-alive"
 PRE_WARMING = "pre-warming"

@@ -17,8 +17,6 @@ from serving.autoscaler.adaptive.forecast import LoadForecast, LoadLevel
 from serving.autoscaler.adaptive.hold import HeldCount
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["PodRoom", "Room", "deviations_of", "quiet_load"]
-
 # A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
 # spends what Knative does on sparse loads spends as much on heavy ones.
 _WAITS_PER_COLD_START = 6.0

@@ -29,8 +29,6 @@ from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, KPA_CLASS, AutoscalerSettings
 
-__all__ = ["PolicyShadow", "shadow_of"]
-
 # Longest time between two decisions that counts, in seconds and in periods: the process may have been frozen.
 _STEP_MAX_S, _STEP_MAX_PERIODS = 10.0, 2.0
 # What a period may be early by, in seconds.

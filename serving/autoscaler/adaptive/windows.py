@@ -12,8 +12,6 @@ import numpy as np
 
 from serving.autoscaler.adaptive.gaps import BIN_STARTS_S
 
-__all__ = ["KeepBounds", "KeepWindow", "keep_windows"]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _WIDTHS_S = np.diff(BIN_STARTS_S)

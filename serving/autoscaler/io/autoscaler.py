@@ -26,8 +26,6 @@ from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["Autoscaler"]
-
 _log = logging.getLogger("autoscaler")
 
 # Longest wait for ScalingPolicies before the first decisions are made without.

@@ -23,8 +23,6 @@ from serving.autoscaler.io.senders import Sender
 from serving.autoscaler.websocket import HEAD_END, MASK_BYTES, cut
 from serving.model.errors import ClusterError, InvalidValue
 
-__all__ = ["StatsConnection", "StatsHost"]
-
 # The protocol tells of each connection; that many pods come and go is no news.
 _log = logging.getLogger("autoscaler.websocket")
 _log.setLevel(logging.WARNING)

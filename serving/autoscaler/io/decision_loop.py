@@ -49,8 +49,6 @@ from serving.model.knative import (
 )
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["DecisionLoop"]
-
 _log = logging.getLogger("autoscaler")
 
 # Least time between two decisions about a revision: what comes in between is decided on together.

@@ -12,8 +12,6 @@ from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError
 
-__all__ = ["ScaleEventWriter"]
-
 _log = logging.getLogger("autoscaler")
 
 # Events that wait to be written; more than that are changes of hundreds of revisions in a second.

@@ -31,8 +31,6 @@ from serving.model.scalingpolicy import TargetRef
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["PolicyClient", "UsageLearning"]
-
 _log = logging.getLogger("autoscaler")
 
 _REVISION = "Revision"

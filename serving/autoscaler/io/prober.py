@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import logging
 
-__all__ = ["Prober"]
-
 _log = logging.getLogger("autoscaler")
 
 # From the first packet of a probe to the end of its answer, in seconds. Source: Knative's probe timeout is 1.5 s.

@@ -20,8 +20,6 @@ from serving.model.objects import Object
 from serving.model.resources import Resources
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["RevisionListener", "RevisionWatch"]
-
 
 class RevisionListener(Protocol):
     """Called in the turn of the loop in which a watch brings a change; must not wait."""

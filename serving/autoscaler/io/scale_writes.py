@@ -25,8 +25,6 @@ from serving.model.knative import (
 )
 from serving.model.objects import Object
 
-__all__ = ["ScaleClient", "WriteCounts"]
-
 _log = logging.getLogger("autoscaler")
 
 # Each attempt beyond the first costs two calls, and another pod has become ready meanwhile.

@@ -17,8 +17,6 @@ from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.wire.frames import decode_activator_stats, decode_pod_stat, decode_relayed_stats
 
-__all__ = ["ActivatorSender", "AutoscalerSender", "PodSender", "Record", "Sender"]
-
 _log = logging.getLogger("autoscaler")
 
 # The largest frame of a pod: 16 gauges with names of 63 bytes, and seven numbers.

@@ -23,8 +23,6 @@ from serving.wire.frames import RelayedStat, RelayedStats, encode_relayed_stats
 from serving.wire.peers import Peers
 from serving.wire.tokens import autoscaler_token
 
-__all__ = ["Relay", "Sharing", "sharing_out"]
-
 # Reports in a frame; some 250 bytes each, and a frame may have 1 MiB.
 _REPORTS_PER_FRAME = 2000
 # Time between two signs of life, if no lease changes meanwhile.

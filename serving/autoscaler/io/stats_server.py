@@ -34,8 +34,6 @@ from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
-__all__ = ["SharedStats", "StatsServer"]
-
 _log = logging.getLogger("autoscaler")
 # Connections that wait to be accepted, where we listen ourselves: all pods come back at once after a restart.
 _BACKLOG = 4096

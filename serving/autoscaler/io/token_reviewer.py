@@ -16,8 +16,6 @@ from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, Unavailable
 from serving.model.objects import Object
 
-__all__ = ["ReviewCounts", "TokenReviewer"]
-
 _log = logging.getLogger("autoscaler")
 
 # A thousand pods come back within 5 s of a restart; a real server answers 340 a second.

@@ -7,8 +7,6 @@ import msgspec
 
 from serving.model.resources import Resources, resources_of
 
-__all__ = ["ServingContainer", "serving_container"]
-
 
 class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container of a revision."""

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-__all__ = ["Knee", "LatencyCurve"]
-
 # Lower edges of the bins, in requests in flight; the first bin begins at 0. The last one has all from 724 on.
 _EDGES = tuple(2.0 ** (half / 2) for half in range(20))
 _BINS = len(_EDGES) + 1

@@ -31,8 +31,6 @@ from serving.model.load.requests import CONCURRENCY
 from serving.model.resources import Resources
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["LearntTarget", "TargetBound", "TargetLearner"]
-
 # What was seen weighs half after so many periods with load.
 _HALF_LIFE_PERIODS = 20
 _FADE_RATIO = 0.5 ** (1 / _HALF_LIFE_PERIODS)

@@ -7,8 +7,6 @@ without requests, and what each request adds.
 
 import math
 
-__all__ = ["MemoryLine"]
-
 # Least measurements of a line, and least standard deviation of the requests in flight in them.
 _WEIGHT_MIN, _SPREAD_MIN = 4.0, 0.4
 # Least share of the variance of the memory that the requests explain.

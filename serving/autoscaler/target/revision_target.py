@@ -14,8 +14,6 @@ from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec
 from serving.settings.adaptive import AdaptiveSettings
 
-__all__ = ["RevisionTarget"]
-
 
 class RevisionTarget:
     """One revision. ``spec`` is what decisions are made with; ``learnt`` is None before anything is known."""

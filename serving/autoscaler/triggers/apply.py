@@ -16,8 +16,6 @@ from serving.model.scalingpolicy import ScalingPolicySpec
 from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["AppliedClamp", "Clamp", "ScaleChange", "bounded_down_amount", "bounded_up_amount", "change_of"]
-
 
 class Clamp(enum.StrEnum):
     """What changed an amount."""

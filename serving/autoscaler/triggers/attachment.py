@@ -19,8 +19,6 @@ from serving.model.scalingpolicy import ScalingPolicySpec
 from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["LastDecision", "Triggered", "reason_of"]
-
 # Evaluations are due on a grid; one that comes late by a decision or two does not move those after it.
 _PERIODS_MISSED_MAX = 1.0
 

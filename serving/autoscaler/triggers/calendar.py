@@ -9,8 +9,6 @@ from typing import Any
 from serving.autoscaler.merge import Proposal
 from serving.model.scalingpolicy import Schedule, ScheduleState
 
-__all__ = ["PolicyCalendar", "StateAt"]
-
 StateAt = Callable[[Schedule, float], ScheduleState]
 """The state of a schedule at a time, in seconds since the epoch."""
 

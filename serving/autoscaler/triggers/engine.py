@@ -25,8 +25,6 @@ from serving.scaling.triggertypes.observation import ObservedPods
 from serving.scaling.triggertypes.policies import REGISTRY
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["Requests", "Triggers"]
-
 _MEASURED_TYPES = frozenset({"cpu", "mem"})
 
 Requests = Callable[[RevisionKey], Mapping[str, Resources]]

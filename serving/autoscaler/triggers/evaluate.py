@@ -23,15 +23,6 @@ from serving.scaling.triggertypes.observation import ObservedPods
 from serving.scaling.triggertypes.policies import TriggerPolicy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
-__all__ = [
-    "Evaluation",
-    "Situation",
-    "TriggerVerdict",
-    "VerdictKind",
-    "evaluate",
-    "triggers_in_force",
-]
-
 
 class VerdictKind(enum.StrEnum):
     """What became of one trigger."""

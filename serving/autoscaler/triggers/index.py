@@ -20,20 +20,6 @@ from serving.model.knative import RevisionKey
 from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy, type_of_today
 from serving.scaling.triggertypes.policies import REGISTRY
 
-__all__ = [
-    "Attachment",
-    "KeptState",
-    "Policies",
-    "PolicyCheck",
-    "PolicyKey",
-    "PolicyView",
-    "Reason",
-    "kept_of",
-    "policy_of",
-    "state_of",
-    "targets_of",
-]
-
 PolicyKey = tuple[str, str]
 """Namespace and name."""
 

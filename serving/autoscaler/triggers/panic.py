@@ -16,8 +16,6 @@ from serving.model.scalingpolicy import LIMIT_PERCENT_DEFAULT, ScalingPolicySpec
 from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["PanicDecision", "PanicVerdict", "exceeds_panic_limit", "panic"]
-
 
 class PanicVerdict(enum.StrEnum):
     """Why pods are added, or not."""

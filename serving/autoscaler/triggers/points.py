@@ -17,19 +17,6 @@ from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Trigger
 from serving.settings.triggers import TriggerSettings
 
-__all__ = [
-    "PointWindow",
-    "Points",
-    "ScaleWay",
-    "UsagePoint",
-    "counted_points",
-    "examined_points",
-    "point_capacity",
-    "point_window",
-    "recorded",
-    "stored_times",
-]
-
 # An evaluation sooner than this share of a period after the newest point repeats it. Half a period tells a late tick,
 # whose successor is on time again, from a restarted autoscaler that looks once more.
 _REPETITION_RATIO = 0.5

@@ -29,8 +29,6 @@ from serving.scaling.triggertypes.observation import ObservedPods
 from serving.scaling.triggertypes.policies import REGISTRY, TriggerPolicy
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["TickDecision", "TriggerPhase", "TriggerRule", "TriggerState", "changed", "decide", "rebased"]
-
 
 class TriggerPhase(enum.StrEnum):
     """How a revision's size relates to its load, in the original's words. The shell sets creating and terminating."""

@@ -9,8 +9,6 @@ from collections.abc import Collection
 
 from serving.cluster.api.status import Fault
 
-__all__ = ["LOOPBACK_HOSTS", "check_host", "check_token"]
-
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 

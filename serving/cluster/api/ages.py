@@ -2,8 +2,6 @@
 
 import datetime as dt
 
-__all__ = ["age", "duration"]
-
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
 _UNITS = {1: "s", _MINUTE_S: "m", _HOUR_S: "h", _DAY_S: "d", _YEAR_S: "y"}
 # Upper bound in seconds and the two units that are shown below it; 0 for no second unit. Source: k8s.io/apimachinery util/duration.

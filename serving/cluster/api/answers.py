@@ -14,17 +14,6 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Listing, Subresource
 from serving.model.objects import Object
 
-__all__ = [
-    "JSON_TYPE",
-    "EncodedItems",
-    "EncodedReads",
-    "ServerSideApply",
-    "json_answer",
-    "shaped_list",
-    "shaped_object",
-    "whole_list",
-]
-
 JSON_TYPE = "application/json"
 
 

@@ -4,7 +4,5 @@ The first byte of each message is its channel; since v5, ``CLOSE`` and a channel
 k8s.io/apimachinery/pkg/util/remotecommand.
 """
 
-__all__ = ["CLOSE", "PROTOCOLS", "RESIZE", "STATUS", "STDERR", "STDIN", "STDOUT"]
-
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255

@@ -30,8 +30,6 @@ from serving.cluster.kinds import (
 )
 from serving.model.objects import Object
 
-__all__ = ["COLUMNS", "Cell", "CellColumn"]
-
 Cell = Callable[[Object, float], Any]
 _NONE = "<none>"
 _SHOWN_MAX = 3

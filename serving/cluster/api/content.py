@@ -15,8 +15,6 @@ import yaml
 from serving.cluster.api.protobuf import MEDIA_TYPE, decode_protobuf
 from serving.cluster.api.status import Fault
 
-__all__ = ["Shape", "WantedShape", "decode_body", "duplicate_fields", "wanted"]
-
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
 

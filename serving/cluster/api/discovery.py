@@ -7,8 +7,6 @@ group; older ones walk the groups.
 from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
 from serving.model.objects import Object
 
-__all__ = ["aggregated", "aggregated_version", "api_versions", "group_list", "group_of", "resource_list"]
-
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _VIEW_VERBS = ["get", "list", "watch"]
 _PART_VERBS = ["get", "patch", "update"]

@@ -7,8 +7,6 @@ from serving.cluster.api.answers import json_answer
 from serving.model.errors import NotFound
 from serving.model.objects import Object
 
-__all__ = ["discovery_answer"]
-
 _UNKNOWN = "the server could not find the requested resource"
 
 

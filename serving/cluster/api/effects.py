@@ -12,8 +12,6 @@ from serving.cluster.located import located
 from serving.model.knative import COMMAND_ANNOTATION
 from serving.model.objects import Object, nested
 
-__all__ = ["effectless", "unrunnable"]
-
 _ONE_NODE = "pods run on this machine"
 _NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
 _ONE_USER = "pods run as the user that started the server"

@@ -15,8 +15,6 @@ from serving.cluster.kinds import POD
 from serving.cluster.port import Cluster
 from serving.model.objects import name_of
 
-__all__ = ["evict"]
-
 _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 

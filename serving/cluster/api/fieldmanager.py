@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from serving.cluster.api.status import Fault
 
-__all__ = ["field_manager"]
-
 # kube-apiserver's bound, and its name for a client that gives none.
 _LENGTH_MAX = 128
 _UNKNOWN = "unknown"

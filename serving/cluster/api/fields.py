@@ -14,8 +14,6 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import PatchType
 from serving.model.objects import Object
 
-__all__ = ["check_fields", "touched", "warning_header"]
-
 _LEVELS = ("", "Ignore", "Strict", "Warn")
 _HEADER_LENGTH_MAX = 1024
 _INDEX = re.compile(r"(\d+|-)\Z")

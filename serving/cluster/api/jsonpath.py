@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["compiled", "compiled_all"]
-
 _TOKEN = re.compile(
     r"""\.(?P<key>(?:[^.\[\\]|\\.)+)
       | \[(?P<index>-?\d+)\]

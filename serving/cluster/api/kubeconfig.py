@@ -7,8 +7,6 @@ Standard library only: the supervisor writes it before anything else is imported
 import base64
 import json
 
-__all__ = ["kubeconfig"]
-
 
 def kubeconfig(url: str, token: str, *, authority: str = "", namespace: str = "default") -> str:
     """The text of the file, JSON, which is YAML.

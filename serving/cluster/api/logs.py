@@ -11,8 +11,6 @@ import msgspec
 from serving.cluster.api.status import Fault
 from serving.model.objects import Object
 
-__all__ = ["KEPT_LOGS_PATH", "KeptLog", "LogOptions", "PodLogs", "chosen_container", "kept_log_options", "log_options"]
-
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 """Not of Kubernetes: which pods of a namespace have logs, gone ones too, as a JSON list of ``KeptLog``."""
 

@@ -16,8 +16,6 @@ from serving.cluster.crds import crds
 from serving.cluster.kinds import KINDS, Kind
 from serving.model.objects import Object
 
-__all__ = ["PROTOBUF_ASKED", "PROTOBUF_TYPE", "openapi_v2", "openapi_v2_protobuf", "openapi_v3", "openapi_v3_index"]
-
 # Clients request the first, an invalid media type; a kube-apiserver responds with the second since 1.23.
 PROTOBUF_ASKED = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 PROTOBUF_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

@@ -11,8 +11,6 @@ import msgspec
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.model.errors import NotFound, Unsupported
 
-__all__ = ["RequestTarget", "target_of"]
-
 _BY_PLACE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 _UNKNOWN = "the server could not find the requested resource"
 

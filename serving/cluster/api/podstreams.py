@@ -13,8 +13,6 @@ from serving.cluster.api.status import Fault
 from serving.model.errors import NotFound
 from serving.model.objects import Object, nested
 
-__all__ = ["ExecOptions", "ExecSession", "PodStreams", "begun", "exec_options"]
-
 _TRUE = {"1", "true", "True"}
 
 

@@ -17,8 +17,6 @@ from serving.cluster.api.spdy import SpdyCodec, SpdyError, SpdyFrame
 from serving.cluster.api.status import Fault
 from serving.model.errors import ClusterError
 
-__all__ = ["Connect", "forward_ports"]
-
 Connect = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Opens a connection to a port of the pod. Raises ``OSError`` or a ``ClusterError``."""
 

@@ -21,8 +21,6 @@ from serving.cluster.kinds import kind_of
 from serving.cluster.protobuf_numbers import message_numbers
 from serving.cluster.schema import Schema
 
-__all__ = ["MEDIA_TYPE", "decode_protobuf"]
-
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

@@ -14,8 +14,6 @@ from serving.model.errors import AlreadyExists, ClusterError
 from serving.model.event import Words, about, digest, new_event, repeated
 from serving.model.objects import Object
 
-__all__ = ["record_remarks", "remark_event"]
-
 _log = logging.getLogger(__name__)
 
 _COMPONENT = "serving-api"

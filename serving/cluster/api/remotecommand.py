@@ -17,8 +17,6 @@ from serving.cluster.api.status import Fault, refusal
 from serving.model.errors import ClusterError
 from serving.model.objects import Object
 
-__all__ = ["stream_session", "upgraded"]
-
 _log = logging.getLogger(__name__)
 
 _FAILED = {"metadata": {}, "status": "Failure"}

@@ -12,17 +12,6 @@ from serving.aio.clock import wall_s
 from serving.cluster.api.status import Fault
 from serving.model.objects import Object
 
-__all__ = [
-    "API_AUDIENCE",
-    "RULES_REVIEW_PATH",
-    "SELF_REVIEW_PATH",
-    "TOKEN_REVIEW_PATH",
-    "KnownToken",
-    "TokenReviews",
-    "rules_review",
-    "self_review",
-]
-
 API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
 """The audience of tokens and reviews that name none: the API server."""
 

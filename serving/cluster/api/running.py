@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-__all__ = ["running"]
-
 # Watches end at once; the remaining calls take milliseconds.
 _SHUTDOWN_S = 5.0
 

@@ -44,8 +44,6 @@ from serving.cluster.port import Cluster, Subresource
 from serving.cluster.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
 
-__all__ = ["ApiOptions", "application"]
-
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

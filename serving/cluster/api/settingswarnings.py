@@ -12,8 +12,6 @@ from serving.settings.daemons import DAEMONS
 from serving.settings.live import config_map_of
 from serving.settings.load import load
 
-__all__ = ["settings_warnings"]
-
 
 def settings_warnings(kind: Kind, stored: Object) -> list[str]:
     """A sentence for each unknown key and each invalid value, without repetitions."""

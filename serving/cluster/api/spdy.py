@@ -11,8 +11,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["SpdyCodec", "SpdyError", "SpdyFrame"]
-
 _VERSION = 0x8003
 _SYN_REPLY, _RST_STREAM, _PING = 2, 3, 6
 _FIN = 1

@@ -10,8 +10,6 @@ from serving.cluster.api.paths import RequestTarget
 from serving.model.errors import ApplyConflict, ClusterError, Invalid
 from serving.model.objects import Object
 
-__all__ = ["Fault", "refusal", "refusal_code", "success"]
-
 _REASONS = {
     400: "BadRequest",
     401: "Unauthorized",

@@ -15,8 +15,6 @@ from serving.cluster.crds import Column, crds
 from serving.cluster.kinds import Kind
 from serving.model.objects import Object
 
-__all__ = ["metadata_list", "partial_metadata", "table"]
-
 
 def table(
     kind: Kind, objects: Iterable[Object], metadata: Object, *, version: str, include: str, now_s: float

@@ -24,8 +24,6 @@ from serving.cluster.port import Cluster, EventType, WatchEvent
 from serving.model.errors import ClusterError, Unavailable
 from serving.model.objects import Object
 
-__all__ = ["WatchOptions", "stream_watch", "watch_options"]
-
 _log = logging.getLogger(__name__)
 
 # A client that does not say how long gets the upper end of a kube-apiserver's default range of 30 to 60 minutes.

@@ -24,19 +24,6 @@ from serving.cluster.port import Cluster, PatchType, Subresource
 from serving.model.errors import Conflict, NotFound, Unsupported
 from serving.model.objects import Object
 
-__all__ = [
-    "DeleteOptions",
-    "Sent",
-    "Written",
-    "create",
-    "delete",
-    "delete_collection",
-    "delete_options_of",
-    "delete_with",
-    "patch",
-    "replace",
-]
-
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 _TRUE = {"1", "true", "True"}
 _PATCH_TYPES = {one.value: one for one in PatchType}

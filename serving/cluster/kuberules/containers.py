@@ -35,8 +35,6 @@ from serving.cluster.kuberules.findings import (
 from serving.model.errors import Problem
 from serving.model.quantity import parse_quantity
 
-__all__ = ["PROTOCOLS", "container_problems", "field_path_problems", "security_problems"]
-
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _POLICIES = ("Always", "IfNotPresent", "Never")

@@ -15,8 +15,6 @@ from serving.cluster.kuberules.findings import is_quantity
 from serving.cluster.schema import Schema
 from serving.model.errors import Problem
 
-__all__ = ["type_problems"]
-
 _QUANTITY = "api.resource.Quantity"
 _INTEGERS = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63)}
 _FORMATS = {

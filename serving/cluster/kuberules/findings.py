@@ -11,35 +11,6 @@ from typing import Any
 from serving.model.errors import InvalidValue, Problem
 from serving.model.quantity import parse_quantity
 
-__all__ = [
-    "DNS_LABEL",
-    "DNS_SUBDOMAIN",
-    "PORT_MAX",
-    "Json",
-    "at_least",
-    "chosen",
-    "duplicate",
-    "duplicates",
-    "forbidden",
-    "invalid",
-    "is_address",
-    "is_config_key",
-    "is_label",
-    "is_label_value",
-    "is_path_below",
-    "is_port_name",
-    "is_qualified",
-    "is_quantity",
-    "is_subdomain",
-    "items_of",
-    "label_problems",
-    "map_of",
-    "not_found",
-    "port_problems",
-    "required",
-    "unsupported",
-]
-
 Json = dict[str, Any]
 PORT_MAX = 65535
 DNS_LABEL = "a DNS label: lower case letters, digits and '-', at most 63 characters"

@@ -53,8 +53,6 @@ from serving.cluster.kuberules.pods import spec_problems
 from serving.model.errors import Problem
 from serving.model.objects import annotations_of, name_of
 
-__all__ = ["kube_problems", "pod_type_problems", "undecodable"]
-
 _PERCENT = re.compile(r"\d+%\Z")
 _WHOLE_PERCENT = 100
 # Seconds that a Deployment waits for progress if nothing is said.

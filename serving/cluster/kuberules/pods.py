@@ -31,8 +31,6 @@ from serving.cluster.kuberules.findings import (
 from serving.cluster.kuberules.volumes import volume_problems
 from serving.model.errors import Problem
 
-__all__ = ["spec_problems"]
-
 _RESTARTS = ("Always", "OnFailure", "Never")
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 _NAMESERVERS_MAX = 3

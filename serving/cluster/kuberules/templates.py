@@ -14,8 +14,6 @@ from serving.cluster.kuberules.pods import spec_problems
 from serving.model.errors import Problem
 from serving.model.readinessprobe import with_kubernetes_scheme
 
-__all__ = ["template_problems"]
-
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
 # Stands for the port of the container.

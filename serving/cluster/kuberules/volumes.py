@@ -19,8 +19,6 @@ from serving.cluster.kuberules.findings import (
 from serving.model.errors import Problem
 from serving.model.quantity import parse_quantity
 
-__all__ = ["volume_problems"]
-
 _MODE_MAX = 0o777
 _TOKEN_LIFE_MIN_S = 600
 _HOST_PATH_TYPES = (

@@ -10,22 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = [
-    "ITSELF",
-    "FieldSet",
-    "children",
-    "common",
-    "difference",
-    "field_element",
-    "is_member",
-    "key_element",
-    "paths",
-    "shown",
-    "union",
-    "value_element",
-    "well_formed",
-]
-
 FieldSet = dict[str, Any]
 """A set of fields. Treat it as immutable: sets share their parts."""
 

@@ -19,8 +19,6 @@ from serving.cluster.port import Subresource
 from serving.model.errors import ApplyConflict, Invalid, OwnedField
 from serving.model.objects import Object
 
-__all__ = ["FieldWriter", "after_apply", "after_update", "without_nulls"]
-
 _BEFORE_FIRST_APPLY = "before-first-apply"
 _ANCIENT = "ancient-changes"
 # Entries of updates that an object keeps; kube-apiserver's bound.

@@ -24,8 +24,6 @@ from serving.cluster.patch import same_json
 from serving.cluster.schema import Schema
 from serving.model.errors import Invalid, Problem
 
-__all__ = ["FieldChange", "Resolve", "Structure"]
-
 Resolve = Callable[[Schema], Schema]
 """Returns the schema that a reference names."""
 

@@ -15,8 +15,6 @@ from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
 from serving.settings.live import LiveSettings, Taken
 
-__all__ = ["ControllerConfig"]
-
 
 class ControllerConfig:
     """The current settings of the controller, the autoscaler and the queue-proxies. Raises ``SettingsError`` for a wrong environment."""

@@ -30,8 +30,6 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
 
-__all__ = ["Controller"]
-
 _log = logging.getLogger(__name__)
 
 # Changes of children within this time are summed up in one decision.

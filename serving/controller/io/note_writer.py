@@ -14,8 +14,6 @@ from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import repeated
 from serving.model.objects import Object, name_of, namespace_of
 
-__all__ = ["NoteWriter"]
-
 _log = logging.getLogger(__name__)
 
 # Events whose count is known without a read.

@@ -11,8 +11,6 @@ from serving.controller.writes import Create, Delete, Patch, ResourceKind, WorkK
 from serving.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
 from serving.model.objects import Object, name_of, namespace_of, version_of
 
-__all__ = ["RESOURCE_KINDS", "PlanWriter"]
-
 _log = logging.getLogger(__name__)
 
 RESOURCE_KINDS: dict[ResourceKind, Kind] = {

@@ -15,8 +15,6 @@ from serving.aio.clock import steady_s
 from serving.controller.confirmation import ActivatorAnswers, retry_delay_s
 from serving.controller.hosts import Key
 
-__all__ = ["RouteProber"]
-
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 2.0

@@ -19,8 +19,6 @@ from serving.controller.writes import Note, ResourceKind, WorkKey
 from serving.model.errors import ClusterError, Forbidden, NotFound
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["CacheSources"]
-
 _log = logging.getLogger(__name__)
 
 # Between two looks whether the server has HTTPRoutes.

@@ -28,8 +28,6 @@ from serving.model.objects import (
     uid_of,
 )
 
-__all__ = ["ViewWriter"]
-
 _DEBOUNCE_S = 0.05
 _WORKERS = 2
 _VIEWS = {POD_AUTOSCALER: pod_autoscaler_view, SERVERLESS_SERVICE: serverless_service_view}

@@ -11,8 +11,6 @@ from serving.aio.cooperative import finished_in_thread
 from serving.local.containers.network import PodNetworks
 from serving.local.locations import PodLocation, PodLocations
 
-__all__ = ["AheadNetworks"]
-
 _log = logging.getLogger("kubelet")
 
 # Two services that wake up at once.

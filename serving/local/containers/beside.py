@@ -6,8 +6,6 @@ import msgspec
 
 from serving.local.orders import StartProcess
 
-__all__ = ["beside"]
-
 
 def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
     """Run a command as a container is run that ``start`` has started: in its namespaces and cgroups, with its user and environment.

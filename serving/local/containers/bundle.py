@@ -16,8 +16,6 @@ from serving.local.mounts import MountPoint
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 
-__all__ = ["ContainerBox", "arguments_of", "bundle_config", "environment_of", "security_of"]
-
 _CAPABILITIES = (
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["CgroupTree", "CgroupUse", "Limits", "find_cgroups"]
-
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _PIDS_MAX = 8192

@@ -24,8 +24,6 @@ from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, NETWORK
 from serving.model.objects import Object, annotations_of, labels_of, namespace_of
 from serving.traffic.backoff import backoff_s
 
-__all__ = ["box_of", "has_own_network", "names_commands", "runs_images"]
-
 _NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
 
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 5.0, 300.0

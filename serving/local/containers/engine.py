@@ -18,8 +18,6 @@ from serving.local.containers.users import ContainerUser
 from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
 
-__all__ = ["RUNTIMES", "RUNTIME_VARIABLE", "ContainerEngine", "find_engine", "joins_cgroups", "runtime_arguments"]
-
 RUNTIMES = ("crun", "runc", "rootless")
 """The runtimes that start containers, the preferred one first; "rootless" is crun in a user namespace, for users other than root."""
 

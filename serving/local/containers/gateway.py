@@ -11,8 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Gateway", "bind_gateway", "gateway_of"]
-
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
 _HTTP_PORT = 80
 _BACKLOG = 4096

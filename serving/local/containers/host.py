@@ -11,8 +11,6 @@ from serving.local.images.source import ImageSource
 from serving.local.images.store import ImageStore
 from serving.local.state import StateFolder
 
-__all__ = ["container_host"]
-
 
 def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None, str]:
     """The host of containers, or None and why there is none. Runs a container: blocks for some tens of milliseconds.

@@ -18,8 +18,6 @@ from serving.local.orders import Launch, StartProcess
 from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import die_with_parent
 
-__all__ = ["ContainerLaunch"]
-
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
 _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
 _LAUNCH_MAX_S = 30.0

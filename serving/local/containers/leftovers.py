@@ -7,8 +7,6 @@ from serving.local.containers.cgroups import find_cgroups
 from serving.local.containers.gateway import gateway_of
 from serving.local.containers.network import PodNetworks
 
-__all__ = ["cgroup_name_of", "networks_of", "remove_leftovers"]
-
 
 def networks_of(state: Path) -> PodNetworks:
     """The networks of a system's pods."""

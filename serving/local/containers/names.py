@@ -12,8 +12,6 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["NameAnswers", "failure", "question_of"]
-
 _HEADER = struct.Struct("!HHHHHH")
 _KIND_AND_CLASS = struct.Struct("!HH")
 _CLUSTER = "cluster.local"

@@ -13,8 +13,6 @@ from typing import cast
 from serving.local.containers.names import NameAnswers, failure
 from serving.model.errors import InvalidValue
 
-__all__ = ["NameServer", "servers_of"]
-
 _log = logging.getLogger("names")
 
 _PORT = 53

@@ -16,8 +16,6 @@ from pathlib import Path
 from serving.local.containers.gateway import Gateway
 from serving.local.locations import host_part
 
-__all__ = ["PodNetworks"]
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
 _POD_NETWORK = "10.137."

@@ -27,8 +27,6 @@ from serving.local.usage import TICKS_PER_S, SessionTotals
 from serving.model.objects import Object, name_of, namespace_of
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["ContainerHost", "PodBox", "hostname_of", "port_of"]
-
 _PORT_DEFAULT = 8080
 _FOLDER_MODE = 0o755
 _HOSTNAME_MAX = 63

@@ -8,8 +8,6 @@ from serving.cluster.reflector import Reflector
 from serving.model.objects import name_of, namespace_of, nested
 from serving.model.routehosts import HostRules, claimed_hosts
 
-__all__ = ["ServiceHosts"]
-
 
 class ServiceHosts:
     """The hosts, kept up to date by the tasks in ``reflectors``; ``host in hosts`` says whether a service has it.

@@ -13,8 +13,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 
-__all__ = ["ContainerUser", "user_of"]
-
 _BYTES_MAX = 2**20
 
 

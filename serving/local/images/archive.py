@@ -19,8 +19,6 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["ArchivedImage", "ImageConfig", "ImageRun", "open_archive"]
-
 _BYTES_MAX = 32 * 2**30
 _MEMBERS_MAX = 100_000
 _JSON_BYTES_MAX = 8 * 2**20

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from serving.local.images.store import ImageStore, ImageUnavailable
 
-__all__ = ["build_image", "containerfile_in"]
-
 _FILES = ("Containerfile", "Dockerfile")
 _BUILDERS = ("buildah", "podman", "docker")
 _ID_DIGITS = 12

@@ -11,8 +11,6 @@ from serving.local.images.store import ImageStore
 from serving.model.errors import ClusterError, InvalidValue
 from serving.model.objects import nested, uid_of
 
-__all__ = ["collect_images"]
-
 _log = logging.getLogger("control")
 
 _PERIOD_S = 300.0

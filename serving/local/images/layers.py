@@ -23,8 +23,6 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["LayerLimits", "Unpacker"]
-
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 # As the kernel's own bound for links in one path.

@@ -7,8 +7,6 @@ import msgspec
 
 from serving.local.images.store import StoredImage, locked, replace_file
 
-__all__ = ["ImagePins"]
-
 
 class ImagePins:
     """The pins in a store's folder. A key is REVISION/CONTAINER, with the revision's uid."""

@@ -16,8 +16,6 @@ from serving.local.images.reference import ImageReference
 from serving.local.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
 from serving.model.errors import InvalidValue
 
-__all__ = ["installed_pullers", "pull_from_registry"]
-
 _PULL_MAX_S = 900.0
 _LOOK_MAX_S = 20.0
 _LOCAL = ("localhost", "127.", "[::1]")

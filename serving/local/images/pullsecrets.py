@@ -14,8 +14,6 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object, name_of
 
-__all__ = ["credentials_of"]
-
 _CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
 _EXPECTED = (
     f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'

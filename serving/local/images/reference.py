@@ -10,8 +10,6 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["ImageReference", "parse_reference"]
-
 _DOCKER_HUB = "docker.io"
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*\Z")

@@ -11,8 +11,6 @@ from serving.local.images.reference import ImageReference, parse_reference
 from serving.local.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
 from serving.model.errors import InvalidValue
 
-__all__ = ["ImageSource"]
-
 _NEVER, _ALWAYS = "Never", "Always"
 
 

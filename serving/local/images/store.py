@@ -20,8 +20,6 @@ from serving.local.images.layers import LayerLimits, Unpacker
 from serving.local.images.reference import ImageReference, parse_reference
 from serving.model.errors import InvalidValue, ServingError
 
-__all__ = ["ImageStore", "ImageUnavailable", "Puller", "StoredImage", "locked", "replace_file"]
-
 _PRIVATE = 0o700
 # Digits of an id that people type.
 _ID_DIGITS_MIN = 6

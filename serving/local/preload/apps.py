@@ -26,8 +26,6 @@ from serving.local.process_lifetime import die_with_parent
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import InvalidValue
 
-__all__ = ["PreloadedApps"]
-
 # How often the processes are looked through for some to drop.
 _LOOK_PERIOD_S = 10.0
 _IDLE_S = 3600.0

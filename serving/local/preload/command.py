@@ -13,8 +13,6 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["PythonCommand", "python_command"]
-
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _SHELL = ("/bin/sh", "-c")

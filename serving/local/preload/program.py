@@ -30,8 +30,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["main"]
-
 _PR_SET_NAME, _PR_SET_PDEATHSIG = 15, 1
 _CLONE_NEWNS, _CLONE_NEWUTS = 0x00020000, 0x04000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18

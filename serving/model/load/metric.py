@@ -11,8 +11,6 @@ import msgspec
 
 from serving.model.stat import Stat
 
-__all__ = ["LoadMetric"]
-
 
 class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """One load metric. ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``."""

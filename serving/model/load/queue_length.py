@@ -3,8 +3,6 @@
 from serving.model.load.metric import LoadMetric
 from serving.model.stat import Stat
 
-__all__ = ["QUEUE_LENGTH"]
-
 _GAUGE = "queue_length"
 
 

@@ -3,8 +3,6 @@
 from serving.model.load.metric import LoadMetric
 from serving.model.stat import Stat
 
-__all__ = ["CONCURRENCY", "RPS"]
-
 
 def _concurrency(stat: Stat) -> float:
     return stat.concurrency - stat.proxied_concurrency

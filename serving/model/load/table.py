@@ -6,8 +6,6 @@ from serving.model.load.metric import LoadMetric
 from serving.model.load.queue_length import QUEUE_LENGTH
 from serving.model.load.requests import CONCURRENCY, RPS
 
-__all__ = ["LOAD_METRICS"]
-
 LOAD_METRICS: Mapping[str, LoadMetric] = {
     metric.name: metric
     for metric in (

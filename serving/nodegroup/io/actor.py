@@ -38,8 +38,6 @@ from serving.nodegroup.taints import taints_after
 from serving.nodegroup.view import pod_role
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["Actor", "Done"]
-
 _log = logging.getLogger("nodegroup")
 
 # Calls at once: an API server's default share for one client.

@@ -15,8 +15,6 @@ from serving.nodegroup.anticipation import AnticipatedBook
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.records import GroupPod
 
-__all__ = ["PodAnticipation"]
-
 
 class PodAnticipation:
     """``pods`` gets the Pods of the daemon's own watch; ``put`` brings a book up to date before a pass."""

@@ -15,8 +15,6 @@ from serving.nodegroup.observed import gauges_of, registration_lags, room_gauges
 from serving.nodegroup.plan import DeleteNodes, GroupRule, Taint, Untaint
 from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
 
-__all__ = ["NodeGroupLoop"]
-
 _log = logging.getLogger("nodegroup")
 
 

@@ -16,8 +16,6 @@ from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import About, Words, digest, name_within, new_event, repeated
 from serving.model.objects import Object, name_of, uid_of
 
-__all__ = ["NodeGroupNotes"]
-
 _log = logging.getLogger("nodegroup")
 
 _NAMESPACE = "default"

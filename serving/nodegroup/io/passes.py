@@ -43,8 +43,6 @@ from serving.nodegroup.status import (
 )
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["GroupPass", "NodeGroupPasses"]
-
 _log = logging.getLogger("nodegroup")
 
 _ORIGIN_LABEL = "serving.dev/managed-by"

@@ -15,8 +15,6 @@ from serving.model.errors import ClusterError, InvalidValue
 from serving.placement.extender import BindingCall, Extender, ExtenderCall, read_binding, read_call
 from serving.placement.loadreport import LoadReport, watcher_body
 
-__all__ = ["ExtenderServer"]
-
 # The names of 100,000 nodes, or 1,000 whole Nodes with their images.
 _BODY_BYTES_MAX = 32 * 2**20
 _NOT_BINDING = "this placement does not bind pods: set binds to true, and give it the right to create bindings"

@@ -35,8 +35,6 @@ from serving.scheduler.metrics import NodeUsage, Usage
 from serving.settings.loadsource import LOAD_WATCHER, METRICS_SERVER, PROMETHEUS, LoadSourceSettings
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["LoadSource", "load_source"]
-
 _UNKNOWN = NoData(missing="measurement of the node")
 
 

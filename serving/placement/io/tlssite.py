@@ -16,8 +16,6 @@ from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import Pair, load_certificate
 from serving.settings.extendertls import ExtenderTlsSettings
 
-__all__ = ["TlsSite"]
-
 _log = logging.getLogger("placement")
 
 

@@ -18,8 +18,6 @@ from serving.proxy.registry import Registry
 from serving.proxy.rendering import ClientPeer
 from serving.proxy.requesthead import RequestRefusal
 
-__all__ = ["AnsweringStream", "StreamCarrier"]
-
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NONE = Framing.NONE
 # The limits of an own answer were checked where its parts came from.

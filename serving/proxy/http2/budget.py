@@ -8,8 +8,6 @@ cancel as many calls as it completes and more.
 from serving.proxy.http2.codes import ErrorCode, Violation
 from serving.settings.http import HttpSettings
 
-__all__ = ["PeerBudget"]
-
 
 class PeerBudget:
     """What one peer may still do in this period."""

@@ -32,8 +32,6 @@ from serving.proxy.http2.receiver import FrameReceiver, unpadded
 from serving.proxy.http2.states import VERDICTS, FrameVerdict, StreamState
 from serving.settings.http import HttpSettings
 
-__all__ = ["EngineOwner", "Http2Engine"]
-
 _WINDOW_MAX = 2**31 - 1
 # What a peer may have on its way for all streams together. It bounds nothing that is held.
 _CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024

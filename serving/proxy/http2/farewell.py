@@ -9,8 +9,6 @@ import math
 from serving.proxy.http2.codes import ErrorCode
 from serving.proxy.http2.engine import Http2Engine
 
-__all__ = ["Farewell"]
-
 # A client anywhere on earth answers a ping in a third of it; the proxy does not wait longer for one that does not.
 _PING_MAX_S = 1.0
 _PING = b"farewell"

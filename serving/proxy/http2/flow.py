@@ -7,8 +7,6 @@ grows from a budget of the whole connection.
 
 from serving.proxy.http2.hpack.decoder import FieldSection
 
-__all__ = ["WINDOW_BYTES", "WINDOW_BYTES_MAX", "EngineStream"]
-
 # What a peer may send before its reader has taken it: RFC 9113's default at first.
 WINDOW_BYTES = 65_535
 # Twice the default four times: almost 1 MiB.

@@ -7,8 +7,6 @@ trailers in a trailers-only answer, it shows both. The mapping is gRPC's own (gr
 from serving.proxy.grpccall import GRPC_TYPE
 from serving.proxy.http2.hpack.statictable import Fields
 
-__all__ = ["GrpcRefusal"]
-
 _INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
 _CODES = {400: _INTERNAL, 401: _UNAUTHENTICATED, 403: _PERMISSION_DENIED, 404: _UNIMPLEMENTED}
 _CODES |= dict.fromkeys((429, 502, 503, 504), _UNAVAILABLE)

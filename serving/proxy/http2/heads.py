@@ -16,19 +16,6 @@ from serving.proxy.lines import BadHeaderLine, read_lines
 from serving.proxy.requesthead import RequestHead, RequestRefusal, read_request_head
 from serving.settings.http import HttpSettings
 
-__all__ = [
-    "Malformed",
-    "answer_fields",
-    "read_answer_fields",
-    "read_answer_section",
-    "read_request_fields",
-    "read_request_section",
-    "read_trailer_fields",
-    "read_trailer_section",
-    "request_fields",
-    "split_lines",
-]
-
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _STATUS = re.compile(rb"[1-9][0-9][0-9]")

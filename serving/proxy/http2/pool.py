@@ -16,8 +16,6 @@ from serving.proxy.pool import Pool, Waiter
 from serving.proxy.upstream import Address, RequestCarrier
 from serving.settings.http import HttpSettings
 
-__all__ = ["Http2Pool"]
-
 # As for HTTP/1.1: half of the shortest keep-alive time of the usual servers.
 _SURE_IDLE_MAX_S = 1.0
 

@@ -9,8 +9,6 @@ from serving.proxy.http2.flow import EngineStream
 from serving.proxy.http2.hpack.decoder import FieldSection
 from serving.settings.http import HttpSettings
 
-__all__ = ["get_status"]
-
 _READ_BYTES = 65_536
 
 

@@ -30,8 +30,6 @@ from serving.proxy.http2.codes import (
 from serving.proxy.http2.writer import FrameWriter
 from serving.settings.http import HttpSettings
 
-__all__ = ["FrameReceiver", "unpadded"]
-
 _HEAD_BYTES = 9
 _STREAM_ID = 0x7FFF_FFFF
 _PRIORITY_BYTES = 5

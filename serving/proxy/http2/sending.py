@@ -8,8 +8,6 @@ import asyncio
 
 from serving.proxy.http2.engine import Http2Engine
 
-__all__ = ["FrameSender"]
-
 
 class FrameSender(asyncio.Protocol):
     """The part of a connection that writes. Who inherits has a transport and an engine before anything is sent."""

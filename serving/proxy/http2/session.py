@@ -22,8 +22,6 @@ from serving.proxy.http2.stream import Stream
 from serving.proxy.registry import Registry
 from serving.proxy.rendering import ClientPeer
 
-__all__ = ["Session"]
-
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0
 # How long a client has to read why its connection ends, and how much it may send meanwhile.

@@ -8,8 +8,6 @@ import enum
 
 from serving.proxy.http2.codes import DATA, HEADERS, PRIORITY, RST_STREAM, WINDOW_UPDATE
 
-__all__ = ["VERDICTS", "FrameVerdict", "StreamState"]
-
 
 class StreamState(enum.Enum):
     """A stream as this side sees it. "Local" is this side, "remote" the peer."""

@@ -14,8 +14,6 @@ from serving.proxy.http2.heads import Malformed, read_request_section, read_trai
 from serving.proxy.http2.hpack.decoder import FieldSection
 from serving.proxy.requesthead import RequestRefusal
 
-__all__ = ["Stream"]
-
 _NOT_PAUSED = Pause(0)
 
 

@@ -6,8 +6,6 @@ from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX, EngineStrea
 from serving.proxy.http2.states import StreamState
 from serving.settings.http import HttpSettings
 
-__all__ = ["StreamTable"]
-
 # Ends of streams that are remembered, to know a frame that was on its way from one that is wrong: 100 bytes each.
 _CLOSED_MAX = 256
 # What the windows of all streams together may have beyond their first size.

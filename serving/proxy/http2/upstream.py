@@ -16,8 +16,6 @@ from serving.proxy.http2.heads import Malformed, read_answer_section, read_trail
 from serving.proxy.http2.hpack.decoder import FieldSection
 from serving.proxy.upstream import Address, Taker
 
-__all__ = ["StreamHome", "StreamLink", "StreamUpstream"]
-
 # What is kept of a request for another try; an app that has not looked at it has taken one window of it at most.
 _KEPT_BYTES_MAX = 128 * 1024
 _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED

@@ -16,8 +16,6 @@ from serving.proxy.http2.upstream import StreamUpstream
 from serving.proxy.upstream import Address
 from serving.settings.http import HttpSettings
 
-__all__ = ["LinkHome", "UpstreamSession"]
-
 # Half of all numbers that a connection has: then another one is made.
 _STREAM_ID_MAX = 2**30
 

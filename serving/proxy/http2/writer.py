@@ -25,8 +25,6 @@ from serving.proxy.http2.states import StreamState
 from serving.proxy.http2.streamtable import StreamTable
 from serving.settings.http import HttpSettings
 
-__all__ = ["FrameWriter"]
-
 # Peers send one or two WINDOW_UPDATE frames for a DATA frame; Envoy allows 10.
 _WINDOWS_PER_FRAME = 10
 _WINDOWS_AT_FIRST = 100

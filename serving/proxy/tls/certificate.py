@@ -14,8 +14,6 @@ import msgspec
 from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.choice import Identity
 
-__all__ = ["Certificate", "Pair", "load_certificate", "new_context"]
-
 # Names in order of preference.
 _ALPN = ("h2", "http/1.1")
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name.

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["CertificateChoice", "Identity"]
-
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a certificate is for. ``name`` is ours for it; ``not_after_s`` is its end, in seconds since 1970."""

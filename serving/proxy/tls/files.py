@@ -13,8 +13,6 @@ from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import Pair
 from serving.proxy.tls.keeper import Found
 
-__all__ = ["CertificateFiles"]
-
 # A chain of four certificates has 8 KiB.
 _BYTES_MAX = 1024**2
 _SUFFIXES = (".crt", ".pem")

@@ -17,8 +17,6 @@ from serving.proxy.tls.certificate import Certificate, Pair, load_certificate, n
 from serving.proxy.tls.choice import CertificateChoice
 from serving.proxy.tls.layer import TlsTerms
 
-__all__ = ["Certificates", "Found", "silence_unreadable_names"]
-
 _log = logging.getLogger("activator")
 
 Found = dict[str, Pair | InvalidCertificate]

@@ -24,8 +24,6 @@ from serving.proxy.registry import Registry
 from serving.proxy.rendering import render_answer
 from serving.proxy.tls.records import Records
 
-__all__ = ["TlsLayer", "TlsTerms"]
-
 _HANDSHAKE_RECORD = 0x16
 _WRONG_PORT = b"this port speaks HTTPS only\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"

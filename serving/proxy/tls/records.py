@@ -8,8 +8,6 @@ what has come and was not read yet.
 import contextlib
 import ssl
 
-__all__ = ["Records"]
-
 # What is handed on at once. A record has 16 KiB; passing on each by itself would cost four times the calls.
 _PIECE_BYTES = 65_536
 

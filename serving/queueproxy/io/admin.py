@@ -8,8 +8,6 @@ from serving.proxy.exchange import Exchange
 from serving.proxy.lines import header_lines
 from serving.queueproxy.io.podrequests import PodRequests
 
-__all__ = ["AdminHandler"]
-
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 # Longest time for which a question about readiness is held, in seconds, whatever it asks for.
 _READY_WAIT_MAX_S = 60.0

@@ -8,8 +8,6 @@ import asyncio
 from serving.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe
 
-__all__ = ["attempt"]
-
 # "HTTP/1.1 200": what a probe reads of an answer.
 _STATUS_BYTES = 12
 _FINE = (200, 399)

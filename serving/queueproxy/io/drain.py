@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 
-__all__ = ["Front", "drain"]
-
 _LOG = logging.getLogger(__name__)
 
 

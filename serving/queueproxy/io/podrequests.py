@@ -18,8 +18,6 @@ from serving.traffic.breaker import ADMITTED, Admitted, Breaker, Granted, Queued
 from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches, probe_proof
 
-__all__ = ["DIRECT", "QUEUE_FULL", "RETRY", "TEXT", "WAITED_TOO_LONG", "Headers", "Origin", "PodRequests", "is_probe"]
-
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None]
 """Of a request: whether an activator counts it too, and the Host that it had there."""

@@ -21,8 +21,6 @@ from serving.queueproxy.podspec import Address, PodSpec
 from serving.queueproxy.request_metrics import series
 from serving.wire.link import Link
 
-__all__ = ["PodService", "socket_of"]
-
 _GOODBYE_S = 0.5
 
 

@@ -14,8 +14,6 @@ from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.readiness import after_attempt, at_start
 
-__all__ = ["PUSH_AGAIN", "ReadinessPipe", "watch_app"]
-
 _LOG = logging.getLogger(__name__)
 
 PUSH_AGAIN = signal.SIGUSR1

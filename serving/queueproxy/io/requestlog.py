@@ -15,8 +15,6 @@ from serving.proxy.requesthead import RequestHead
 from serving.queueproxy.io.podrequests import is_probe
 from serving.queueproxy.podspec import PodSpec
 
-__all__ = ["RequestLog"]
-
 
 class RequestLog(ExchangeLog[ServedRequest]):
     """Made only where the log is on."""

@@ -10,8 +10,6 @@ from serving.queueproxy.io.podrequests import DIRECT, QUEUE_FULL, RETRY, WAITED_
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.breaker import Admitted, Queued
 
-__all__ = ["PodHandler"]
-
 _RETRY_LINES = header_lines(*RETRY)
 
 

@@ -13,8 +13,6 @@ from serving.traffic.meter import stat_of
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.link import Link, LinkSettings
 
-__all__ = ["report_stats", "stats_link"]
-
 _LOG = logging.getLogger(__name__)
 # The last statistic says that the pod is empty; the autoscaler forgets the pod soon anyway.
 _FLUSH_S = 0.5

@@ -16,8 +16,6 @@ from fractions import Fraction
 from serving.model.nodata import NoData
 from serving.settings.triggers import TriggerQuirks
 
-__all__ = ["Share", "bound_ratio", "fraction_of_percent", "round_half_away", "share_of", "single"]
-
 Share = Fraction | float
 
 _SINGLE = struct.Struct("f")

@@ -8,8 +8,6 @@ import msgspec
 
 from serving.model.resources import Resources
 
-__all__ = ["ContainerUse", "ObservedPods"]
-
 
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
     """One container of a pod: what it may use, and what it does use. A None inside means not set, or not measured."""

@@ -18,8 +18,6 @@ from serving.scaling.triggertypes.arithmetic import Share, fraction_of_percent, 
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.triggers import TriggerQuirks
 
-__all__ = ["REGISTRY", "FixedStepPolicy", "OccupancyPolicy", "ResourcePolicy", "TriggerPolicy"]
-
 
 class TriggerPolicy(Protocol):
     """One type of trigger. ``quirks`` are for the types that maestro has; your own may ignore them."""

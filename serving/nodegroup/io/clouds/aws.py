@@ -24,8 +24,6 @@ from serving.settings.nodegroup_options import AwsOptions
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
-__all__ = ["AwsCloud"]
-
 T = TypeVar("T")
 
 # aws:///ZONE/ID

@@ -18,8 +18,6 @@ from serving.nodegroup.io.clouds.memory import MemoryCloud
 from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
-__all__ = ["opened_cloud"]
-
 
 @contextlib.asynccontextmanager
 async def opened_cloud(

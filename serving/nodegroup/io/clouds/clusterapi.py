@@ -18,8 +18,6 @@ from serving.model.objects import Object, annotations_of, is_being_deleted, name
 from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.records import CloudGroup
 
-__all__ = ["ClusterApiCloud"]
-
 _MIN = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
 _MAX = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
 _DELETE = "cluster.x-k8s.io/delete-machine"

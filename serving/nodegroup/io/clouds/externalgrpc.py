@@ -21,8 +21,6 @@ from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
 if TYPE_CHECKING:
     import grpc  # type: ignore[import-untyped]  # it has no types
 
-__all__ = ["METHODS", "ExternalGrpcCloud", "messages", "opened_external_grpc"]
-
 _PACKAGE = "clusterautoscaler.cloudprovider.v1.externalgrpc"
 _SERVICE = f"{_PACKAGE}.CloudProvider"
 _TEXT, _NUMBER = "string", "int32"

@@ -14,8 +14,6 @@ from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.localmachines import LOCAL_GROUP, LOCAL_MACHINES, LocalMachines, machines_of
 from serving.nodegroup.records import CloudGroup
 
-__all__ = ["LocalCloud"]
-
 
 class LocalCloud:
     """The ConfigMap in the system namespace of ``cluster``."""

@@ -12,8 +12,6 @@ from serving.model.errors import CloudError, CloudRefused
 from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.records import CloudGroup
 
-__all__ = ["MemoryCloud"]
-
 
 class MemoryCloud:
     """Groups by name. ``increases`` and ``deletions`` record what was asked for and granted."""

@@ -10,8 +10,6 @@ from serving.proxy.http2.codes import ErrorCode, Violation
 from serving.proxy.http2.hpack.huffman import huffman_decode
 from serving.proxy.http2.hpack.statictable import ENTRY_BYTES, STATIC_FIELDS, TABLE_BYTES, Field
 
-__all__ = ["FieldSection", "HeaderDecoder"]
-
 _STATIC_COUNT = len(STATIC_FIELDS)
 # Index 0 is none.
 _STATIC: tuple[Field, ...] = ((b"", b""), *STATIC_FIELDS)

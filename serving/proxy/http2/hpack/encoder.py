@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from serving.proxy.http2.hpack.huffman import huffman_encode
 from serving.proxy.http2.hpack.statictable import ENTRY_BYTES, STATIC_FIELDS, TABLE_BYTES, Field
 
-__all__ = ["HeadKey", "HeaderEncoder"]
-
 # What the writer of a head knows it by.
 HeadKey = bytes | tuple[object, ...]
 

@@ -6,8 +6,6 @@ has at least five bits, so that a step ends at most one. Strings come again and 
 
 from serving.proxy.http2.codes import ErrorCode, Violation
 
-__all__ = ["huffman_decode", "huffman_encode"]
-
 # Bits of the word of each byte, 0 to 255, and of the end of a string.
 _LENGTHS = (
     *(13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28),

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["ENTRY_BYTES", "STATIC_FIELDS", "TABLE_BYTES", "Field", "Fields"]
-
 Field = tuple[bytes, bytes]
 Fields = Sequence[Field]
 

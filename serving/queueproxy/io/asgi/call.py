@@ -16,8 +16,6 @@ from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Se
 from serving.queueproxy.io.podrequests import QUEUE_FULL, RETRY, TEXT, WAITED_TOO_LONG, Headers
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
-__all__ = ["AppCall", "CallOwner"]
-
 _CLOSE = (b"connection", b"close")
 _GAUGES = b"endpoint-load-metrics"
 _INTERNAL_ERROR, _LATE = 500, 504

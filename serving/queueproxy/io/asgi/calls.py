@@ -5,8 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable
 
-__all__ = ["RunningCalls"]
-
 
 class RunningCalls:
     """The tasks in which the app is called. ``end_server`` makes the server accept no more, once the app may end."""

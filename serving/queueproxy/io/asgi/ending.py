@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopSignal"]
-
 
 class StopSignal:
     """SIGTERM, held back from the server until ``release``."""

@@ -10,8 +10,6 @@ from serving.proxy.requesthead import FORWARDED, RequestHead
 from serving.queueproxy.io.asgi.messages import Scope
 from serving.queueproxy.io.podrequests import Origin
 
-__all__ = ["head_of", "scope_for_app"]
-
 _SECURE = {"https": b"https", "wss": b"https"}
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from serving.queueproxy.io.asgi.messages import Message, Receive
 
-__all__ = ["Inbox"]
-
 
 class Inbox:
     """Messages from the server, read ahead up to a bound. ``on_gone`` is called when the client has left."""

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 
 from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send
 
-__all__ = ["run_lifespan"]
-
 _COMPLETE = {"lifespan.startup.complete", "lifespan.shutdown.complete"}
 
 

@@ -5,8 +5,6 @@ from typing import Any
 
 from serving.queueproxy.io.podrequests import Headers
 
-__all__ = ["App", "Message", "Receive", "Scope", "Send", "send_answer"]
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -12,8 +12,6 @@ from serving.queueproxy.io.podrequests import DIRECT, TEXT, PodRequests, is_prob
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
-__all__ = ["AsgiPod"]
-
 
 class AsgiPod(PodRequests[AppCall]):
     """Decides about the requests of one pod, which are calls of its app."""

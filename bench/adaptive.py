@@ -9,15 +9,15 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from serving.autoscaler.adaptive.budget import PreWarmBudget
-from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.autoscaler.adaptive.policy import RevisionPolicy
-from serving.autoscaler.adaptive.shadow import PolicyShadow, shadow_of
-from serving.autoscaler.merge import Proposal
-from serving.autoscaler.target.learner import TargetLearner
 from serving.model.resources import Resources
 from serving.model.stat import Stat
+from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.learnt.learner import TargetLearner
 from serving.scaling.resolve import resolve
+from serving.scaling.scaler.shadow import PolicyShadow, shadow_of
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 

@@ -36,18 +36,18 @@ from bench.shares import cpu_shares
 from serving.aio.clock import now_s, stamp, steady_s
 from serving.aio.collecting import collect_in_small_steps
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.autoscaler.scaler import StatSource
-from serving.cluster.admission import admit
 from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, EventType
 from serving.controller.io.controller import Controller
-from serving.local.manager import Manager
-from serving.local.podplan import ContainerState
-from serving.local.podstatus import pod_status
+from serving.home.admission.admission import admit
+from serving.home.controllers.manager import Manager
+from serving.home.pods.podplan import ContainerState
+from serving.home.pods.podstatus import pod_status
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from tests.integration.api_server import served

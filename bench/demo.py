@@ -165,8 +165,8 @@ async def lose_daemons(story: Story) -> None:
     """Kill -9 on each daemon, under load."""
     for module in (
         "serving.autoscaler.main",
-        "serving.local.control",
-        "serving.local.template",
+        "serving.home.main",
+        "serving.home.processes.template",
         "serving.activator.main",
     ):
         before = await asyncio.to_thread(story.is_there)

@@ -18,13 +18,13 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from serving.proxy.exchange import Exchange
-from serving.proxy.http2.codes import PREFACE
-from serving.proxy.http2.hpack.encoder import HeaderEncoder
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.http2.frames import PREFACE
+from serving.proxy.http2.hpack_encoder import HeaderEncoder
 from serving.proxy.http2.pool import Http2Pool
 from serving.proxy.http2.session import Session
 from serving.proxy.http2.upstreamsession import UpstreamSession
-from serving.proxy.server import HttpServer
+from serving.proxy.server.server import HttpServer
 from serving.settings.http import HttpSettings
 
 __all__ = ["fuzz", "main"]

@@ -16,7 +16,7 @@ import msgspec
 
 from bench.parts.bootstrap import cold_change_interval
 from bench.parts.quality_page import QualityResult, page
-from serving.cli.simulatetrace import PolicyRunner, compare_policies
+from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import CurvePoint
 from serving.simulator.durations import DurationModel, Quantiles

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.load import ask
 from bench.system import System, running_system
-from serving.autoscaler.decision_history import DecisionRecord
-from serving.local.podplan import DRAIN_LAG_S
+from serving.home.pods.podplan import DRAIN_LAG_S
+from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.policies import POLICIES

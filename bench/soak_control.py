@@ -25,8 +25,8 @@ from serving.samples import hello
 __all__ = ["cycle", "main"]
 
 DAEMONS = {
-    "control": "serving.local.control",
-    "template": "serving.local.template",
+    "control": "serving.home.main",
+    "template": "serving.home.processes.template",
     "autoscaler": "serving.autoscaler.main",
     "activator": "serving.activator.main",
     "dashboard": "serving.dashboard.main",

@@ -30,7 +30,7 @@ import uvloop
 
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import DEPLOYMENT, REVISION
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.tokens import pod_token

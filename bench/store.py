@@ -14,10 +14,10 @@ from typing import Any
 
 import uvloop
 
-from serving.cluster.journal import Journal
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType
+from serving.home.store.journal import Journal
+from serving.home.store.memory import MemoryCluster
 
 _COUNT = 10_000
 _PAGE = 500

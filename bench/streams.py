@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.peers.cast import bench_cache, cpu_s, free_port, go_program, nginx_text
 from bench.peers.page import stream_lines, write_streams
-from serving.local.children import ALLOCATOR
+from serving.home.supervisor.children import ALLOCATOR
 from serving.samples import grpc_echo
 
 __all__ = ["main", "streams"]

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serving.local.ports import PORTS
-from serving.local.process_lifetime import FORKED_NAMES
+from serving.home.processes.process_lifetime import FORKED_NAMES
+from serving.home.supervisor.ports import PORTS
 
 __all__ = ["System", "running_system", "running_system_within"]
 

@@ -1,6 +1,6 @@
 """The node scores as their specifications tell them: one node at a time, in plain Python.
 
-The peer that ``serving.scheduler`` is timed against, and held against in the property tests. It does what the originals
+The peer that ``serving.placement.scores`` is timed against, and held against in the property tests. It does what the originals
 do, defects included; scipy's beta function is all that it shares with the product.
 """
 

@@ -4,8 +4,8 @@ import random
 
 from bench.naive.classic import NaiveClassic
 from bench.timing import Row, compare
-from serving.autoscaler.classic import ClassicScaler
 from serving.model.stat import Stat
+from serving.scaling.classic.classic import ClassicScaler
 from serving.settings.classic import ClassicSettings
 
 __all__ = ["rows"]

@@ -19,7 +19,7 @@ __all__ = ["DISK", "FAULTS", "Fault"]
 
 AWAY_S, JUMP_S = 60.0, 3600.0
 ZERO_WITHIN_S = 60.0
-CONTROL, ACTIVATOR = "serving.local.control", "serving.activator.main"
+CONTROL, ACTIVATOR = "serving.home.main", "serving.activator.main"
 DISK = "disk full"
 # Two nodes of which each has room for all pods.
 NODES = ("--nodes", "2", "--node-cpu", "8", "--node-memory", "8Gi")
@@ -192,7 +192,7 @@ FAULTS: dict[str, Fault] = {
     "control killed -9 (API, store)": Fault(happen=killed(CONTROL)),
     "control restarted (API, store), a service woken meanwhile": Fault(happen=store_restarted),
     "control stopped (API away)": Fault(happen=control_stopped),
-    "template killed -9": Fault(happen=killed("serving.local.template")),
+    "template killed -9": Fault(happen=killed("serving.home.processes.template")),
     "one activator killed -9": Fault(happen=killed(ACTIVATOR), failed_max=30),
     "all activators restarted": Fault(happen=activators_restarted),
     "serving up --reload": Fault(happen=reloaded),

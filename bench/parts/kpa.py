@@ -2,10 +2,10 @@
 
 from bench.naive.kpa import NaiveKpa
 from bench.timing import Row, compare
-from serving.autoscaler.decide import decide, starting_state
-from serving.autoscaler.metric_windows import MetricWindows, Observation
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.kpa.decide import decide, starting_state
+from serving.scaling.kpa.metric_windows import MetricWindows, Observation
 from serving.scaling.spec import ScalingSpec, WindowKind
 
 __all__ = ["rows"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cli.simulatetrace import Comparison
+from serving.cli.decisions.simulatetrace import Comparison
 from serving.simulator.curve import CurvePoint
 from serving.simulator.report import PolicyReport
 

@@ -5,10 +5,10 @@ import random
 from bench.naive.scores import NaiveNode, NaivePod, balanced, least_requested, low_risk, most_requested
 from bench.timing import Row, compare
 from serving.model.nodata import NoData
-from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import NodeTable, ScoredNode, node_table
-from serving.scheduler.pod import PodDemand
-from serving.scheduler.provider import Scorer, Scores
+from serving.placement.scores.metrics import NodeUsage, Usage
+from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
+from serving.placement.scores.pod import PodDemand
+from serving.placement.scores.provider import Scorer, Scores
 from serving.settings.placement import ORIGINAL, PlacementSettings
 
 __all__ = ["rows"]

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving.local.children import ALLOCATOR
+from serving.home.supervisor.children import ALLOCATOR
 
 __all__ = ["BIG_BYTES", "Cast", "bench_cache", "cpu_s", "free_port", "go_program", "nginx_text", "pss_mib", "until_200"]
 

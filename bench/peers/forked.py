@@ -1,4 +1,4 @@
-"""Queue-proxies forked from a process that has loaded their code, as ``serving.local.template`` does it.
+"""Queue-proxies forked from a process that has loaded their code, as ``serving.home.processes.template`` does it.
 
     python bench/peers/forked.py COUNT APP_PORT
 

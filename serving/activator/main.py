@@ -39,12 +39,12 @@ from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ingress import Ingress
 from serving.activator.io.peers import PeerProcesses
 from serving.activator.io.reports import StatsClient, report_loads
-from serving.activator.outcome import RevisionWake
-from serving.activator.probes import is_probe_agent
-from serving.activator.router import RequestRouter
-from serving.activator.routes import Routes
-from serving.activator.sites import Listener
-from serving.activator.table import RevisionTable
+from serving.activator.queueing.outcome import RevisionWake
+from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.table import RevisionTable
+from serving.activator.routing.probes import is_probe_agent
+from serving.activator.routing.routes import Routes
+from serving.activator.routing.sites import Listener
 from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
@@ -58,11 +58,11 @@ from serving.metrics.tls import add_tls
 from serving.metrics.tracing import Tracer
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.routehosts import HostRules
-from serving.proxy.accesslog import stdout_log
-from serving.proxy.exchange import Exchange, Handler
-from serving.proxy.redirect import HttpsRedirect
-from serving.proxy.requesthead import RequestHead
-from serving.proxy.server import HttpServer
+from serving.proxy.forwarding.accesslog import stdout_log
+from serving.proxy.forwarding.exchange import Exchange, Handler
+from serving.proxy.forwarding.redirect import HttpsRedirect
+from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.server.server import HttpServer
 from serving.proxy.tls.keeper import silence_unreadable_names
 from serving.proxy.tls.layer import TlsLayer
 from serving.settings.activator import REDIRECTED, ActivatorSettings

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.revision import ScaledRevision
 from serving.model.event import About, Words, new_event
 from serving.model.knative import SERVING_API_VERSION
+from serving.scaling.revision import ScaledRevision
 
 _COMPONENT = "serving-autoscaler"
 _BURST = 5

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
-from serving.autoscaler.decision_lines import DecisionLine
-from serving.autoscaler.explain import explain
 from serving.autoscaler.follow import Followers, Write, event_bytes, wish_of
 from serving.autoscaler.policy_book import PolicyBook
-from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.sample import sample_of
-from serving.autoscaler.scaler import Scaler, ScalerOutcome
 from serving.model.knative import RevisionKey
+from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
+from serving.scaling.scaler.decision_lines import DecisionLine
+from serving.scaling.scaler.explain import explain
+from serving.scaling.scaler.sample import sample_of
+from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):

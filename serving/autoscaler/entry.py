@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from serving.autoscaler.anticipation import Anticipation
-from serving.autoscaler.decision_history import DecisionHistory
-from serving.autoscaler.path import PublicSlices
 from serving.autoscaler.podstarts import PodStarts
 from serving.autoscaler.podstates import PodStates
-from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
-from serving.autoscaler.usage import Usages
-from serving.autoscaler.view import ScalerView
+from serving.scaling.policies.usage import Usages
+from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
+from serving.scaling.scaler.anticipation import Anticipation
+from serving.scaling.scaler.decision_history import DecisionHistory
+from serving.scaling.scaler.path import PublicSlices
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from serving.scaling.scaler.view import ScalerView
 
 
 class RevisionEntry:

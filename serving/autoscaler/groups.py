@@ -5,8 +5,8 @@ autoscaler, which writes that status, and a rollout is seen by one pair of eyes.
 alone. Knative hashes each revision by itself; it has no policies.
 """
 
-from serving.autoscaler.revision import ScaledRevision
 from serving.model.knative import RevisionKey
+from serving.scaling.revision import ScaledRevision
 
 Group = tuple[str, str]
 """Namespace and name of a Configuration, or of a revision that has none."""

@@ -34,7 +34,6 @@ from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.aio.startup import report_serving
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
-from serving.autoscaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
 from serving.autoscaler.follow import Followers
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
@@ -44,14 +43,12 @@ from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.measured import measured
 from serving.autoscaler.policy_book import PolicyBook
-from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.scaler import Scaler
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
-from serving.cluster.election import lease_times
 from serving.cluster.identity import new_identity, system_namespace
+from serving.cluster.leases.election import lease_times
+from serving.cluster.leases.shards import ShardOptions, Shards
 from serving.cluster.port import Cluster
-from serving.cluster.shards import ShardOptions, Shards
 from serving.metrics.autoscaler import AutoscalerMetrics
 from serving.metrics.export import exporting
 from serving.metrics.hosts import host_names_of
@@ -60,6 +57,9 @@ from serving.metrics.page import wanted_type
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import RevisionKey
 from serving.model.revisionnumbers import PodCounts
+from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
+from serving.scaling.scaler.scaler import Scaler
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
 from serving.settings.election import ElectionSettings

@@ -4,14 +4,14 @@ Input: a revision and an ``ScalerOutcome``. Output: ``RevisionNumbers``. The rul
 called: the gate to zero, a bound, a silent decider, the activator's wake, a policy, or the algorithm's own limit or mode.
 """
 
-from serving.autoscaler.classic import ClassicDecision, ClassicMode
-from serving.autoscaler.decide import ScaleDecision, ScalerMode
-from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.scaler import ScalerOutcome
-from serving.autoscaler.zero import GateAction
 from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import RevisionNumbers
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.scaling.kpa.zero import GateAction
+from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.scaler import ScalerOutcome
 
 _ACTIVATOR = "activator"
 

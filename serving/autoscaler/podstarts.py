@@ -4,7 +4,7 @@ Input: pods as the watch brings them, with the time. Output: the seconds that a 
 ready when it is seen first has started before, and one that is ready again has not started again: neither is measured.
 """
 
-from serving.autoscaler.revision import ScaledPod
+from serving.scaling.revision import ScaledPod
 
 
 class PodStarts:

@@ -8,8 +8,8 @@ phase says; one that runs is ready or not. Pods that have ended are in none. Not
 import enum
 from collections import Counter
 
-from serving.autoscaler.revision import ScaledPod
 from serving.model.revisionnumbers import PodCounts
+from serving.scaling.revision import ScaledPod
 
 _PENDING, _RUNNING = "Pending", "Running"
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from serving.autoscaler.follow import wish_of
-from serving.autoscaler.policy_story import PolicyStory, savings_sentence
-from serving.autoscaler.scaler import Scaler
 from serving.model.knative import RevisionKey
 from serving.model.revisionnumbers import PolicyCosts
+from serving.scaling.adaptive.policy_story import PolicyStory, savings_sentence
+from serving.scaling.scaler.scaler import Scaler
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.autoscaler.revision import ScaledDeployment, ScaledRevision
-from serving.autoscaler.scaler import ScalerOutcome
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
+from serving.scaling.revision import ScaledDeployment, ScaledRevision
+from serving.scaling.scaler.scaler import ScalerOutcome
 
 Costs = Iterable[tuple[str, str | None]]
 """Names of pods with the deletion cost that each gets; None removes it."""

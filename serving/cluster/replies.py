@@ -1,7 +1,7 @@
 """Errors of a Kubernetes API server: its ``Status`` objects as this project's errors.
 
 Input: the HTTP status and the body, or the object of a watch's ERROR event; output: the error to raise.
-``cluster/api/status.py`` is the inverse.
+``home/apiserver/status.py`` is the inverse.
 """
 
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from serving.model.errors import Problem
-from serving.model.scalingpolicy import SCHEDULES_MAX, ScalingPolicySpec, Schedule, ScheduleState
+from serving.scaling.policies.scalingpolicy import SCHEDULES_MAX, ScalingPolicySpec, Schedule, ScheduleState
 
 _FIELDS = 5
 _DAYS = 7

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from serving.controller.domains import Domains
-from serving.controller.hosts import Claims, Key, claims_of
-from serving.controller.httproutes import httproute_owner_name
-from serving.controller.public import public_owner_name
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
-from serving.controller.revision_status import serving_state_of
-from serving.controller.writes import ResourceKind, WorkKey
+from serving.controller.revisions.public import public_owner_name
+from serving.controller.revisions.revision_status import serving_state_of
+from serving.controller.routes.domains import Domains
+from serving.controller.routes.hosts import Claims, Key, claims_of
+from serving.controller.routes.httproutes import httproute_owner_name
+from serving.controller.values.writes import ResourceKind, WorkKey
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,

@@ -4,20 +4,25 @@ import itertools
 from collections.abc import Iterable
 
 from serving.controller.cache import ControllerCache
-from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
-from serving.controller.domain_mapping import MappingContext, reconcile_claim, reconcile_domain_mapping, target_of
-from serving.controller.hosts import Key, claims_of
-from serving.controller.httproutes import HttpRoutes
-from serving.controller.naming import deployment_name, private_service_name
-from serving.controller.public import PublicService, pod_backends, slice_names, traffic_path_of
 from serving.controller.relations import configurations_named, revisions_named
-from serving.controller.revision import RevisionContext, reconcile_revision
-from serving.controller.revision_status import RevisionChildren, ready_count_of
-from serving.controller.route import RouteContext, reconcile_route
-from serving.controller.service import ServiceChildren, reconcile_service
-from serving.controller.tag_services import TagServices, tag_service_name
-from serving.controller.traffic import RouteTargets
-from serving.controller.writes import ResourceKind, WorkKey, WritePlan
+from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
+from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
+from serving.controller.revisions.revision import RevisionContext, reconcile_revision
+from serving.controller.revisions.revision_status import RevisionChildren, ready_count_of
+from serving.controller.routes.domain_mapping import (
+    MappingContext,
+    reconcile_claim,
+    reconcile_domain_mapping,
+    target_of,
+)
+from serving.controller.routes.hosts import Key, claims_of
+from serving.controller.routes.httproutes import HttpRoutes
+from serving.controller.routes.route import RouteContext, reconcile_route
+from serving.controller.routes.service import ServiceChildren, reconcile_service
+from serving.controller.routes.tag_services import TagServices, tag_service_name
+from serving.controller.routes.traffic import RouteTargets
+from serving.controller.values.naming import deployment_name, private_service_name
+from serving.controller.values.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
 from serving.model.objects import Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
 from serving.model.routehosts import tags_of

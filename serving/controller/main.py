@@ -27,16 +27,16 @@ from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
-from serving.cluster.election import lease_times
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import new_identity, system_namespace
 from serving.cluster.kinds import POD
-from serving.cluster.leader import Leader
-from serving.cluster.lease import LeaseClient, LeaseName
+from serving.cluster.leases.election import lease_times
+from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.port import Cluster
 from serving.controller.io.config import ControllerConfig
 from serving.controller.io.controller import Controller
-from serving.controller.sidecar import Sidecar
+from serving.controller.revisions.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.export import exporting
 from serving.metrics.server import serve_page

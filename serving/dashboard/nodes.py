@@ -21,10 +21,10 @@ from serving.model.knative import REVISION_LABEL
 from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of, node_of, pod_of
 from serving.placement.load import NodeLoads
-from serving.scheduler.nodes import NodeTable
-from serving.scheduler.pod import PodDemand
-from serving.scheduler.provider import PROVIDERS, ScorePart, Scorer, Scores
-from serving.scheduler.score import NODE_SCORES
+from serving.placement.scores.nodes import NodeTable
+from serving.placement.scores.pod import PodDemand
+from serving.placement.scores.provider import PROVIDERS, ScorePart, Scorer, Scores
+from serving.placement.scores.score import NODE_SCORES
 from serving.settings.placement import PlacementSettings, read_weights
 
 NODES_MAX = 100

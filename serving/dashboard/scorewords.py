@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.scheduler.balanced import BalancedWhy
-from serving.scheduler.fit import FitWhy
-from serving.scheduler.load_variation import LoadVariationWhy, ResourceLoad
-from serving.scheduler.low_risk import LowRiskWhy
+from serving.placement.scores.balanced import BalancedWhy
+from serving.placement.scores.fit import FitWhy
+from serving.placement.scores.load_variation import LoadVariationWhy, ResourceLoad
+from serving.placement.scores.low_risk import LowRiskWhy
 
 _GIB = 2**30
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from serving.cluster.api.running import running
+from serving.aio.running import running
 from serving.metrics.hosts import is_own_host
 from serving.metrics.lag import watch_lag
 from serving.metrics.page import MetricsPage, wanted_type

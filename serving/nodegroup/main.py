@@ -28,11 +28,11 @@ from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
-from serving.cluster.election import lease_times
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import new_identity, system_namespace
-from serving.cluster.leader import Leader
-from serving.cluster.lease import LeaseClient, LeaseName
+from serving.cluster.leases.election import lease_times
+from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.port import Cluster
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.metrics.server import serve_page

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from serving.model.nodata import NoData
 from serving.placement.facts import NodeFacts, PlacedPod
-from serving.scheduler.metrics import NodeUsage
-from serving.scheduler.nodes import NodeTable, ScoredNode, node_table
-from serving.scheduler.pod import PodDemand, total_demand
+from serving.placement.scores.metrics import NodeUsage
+from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
+from serving.placement.scores.pod import PodDemand, total_demand
 
 _NOTHING = PodDemand()
 _UNMEASURED = NoData(missing="entry for the node among the metrics")

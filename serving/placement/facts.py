@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from serving.model.resources import resources_of
-from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
+from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
 
 _OVER = ("Succeeded", "Failed")
 

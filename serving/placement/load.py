@@ -15,7 +15,7 @@ from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.placement.facts import NodeFacts
-from serving.scheduler.metrics import NodeUsage, usage_of
+from serving.placement.scores.metrics import NodeUsage, usage_of
 
 _NOTHING_MEASURED = NoData(missing="measurement of the node")
 

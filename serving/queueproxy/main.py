@@ -41,8 +41,8 @@ from collections.abc import Callable, Coroutine
 
 from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
-from serving.proxy.accesslog import stdout_log
-from serving.proxy.server import HttpServer
+from serving.proxy.forwarding.accesslog import stdout_log
+from serving.proxy.server.server import HttpServer
 from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.requests import PodHandler

@@ -2,7 +2,7 @@
 
 Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider (providers and their weights);
 kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). Which scores exist is known
-one floor up, in ``serving/scheduler/score.py``; here their names are text.
+one floor up, in ``serving/placement/scores/score.py``; here their names are text.
 """
 
 import re

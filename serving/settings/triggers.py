@@ -1,7 +1,7 @@
 """Settings of triggers that hold for all revisions, and the behaviours of the original that are off by default.
 
 Source: topfreegames/maestro v9 (dbbfd74), package watcher; what a ScalingPolicy sets for itself is in
-``serving/model/scalingpolicy.py``.
+``serving/scaling/policies/scalingpolicy.py``.
 """
 
 from typing import Annotated

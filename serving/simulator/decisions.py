@@ -11,14 +11,14 @@ from collections import deque
 
 import msgspec
 
-from serving.autoscaler.adaptive.policy import policy_of
-from serving.autoscaler.deciders import Inside, KpaDecider
-from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
-from serving.autoscaler.view import ScalerView
-from serving.autoscaler.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
+from serving.scaling.scaler.deciders import Inside, KpaDecider
+from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
+from serving.scaling.scaler.view import ScalerView
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.periods import Periods

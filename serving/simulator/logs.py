@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.autoscaler.decision_history import DecisionRecord
 from serving.model.errors import Problem, SettingsError
+from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow
 

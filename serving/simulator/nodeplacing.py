@@ -8,8 +8,8 @@ import numpy as np
 
 from serving.placement.book import NodeBook
 from serving.placement.facts import NodeFacts, PlacedPod
-from serving.scheduler.pod import PodDemand
-from serving.scheduler.provider import Scorer, pick
+from serving.placement.scores.pod import PodDemand
+from serving.placement.scores.provider import Scorer, pick
 from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from serving.autoscaler.adaptive.policy import RevisionPolicy
-from serving.autoscaler.scaler import ScalerOutcome
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.scaler.scaler import ScalerOutcome
 from serving.simulator.pods import PodSet, SimulatedPod
 
 

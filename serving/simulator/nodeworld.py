@@ -11,9 +11,6 @@ from collections import deque
 
 import msgspec
 
-from serving.autoscaler.adaptive.policy import RevisionPolicy
-from serving.autoscaler.anticipation import Anticipation, validity_s
-from serving.autoscaler.scaler import ScalerOutcome
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.decide import decide_on
 from serving.nodegroup.membership import DEFAULT_GROUP
@@ -28,6 +25,9 @@ from serving.nodegroup.records import (
     PodPhase,
     RemovalTaint,
 )
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.scaler.anticipation import Anticipation, validity_s
+from serving.scaling.scaler.scaler import ScalerOutcome
 from serving.simulator.nodeplacing import SimulatedPlacing
 from serving.simulator.nodeplan import NodePlan
 from serving.simulator.nodes import NodeTenant

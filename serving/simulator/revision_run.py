@@ -16,8 +16,8 @@ from functools import partial
 
 import msgspec
 
-from serving.autoscaler.scaler import DecisionCause
 from serving.model.knative import TrafficPath
+from serving.scaling.scaler.scaler import DecisionCause
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings

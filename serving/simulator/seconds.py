@@ -7,9 +7,9 @@ ready pods report their silence.
 import math
 from collections import deque
 
-from serving.autoscaler.deciders import KpaDecider
-from serving.autoscaler.sources import Second
 from serving.model.stat import Stat
+from serving.scaling.scaler.deciders import KpaDecider
+from serving.scaling.sources import Second
 from serving.scaling.spec import ScalingSpec
 
 LOAD_MIN = 1e-4

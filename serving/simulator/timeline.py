@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from serving.autoscaler.decide import ScaleDecision
+from serving.scaling.kpa.decide import ScaleDecision
 from serving.simulator.world import Moment, World
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.autoscaler.decide import KpaState, ScaleDecision, decide, is_poke, starting_state
-from serving.autoscaler.merge import MergeDecision, Proposal, merge
-from serving.autoscaler.metric_windows import MetricWindows
-from serving.autoscaler.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.kpa.decide import KpaState, ScaleDecision, decide, is_poke, starting_state
+from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.kpa.metric_windows import MetricWindows
+from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.scaling.resolve import resolve
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings

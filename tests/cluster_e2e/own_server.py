@@ -18,14 +18,14 @@ import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from serving.cluster.admission import admit
-from serving.cluster.api.kubeconfig import kubeconfig
-from serving.cluster.api.reviews import KnownToken, TokenReviews
-from serving.cluster.api.running import running
-from serving.cluster.api.server import ApiOptions, application
-from serving.cluster.garbage import collect_garbage
-from serving.cluster.memory import MemoryCluster
-from serving.local.manager import Manager
+from serving.aio.running import running
+from serving.home.admission.admission import admit
+from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.apiserver.reviews import KnownToken, TokenReviews
+from serving.home.apiserver.server import ApiOptions, application
+from serving.home.controllers.garbage import collect_garbage
+from serving.home.controllers.manager import Manager
+from serving.home.store.memory import MemoryCluster
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.config.server_rules import objections
 from tests.unit.config.strict import faults, model_of

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from serving.cli.api import ApiClient
-from serving.cluster.api.reviews import KnownToken
+from serving.cli.client.api import ApiClient
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Key
+from serving.home.apiserver.reviews import KnownToken
 from serving.model.errors import Conflict, NotFound
 from serving.model.objects import Object
 from tests.cluster_e2e.own_server import TOKENS

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from serving.cli.api import ApiClient
-from serving.cli.installation import Installation
-from serving.cli.tree import InstallOptions, objects_of, tree_folder
+from serving.cli.client.api import ApiClient
+from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.cli.system.installation import Installation
 from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.activator.io.reports import StatsClient
-from serving.activator.wake import RevisionLoad
+from serving.activator.queueing.wake import RevisionLoad
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType, WatchEvent

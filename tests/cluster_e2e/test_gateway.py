@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from serving.cli.tree import tree_folder
+from serving.cli.client.tree import tree_folder
 from serving.cluster.kinds import ENDPOINT_SLICE, EVENT, HTTP_ROUTE, ROUTE
 from serving.model.objects import Object, condition_of
 from tests.cluster_e2e.gateway import GATEWAY, PretendedGateway, accepted, asked, refused

@@ -10,7 +10,7 @@ import yaml
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from serving.cli.tree import tree_folder
+from serving.cli.client.tree import tree_folder
 from serving.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     DOMAIN_MAPPING,

@@ -10,10 +10,10 @@ import pytest
 import trustme
 from aiohttp import web
 
-from serving.cluster.api.server import ApiOptions, application
 from serving.cluster.kinds import NAMESPACE as NAMESPACES
 from serving.cluster.kube import KubeCluster
-from serving.cluster.memory import MemoryCluster
+from serving.home.apiserver.server import ApiOptions, application
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Unavailable
 from tests.cluster_e2e import server as module
 from tests.cluster_e2e.gate import opened

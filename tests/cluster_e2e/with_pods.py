@@ -10,9 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from serving.local.kubelet import Kubelet
-from serving.local.nodecontext import NodeContext
-from serving.local.processruntime import ProcessRuntime
+from serving.home.kubelet.kubelet import Kubelet
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.processes.processruntime import ProcessRuntime
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import KEY, Stage, staged
 from tests.cluster_e2e.status_kubelet import StatusKubelet

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.cluster.kinds import NODE, NODE_GROUP, POD
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.nodegroup.facts import node_of
 from serving.nodegroup.groups import GroupReading, WrittenGroup

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from serving.model.resources import Resources
 from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of, node_of, pod_of
-from serving.scheduler.metrics import NodeUsage
-from serving.scheduler.nodes import NodeTable
-from serving.scheduler.pod import Container, PodContainers, PodDemand
+from serving.placement.scores.metrics import NodeUsage
+from serving.placement.scores.nodes import NodeTable
+from serving.placement.scores.pod import Container, PodContainers, PodDemand
 
 __all__ = ["demand_as_read", "table_of_node"]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from serving.cluster.crds import crd_folder
 from serving.cluster.kinds import KINDS, Kind
 from serving.cluster.kubeclient import client_of
+from serving.home.schemas.crds import crd_folder
 
 Json = Any
 Edit = tuple[str, Json]

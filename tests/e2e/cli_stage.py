@@ -14,9 +14,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from serving.cli import completion, progress, running
+from serving.cli.client import completion, progress
 from serving.cli.main import main
-from serving.local.ports import PORTS
+from serving.cli.system import running
+from serving.home.supervisor.ports import PORTS
 from serving.samples import hello
 
 __all__ = ["ROOT", "SAMPLE", "Stage", "staged"]

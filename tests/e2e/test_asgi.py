@@ -11,7 +11,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from serving.local.state import StateFolder
+from serving.home.state import StateFolder
 from tests.e2e.cli_stage import Stage, staged
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -65,7 +65,7 @@ async def test_the_pod_is_one_process_and_survives_the_template_and_control(serv
         names = {log.name for log in logs_of(serving).glob("inside-*/*.log")}
         assert "user-container.log" in names
         assert "queue-proxy.log" not in names
-        for daemon in ("serving.local.template", "serving.local.control"):
+        for daemon in ("serving.home.processes.template", "serving.home.main"):
             os.kill(pid_of(serving, daemon), signal.SIGKILL)
             for _ in range(5):
                 assert (await client.get("/")).text == first.text

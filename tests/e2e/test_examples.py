@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.local.mounts import can_mount
+from serving.home.processes.mounts import can_mount
 from tests.e2e.cli_stage import ROOT, staged
 
 pytestmark = pytest.mark.timeout(390)

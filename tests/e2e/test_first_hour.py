@@ -15,8 +15,8 @@ import httpx
 import msgspec
 import pytest
 
-from serving.cluster.api.reviews import TOKEN_REVIEW_PATH
-from serving.local.ports import PORTS
+from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
+from serving.home.supervisor.ports import PORTS
 from serving.model.objects import Object
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.local.ports import PORTS
-from serving.local.state import StateFolder
+from serving.home.state import StateFolder
+from serving.home.supervisor.ports import PORTS
 from tests.e2e.cli_stage import ROOT, SAMPLE
 
 pytestmark = pytest.mark.timeout(300)

@@ -12,7 +12,7 @@ import pytest
 
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
-from serving.local.process_lifetime import FORKED_NAMES
+from serving.home.processes.process_lifetime import FORKED_NAMES
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 from tests.e2e.test_up import parent_of, processes
 from tests.eventually import until

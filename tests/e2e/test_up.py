@@ -15,7 +15,7 @@ import pytest
 
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
-from serving.local.ports import PORTS
+from serving.home.supervisor.ports import PORTS
 from serving.model.errors import NotFound, Unavailable
 from serving.model.objects import Object
 
@@ -201,7 +201,7 @@ async def test_daemons_that_are_killed_come_back_and_no_connection_is_refused(up
         for module in ("serving.autoscaler.main", "serving.activator.main"):
             os.kill(up.children()[module], signal.SIGKILL)
             assert (await up.get())[0] == 200
-        os.kill(up.children()["serving.local.control"], signal.SIGKILL)
+        os.kill(up.children()["serving.home.main"], signal.SIGKILL)
         # Pods end with control, and are made again from the journal. A call that is on its way now is lost.
         while True:
             with contextlib.suppress(Unavailable):

@@ -13,9 +13,9 @@ import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 
 from serving.activator.main import Activator
-from serving.activator.sites import Listener
+from serving.activator.routing.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cluster.api.kubeconfig import kubeconfig
-from serving.cluster.api.logs import PodLogs
-from serving.cluster.api.reviews import TokenReviews
-from serving.cluster.api.running import running
-from serving.cluster.api.server import ApiOptions, application
+from serving.aio.running import running
 from serving.cluster.port import Cluster
-from serving.local.certificates import ApiCertificate
+from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.apiserver.logoptions import PodLogs
+from serving.home.apiserver.reviews import TokenReviews
+from serving.home.apiserver.server import ApiOptions, application
+from serving.home.certificates import ApiCertificate
 
 __all__ = ["TOKEN", "Served", "served"]
 

@@ -3,7 +3,7 @@
 import contextlib
 
 from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, POD, REVISION
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object

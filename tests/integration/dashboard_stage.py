@@ -8,11 +8,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from serving.cluster.admission import admit
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import PodLogSource
 from serving.dashboard.main import Dashboard
+from serving.home.admission.admission import admit
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
 

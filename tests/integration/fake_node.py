@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from serving.cluster.admission import admit
-from serving.cluster.garbage import collect_garbage
 from serving.cluster.kinds import DEPLOYMENT, POD, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.controller.io.controller import Controller
+from serving.home.admission.admission import admit
+from serving.home.controllers.garbage import collect_garbage
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotFound
 from serving.model.objects import Object, condition_of, nested, owner_reference
 from serving.settings.controller import ControllerSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.local.containers.engine import find_engine
+from serving.home.containers.engine import find_engine
 
 __all__ = ["BUSYBOX", "app_image", "needs_containers", "oci_archive", "tar_of", "web_layer"]
 

@@ -7,9 +7,9 @@ import asyncio
 import itertools
 import sys
 
-from serving.cluster.journal import Journal
 from serving.cluster.kinds import CONFIG_MAP
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.journal import Journal
+from serving.home.store.memory import MemoryCluster
 
 _CLIENTS = 8
 

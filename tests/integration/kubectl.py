@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.admission import admit
-from serving.cluster.api.logs import LogOptions
 from serving.cluster.kinds import Kind
-from serving.cluster.memory import MemoryCluster
-from serving.cluster.watching import Watch
+from serving.home.admission.admission import admit
+from serving.home.apiserver.logoptions import LogOptions
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.watching import Watch
 from tests.integration.api_server import served
 
 __all__ = ["KUBECTLS", "Kubectl", "needs_kubectl", "serve_kubectl"]

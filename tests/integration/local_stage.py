@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from serving.cluster.kinds import POD, REVISION
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType
-from serving.local.containers.podbox import ContainerHost
-from serving.local.kubelet import Kubelet
-from serving.local.manager import Manager
-from serving.local.nodecontext import NodeContext
-from serving.local.process_lifetime import children_of
-from serving.local.processruntime import ProcessRuntime
-from serving.local.state import StateFolder
-from serving.local.virtualnodes import VirtualNodes
-from serving.local.workloads import is_ready
+from serving.home.containers.podbox import ContainerHost
+from serving.home.controllers.manager import Manager
+from serving.home.controllers.workloads import is_ready
+from serving.home.kubelet.kubelet import Kubelet
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.virtualnodes import VirtualNodes
+from serving.home.processes.process_lifetime import children_of
+from serving.home.processes.processruntime import ProcessRuntime
+from serving.home.state import StateFolder
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 
@@ -35,9 +35,9 @@ _GRACE_S = 5
 _SUPERVISOR = """
 import sys
 from pathlib import Path
-from serving.local.state import StateFolder
-from serving.local.children import CHILDREN
-from serving.local.supervisor import Supervisor
+from serving.home.state import StateFolder
+from serving.home.supervisor.children import CHILDREN
+from serving.home.supervisor.supervisor import Supervisor
 state = StateFolder(Path(sys.argv[1]))
 state.hold()
 sys.exit(Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1]).run(lambda: print(flush=True)))
@@ -58,7 +58,7 @@ class Template:
     def pid(self) -> int | None:
         """The process id of the template; None between two."""
         children = children_of(self.supervisor.pid)
-        return next((pid for pid in children if b"serving.local.template" in _command_line(pid)), None)
+        return next((pid for pid in children if b"serving.home.processes.template" in _command_line(pid)), None)
 
     def kill(self) -> None:
         """Kill it; the supervisor starts it again."""

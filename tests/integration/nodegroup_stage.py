@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object, condition_of, name_of, nested
 from serving.nodegroup.groups import GroupReading

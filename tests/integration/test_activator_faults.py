@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from serving.activator.main import Activator
-from serving.activator.outcome import RevisionWake
-from serving.activator.sites import Listener
+from serving.activator.queueing.outcome import RevisionWake
+from serving.activator.routing.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import SettingsError, Unavailable
 from serving.model.objects import Object
 from serving.settings.activator import ActivatorSettings

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from serving.activator.main import Activator
-from serving.activator.sites import Listener
-from serving.cluster.memory import MemoryCluster
+from serving.activator.routing.sites import Listener
+from serving.home.store.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from tests.integration.activator_stage import PodServer, Store, ask
 from tests.integration.api_server import served
 from tests.integration.test_activator_process import started

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from serving.cluster.kinds import ROUTE
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.routedigest import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.integration.activator_stage import KEY, Store, ask

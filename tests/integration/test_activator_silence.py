@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from serving.activator.ejection import EjectionReport
+from serving.traffic.ejection import EjectionReport
 from tests.eventually import until
 from tests.integration.activator_stage import Answer, PodServer, Stage, ask, staged
 

@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from serving.activator.io.reports import StatsClient
-from serving.activator.wake import RevisionLoad
+from serving.activator.queueing.wake import RevisionLoad
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Autoscaler, ask, staged

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import SECRET
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.settings.http import HttpSettings
 from serving.settings.tls import TlsSettings
 from tests.eventually import until

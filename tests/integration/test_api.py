@@ -12,13 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from serving.cluster.admission import admit
-from serving.cluster.api import watching
-from serving.cluster.api.logs import KeptLog, LogOptions
 from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.limits import StoreLimits
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import WatchEvent
+from serving.home.admission.admission import admit
+from serving.home.apiserver import watching
+from serving.home.apiserver.logoptions import KeptLog, LogOptions
+from serving.home.store.limits import StoreLimits
+from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import TOKEN, served
 
 Json = dict[str, Any]

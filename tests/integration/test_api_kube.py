@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from serving.cluster.admission import admit
-from serving.cluster.api.kubeconfig import kubeconfig
-from serving.cluster.api.running import running
+from serving.aio.running import running
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
-from serving.cluster.limits import StoreLimits
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, PatchType
+from serving.home.admission.admission import admit
+from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.store.limits import StoreLimits
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType
 from tests.integration.api_server import served
 

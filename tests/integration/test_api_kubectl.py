@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from serving.cluster.kinds import DEPLOYMENT, NODE, POD, SERVICE, SERVING_SERVICE
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from tests.integration.kubectl import Kubectl, needs_kubectl
 
 pytestmark = needs_kubectl

@@ -12,9 +12,9 @@ from websockets.exceptions import InvalidStatus
 
 from serving.aio.clock import wall_s
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.api.reviews import KnownToken, TokenReviews
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
+from serving.home.apiserver.reviews import KnownToken, TokenReviews
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.tokens import pod_token

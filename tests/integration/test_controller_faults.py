@@ -5,14 +5,14 @@ import os
 import sys
 from pathlib import Path
 
-from serving.cluster.admission import admit
-from serving.cluster.journal import Journal
 from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Subresource
 from serving.controller.io.controller import Controller
 from serving.controller.io.note_writer import NoteWriter
-from serving.controller.writes import Note
+from serving.controller.values.writes import Note
+from serving.home.admission.admission import admit
+from serving.home.store.journal import Journal
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Invalid
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object, condition_of, nested

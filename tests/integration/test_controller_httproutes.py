@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.admission import admit
 from serving.cluster.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, ROUTE, SERVING_SERVICE, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing
+from serving.home.admission.admission import admit
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Forbidden, NotFound, Unavailable
 from serving.model.objects import Object, condition_of
 from serving.settings.controller import ControllerSettings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.admission import admit
 from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
-from serving.cluster.memory import MemoryCluster
+from serving.home.admission.admission import admit
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from tests.integration.api_server import Served, served
 from tests.tidy.sources import ROOT

@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 import yaml
 
-from serving.cli.tree import tree_folder
-from serving.cluster.admission import admit
+from serving.cli.client.tree import tree_folder
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
-from serving.cluster.memory import MemoryCluster
-from serving.local.podlogs import FilePodLogs
+from serving.home.admission.admission import admit
+from serving.home.kubelet.podlogs import FilePodLogs
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Forbidden, Unavailable
 from tests.integration.api_server import served
 from tests.integration.browser import Browser, browser

@@ -12,8 +12,8 @@ import aiohttp
 from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION
 from serving.cluster.kube import KubeCluster
-from serving.cluster.memory import MemoryCluster
 from serving.dashboard.main import Dashboard
+from serving.home.store.memory import MemoryCluster
 from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings

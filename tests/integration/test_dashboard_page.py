@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from serving.aio.clock import wall_s
-from serving.autoscaler.adaptive.policy import policy_of
 from serving.cluster.kinds import REVISION
+from serving.scaling.adaptive.policy import policy_of
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
-from tests.unit.autoscaler.kpa_builders import spec_with
+from tests.unit.scaling.kpa_builders import spec_with
 
 _TOP = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
 # What is not on the page yet is not shown.

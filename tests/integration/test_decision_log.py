@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.autoscaler.replay import again, read_record
 from serving.cluster.kinds import EVENT
+from serving.scaling.scaler.replay import again, read_record
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import KEY, NAME, Store

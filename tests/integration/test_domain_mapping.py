@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from serving.activator.sites import Listener
+from serving.activator.routing.sites import Listener
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, NAMESPACE, SECRET, SERVING_SERVICE
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings

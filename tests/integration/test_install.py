@@ -10,11 +10,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from serving.cli.api import ApiClient
+from serving.cli.client.api import ApiClient
+from serving.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
 from serving.cli.main import main
-from serving.cli.rollout import until_available
-from serving.cli.tree import InstallOptions, objects_of, path_of, tree_folder
-from serving.cluster.memory import MemoryCluster
+from serving.cli.system.rollout import until_available
+from serving.home.store.memory import MemoryCluster
 from serving.settings.parse import EXAMPLE_KEY
 from tests.integration.api_server import served
 from tests.integration.bare_cluster import BareCluster

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.journal import Journal
 from serving.cluster.kinds import CONFIG_MAP
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.journal import Journal
+from serving.home.store.memory import MemoryCluster
 from tests.tidy.sources import ROOT
 
 Line = tuple[str, str, int]

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import DEPLOYMENT, POD
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType
-from serving.local.containers.host import container_host
-from serving.local.containers.leftovers import remove_leftovers
-from serving.local.podfolder import LOG_BYTES_MAX
-from serving.local.restarts import RestartSettings
+from serving.home.containers.host import container_host
+from serving.home.containers.leftovers import remove_leftovers
+from serving.home.kubelet.restarts import RestartSettings
+from serving.home.pods.podfolder import LOG_BYTES_MAX
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
@@ -211,7 +211,7 @@ async def test_a_pod_that_cannot_be_run_says_why_and_stays(machine: Machine) -> 
 
 
 async def test_a_pod_that_could_not_be_run_is_tried_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.local.kubelet._PATIENCE", RestartSettings(pause_first_s=0.01, pause_max_s=0.05))
+    monkeypatch.setattr("serving.home.kubelet.kubelet._PATIENCE", RestartSettings(pause_first_s=0.01, pause_max_s=0.05))
     folders = machine.state.pods
     folders.rename(folders.with_name("away"))
     folders.write_text("no folder")
@@ -231,7 +231,7 @@ async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, m
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(logs)], check=False).returncode:  # noqa: S607, ASYNC221
         pytest.skip("a small file system cannot be mounted here")
     try:
-        monkeypatch.setattr("serving.local.kubelet._ROTATION_PERIOD_S", 0.05)
+        monkeypatch.setattr("serving.home.kubelet.kubelet._ROTATION_PERIOD_S", 0.05)
         writes = f"head -c {size} /dev/zero; echo refused >&2; exec sleep 1000"
         await machine.start(manifest(command=f"sh -c '{writes}'"))
         log = logs / "default" / "p" / "user-container.log"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from serving.local.podconnect import connect_to
-from serving.local.workloads import is_ready
+from serving.home.controllers.workloads import is_ready
+from serving.home.kubelet.podconnect import connect_to
 from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

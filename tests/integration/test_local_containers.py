@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
-from serving.local.containers.cgroups import Limits
-from serving.local.containers.host import container_host
-from serving.local.containers.leftovers import remove_leftovers
-from serving.local.containers.podbox import ContainerHost
-from serving.local.virtualnodes import VirtualNodes
+from serving.home.containers.cgroups import Limits
+from serving.home.containers.host import container_host
+from serving.home.containers.leftovers import remove_leftovers
+from serving.home.containers.podbox import ContainerHost
+from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers

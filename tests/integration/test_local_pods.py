@@ -17,8 +17,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET
-from serving.local.reloading import read_reload
-from serving.local.workloads import is_ready
+from serving.home.controllers.workloads import is_ready
+from serving.home.supervisor.reloading import read_reload
 from serving.model.objects import Object, nested
 from tests.eventually import until
 from tests.integration.local_stage import (

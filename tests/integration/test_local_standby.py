@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from serving.local.process_lifetime import STANDBY_NAME, children_of
+from serving.home.processes.process_lifetime import STANDBY_NAME, children_of
 from tests.eventually import until
 from tests.integration.local_stage import Template, controlled, manifest, template_process
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import EVENT
-from serving.local.workloads import is_ready
+from serving.home.controllers.workloads import is_ready
 from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process

@@ -16,10 +16,10 @@ from serving.cluster.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType
-from serving.local.manager import Manager
-from serving.local.namespaceobjects import NamespaceObjects
+from serving.home.controllers.manager import Manager
+from serving.home.controllers.namespaceobjects import NamespaceObjects
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
 from serving.model.objects import condition_of, nested
 

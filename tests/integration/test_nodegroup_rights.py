@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.election import LeaseTimes
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, NODE_GROUP, POD
 from serving.cluster.kube import KubeCluster
-from serving.cluster.leader import Leader
-from serving.cluster.lease import LeaseClient, LeaseName
-from serving.cluster.memory import MemoryCluster
+from serving.cluster.leases.election import LeaseTimes
+from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.lease import LeaseClient, LeaseName
+from serving.home.store.memory import MemoryCluster
 from serving.nodegroup.cloud import CloudMachine
 from serving.nodegroup.groups import groups_of_text
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from serving.cluster.kinds import NODE, NODE_METRICS, POD
-from serving.cluster.memory import MemoryCluster
-from serving.placement.main import PlacementDaemon
+from serving.extender.main import PlacementDaemon
+from serving.home.store.memory import MemoryCluster
 from serving.settings.placement import DEFAULT_PROVIDER, LOW_RISK_PROVIDER, PlacementSettings
 from tests.unit.placement.builders import node, pod
 

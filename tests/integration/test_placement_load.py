@@ -15,11 +15,11 @@ import yaml
 from aiohttp import web
 
 from serving.cluster.kinds import NODE_METRICS
-from serving.cluster.memory import MemoryCluster
+from serving.extender.io.loadsources import load_source
+from serving.extender.loadreport import LoadReport
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
-from serving.placement.io.loadsources import load_source
-from serving.placement.loadreport import LoadReport
-from serving.scheduler.metrics import Usage
+from serving.placement.scores.metrics import Usage
 from serving.settings.loadsource import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings
 from serving.settings.placement import PlacementSettings
 from tests.integration.test_placement import put, staged

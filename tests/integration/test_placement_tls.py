@@ -13,9 +13,9 @@ import trustme
 from aiohttp import web
 
 from serving.cluster.kube import KubeCluster
-from serving.cluster.memory import MemoryCluster
+from serving.extender.main import PlacementDaemon
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidCertificate
-from serving.placement.main import PlacementDaemon
 from serving.settings.extendertls import ExtenderTlsSettings
 from serving.settings.placement import PlacementSettings
 

@@ -17,17 +17,17 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from serving.cluster.api.channels import STDERR, STDOUT
-from serving.cluster.api.logs import LogOptions
-from serving.cluster.api.podstreams import ExecOptions
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
-from serving.local.containers.host import container_host
-from serving.local.containers.leftovers import remove_leftovers
-from serving.local.podfolder import previous_of
-from serving.local.podlogs import FilePodLogs
-from serving.local.podstreams import LocalPodStreams
-from serving.local.runtime import PodProcess
-from serving.local.workloads import is_ready
+from serving.home.apiserver.channels import STDERR, STDOUT
+from serving.home.apiserver.logoptions import LogOptions
+from serving.home.apiserver.podstreams import ExecOptions
+from serving.home.containers.host import container_host
+from serving.home.containers.leftovers import remove_leftovers
+from serving.home.controllers.workloads import is_ready
+from serving.home.kubelet.podlogs import FilePodLogs
+from serving.home.kubelet.podstreams import LocalPodStreams
+from serving.home.pods.podfolder import previous_of
+from serving.home.pods.runtime import PodProcess
 from serving.model.objects import Object, nested
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers

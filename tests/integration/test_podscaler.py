@@ -7,8 +7,8 @@ from typing import Any
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
-from serving.cluster.memory import MemoryCluster
-from serving.local.podscaler import PodScaler
+from serving.home.controllers.podscaler import PodScaler
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object, condition_of
 
 NAME = "web"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serving.cluster.kinds import EVENT, POD
-from serving.local.process_lifetime import children_of
+from serving.home.processes.process_lifetime import children_of
 from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

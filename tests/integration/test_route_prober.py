@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from serving.cluster.kinds import ROUTE, SERVING_SERVICE
-from serving.controller import confirmation
 from serving.controller.io.route_prober import RouteProber
+from serving.controller.routes import confirmation
 from serving.model.objects import condition_of
 from serving.model.routedigest import route_digest
 from serving.settings.controller import ControllerSettings

@@ -3,8 +3,8 @@
 import asyncio
 
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
-from serving.cluster.memory import MemoryCluster
-from serving.local.containers.servicehosts import ServiceHosts
+from serving.home.controllers.servicehosts import ServiceHosts
+from serving.home.store.memory import MemoryCluster
 from serving.settings.controller import ControllerSettings
 from tests.eventually import until
 from tests.integration.test_domain_mapping import CLAIM, HOST, MAPPING

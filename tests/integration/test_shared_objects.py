@@ -12,17 +12,17 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.autoscaler.scaler import StatSource
-from serving.cluster.admission import admit
 from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, WatchEvent
 from serving.controller.io.controller import Controller
-from serving.local.manager import Manager
-from serving.local.podplan import ContainerState
-from serving.local.podstatus import pod_status
+from serving.home.admission.admission import admit
+from serving.home.controllers.manager import Manager
+from serving.home.pods.podplan import ContainerState
+from serving.home.pods.podstatus import pod_status
+from serving.home.store.memory import MemoryCluster
 from serving.model.objects import condition_of
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import AutoscalerSettings
 
 SCALING = AutoscalerSettings()

@@ -17,10 +17,10 @@ MODULES = [
     "serving.autoscaler.main",
     "serving.controller.main",
     "serving.dashboard.main",
-    "serving.local.control",
-    "serving.local.template",
+    "serving.home.main",
+    "serving.home.processes.template",
     "serving.nodegroup.main",
-    "serving.placement.main",
+    "serving.extender.main",
     "serving.queueproxy.main",
 ]
 

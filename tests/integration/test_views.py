@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.admission import admit
 from serving.cluster.kinds import POD_AUTOSCALER, SERVERLESS_SERVICE, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
-from serving.cluster.memory import MemoryCluster
 from serving.controller.io.view_writer import ViewWriter
-from serving.local.activator_service import publish_activators
+from serving.home.admission.admission import admit
+from serving.home.controllers.activator_service import publish_activators
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError
 from serving.model.objects import nested
 from serving.settings.controller import ControllerSettings

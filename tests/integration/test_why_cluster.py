@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from serving.autoscaler.changes import EventPermit, scale_event
 from serving.cli.main import main
 from serving.cluster.kinds import EVENT, REVISION
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import Served, served
-from tests.unit.autoscaler.scaler_builders import revision_with
+from tests.unit.scaling.scaler_builders import revision_with
 
 REVISIONS = {
     "hello-00001": {"serving.knative.dev/service": "hello"},

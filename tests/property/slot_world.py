@@ -4,13 +4,13 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from serving.activator.outcome import Dispatch, RoutingOutcome
-from serving.activator.revisions import ServedRevision
-from serving.activator.router import RequestRouter
-from serving.activator.slices import ServedPod, ServedSlice
+from serving.activator.queueing.outcome import Dispatch, RoutingOutcome
+from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.slices import ServedPod, ServedSlice
+from serving.activator.queueing.table import RevisionTable
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import PeerHello, SlotMessage
-from serving.activator.table import RevisionTable
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 

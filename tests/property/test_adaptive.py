@@ -4,15 +4,15 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior
-from serving.autoscaler.adaptive.policy import RevisionPolicy, policy_of
-from serving.autoscaler.adaptive.room import PodRoom
-from serving.autoscaler.adaptive.shadow import shadow_of
-from serving.autoscaler.adaptive.windows import KeepBounds, keep_windows
-from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.model.stat import Stat
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior
+from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
+from serving.scaling.adaptive.room import PodRoom
+from serving.scaling.adaptive.windows import KeepBounds, keep_windows
+from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.scaler.shadow import shadow_of
 from serving.settings.autoscaler import POLICIES, AutoscalerSettings
-from tests.unit.autoscaler.kpa_builders import spec_with
+from tests.unit.scaling.kpa_builders import spec_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0, max_scale=20)
 SETTINGS = AutoscalerSettings()

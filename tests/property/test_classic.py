@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.naive.classic import NaiveClassic
-from serving.autoscaler.classic import ClassicDecision, ClassicMode, ClassicScaler
-from serving.autoscaler.points import Points
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
+from serving.scaling.classic.points import Points
 from serving.settings.classic import ORIGINAL, ClassicQuirks, ClassicSettings
 
 # Quarters and eighths of a second, and loads of which every sum is exact: two implementations that add in another

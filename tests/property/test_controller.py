@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.controller.collection import collectable
-from serving.controller.hosts import Claims, Key
-from serving.controller.naming import child_name
-from serving.controller.traffic import RouteTargets, assign
+from serving.controller.revisions.collection import collectable
+from serving.controller.routes.hosts import Claims, Key
+from serving.controller.routes.traffic import RouteTargets, assign
+from serving.controller.values.naming import child_name
 from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
 from serving.model.objects import Object, merge_difference, name_of
 from serving.settings.controller import DISABLED

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, read_answer_head
-from serving.proxy.requesthead import HeadMemory, RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http1.answerhead import AnswerHead, AnswerMemory, BadAnswer, read_answer_head
+from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal, read_request_head
 
 FIRST = st.sampled_from(
     [

@@ -10,7 +10,7 @@ from h2.exceptions import ProtocolError
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from serving.proxy.http2.codes import ErrorCode
+from serving.proxy.http2.frames import ErrorCode
 from tests.integration.proxy.h2frames import GET, OPENING, PREFACE, Kind, fields, frame
 from tests.integration.proxy.h2frames import settings as settings_frame
 from tests.unit.proxy.http2.recorder import Recorder

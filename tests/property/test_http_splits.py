@@ -7,9 +7,9 @@ import httptools
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from serving.proxy.body import BadBody, ChunkedBody
-from serving.proxy.lines import BadHeaderLine
-from serving.proxy.requesthead import RequestRefusal, read_request_head
+from serving.proxy.http1.body import BadBody, ChunkedBody
+from serving.proxy.http1.lines import BadHeaderLine
+from serving.proxy.http1.requesthead import RequestRefusal, read_request_head
 from tests.unit.proxy.wires import Bench, messages
 
 TOKEN = st.text("abcXYZ019-_.!~", min_size=1, max_size=8).map(str.encode)

@@ -5,12 +5,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.controller.conditions import Condition
-from serving.controller.httproutes import HttpRoutes, desired_httproutes, reconcile_httproutes
-from serving.controller.writes import Create, Delete, Patch
+from serving.controller.routes.httproutes import HttpRoutes, desired_httproutes, reconcile_httproutes
+from serving.controller.values.conditions import Condition
+from serving.controller.values.writes import Create, Delete, Patch
 from serving.model.objects import Object, name_of
 from tests.unit.controller.builders import a_route, merged, stored
-from tests.unit.controller.test_httproutes import FRONT, rules
+from tests.unit.controller.routes.test_httproutes import FRONT, rules
 
 REVISIONS = st.sampled_from([f"hello-0000{number}" for number in range(1, 6)])
 TAGS = st.one_of(st.none(), st.sampled_from(["blue", "green", "next", "old"]))

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.naive.kpa import NaiveKpa
-from serving.autoscaler.bounds import ScaleBound
-from serving.autoscaler.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
-from serving.autoscaler.merge import MergeDecision, Proposal, merge
-from serving.autoscaler.metric_windows import MetricWindows, Observation
-from serving.autoscaler.zero import PROOF_VALID_S, GateAction, GateInputs, GatePhase, GateReason, GateState, step
 from serving.model.nodata import NoData
+from serving.scaling.kpa.bounds import ScaleBound
+from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
+from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.kpa.metric_windows import MetricWindows, Observation
+from serving.scaling.kpa.zero import PROOF_VALID_S, GateAction, GateInputs, GatePhase, GateReason, GateState, step
 from serving.scaling.spec import ScalingSpec, WindowKind
-from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with, stat_of
+from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with, stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")
 LOADS = st.integers(0, 16 * 400).map(lambda sixteenths: sixteenths / 16)

@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench.naive.kpa import NaiveWindow
-from serving.autoscaler.delay import DelayWindow
-from serving.autoscaler.window import LinearWindow, window_of
+from serving.scaling.kpa.delay import DelayWindow
+from serving.scaling.kpa.window import LinearWindow, window_of
 from serving.scaling.spec import WindowKind
 from serving.settings.kpa_quirks import ORIGINAL
 

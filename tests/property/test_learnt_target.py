@@ -6,15 +6,15 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.autoscaler.scaler import DecisionCause, Scaler, StatSource
-from serving.autoscaler.target.container import ServingContainer
-from serving.autoscaler.target.learner import TargetLearner
 from serving.model.resources import Resources
 from serving.model.stat import Stat
+from serving.scaling.container import ServingContainer
+from serving.scaling.learnt.learner import TargetLearner
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
 from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.autoscaler import AutoscalerSettings
-from tests.unit.autoscaler.kpa_builders import spec_with
-from tests.unit.autoscaler.scaler_builders import facts_of, revision_with
+from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.scaling.scaler_builders import facts_of, revision_with
 
 EXAMPLES = 60
 AMOUNT = st.floats(0, 1e12, allow_nan=False)

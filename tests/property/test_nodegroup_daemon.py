@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.cluster.kinds import NODE, POD
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import CloudUnavailable, Conflict, NotFound, NotLeading, Unavailable
 from serving.model.objects import name_of, nested
 from serving.nodegroup.cloud import CloudMachine, Deletion

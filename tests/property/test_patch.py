@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.cluster.kinds import POD
-from serving.cluster.patch import json_patch, merge_difference, merge_patch, same_json
-from serving.cluster.strategic import strategic_merge
+from serving.home.schemas.patch import json_patch, merge_difference, merge_patch, same_json
+from serving.home.schemas.strategic import strategic_merge
 
 Json = Any
 

@@ -3,9 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.controller.activators import Activators
-from serving.controller.public import ENDPOINTS_MAX, PublicService, pod_backends, public_writes, traffic_path_of
-from serving.controller.writes import Create, Patch, ResourceKind
+from serving.controller.revisions.activators import Activators
+from serving.controller.revisions.public import (
+    ENDPOINTS_MAX,
+    PublicService,
+    pod_backends,
+    public_writes,
+    traffic_path_of,
+)
+from serving.controller.values.writes import Create, Patch, ResourceKind
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import a_pod, a_revision, merged, stored

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.autoscaler.sources import Sources
 from serving.autoscaler.websocket import cut
 from serving.model.stat import Stat
+from serving.scaling.sources import Sources
 
 amounts = st.floats(min_value=0, max_value=1000)
 # Several pods and activators, each with its own place in the second, its load, and the share that is marked.

@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.cluster.admission import admit
-from serving.cluster.crds import crds
-from serving.cluster.journal import Journal
 from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.limits import StoreLimits
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType
-from serving.cluster.schema import Schema, completed
-from serving.cluster.writes import with_generation
+from serving.home.admission.admission import admit
+from serving.home.schemas.crds import crds
+from serving.home.schemas.schema import Schema, completed
+from serving.home.store.journal import Journal
+from serving.home.store.limits import StoreLimits
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.writes import with_generation
 from serving.model.errors import ClusterError, Gone
 from serving.model.objects import Object
 

@@ -6,9 +6,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount, change_of
-from serving.autoscaler.triggers.evaluate import VerdictKind
-from serving.autoscaler.triggers.points import (
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount, change_of
+from serving.scaling.policies.evaluate import VerdictKind
+from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.policies.points import (
     ScaleWay,
     UsagePoint,
     counted_points,
@@ -16,12 +19,9 @@ from serving.autoscaler.triggers.points import (
     point_window,
     recorded,
 )
-from serving.autoscaler.triggers.tick import TickDecision, TriggerRule, TriggerState, changed, decide, rebased
-from serving.model.nodata import NoData
-from serving.model.resources import Resources
-from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
-from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
-from serving.scaling.triggertypes.policies import REGISTRY, OccupancyPolicy
+from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
+from serving.scaling.policies.tick import TickDecision, TriggerRule, TriggerState, changed, decide, rebased
+from serving.scaling.policies.triggertypes import REGISTRY, OccupancyPolicy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 SETTINGS = TriggerSettings()

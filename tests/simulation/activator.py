@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ticker import Ticker
-from serving.activator.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
-from serving.activator.router import RequestRouter
-from serving.activator.routes import Routes
-from serving.activator.sites import Listener, choose
-from serving.activator.table import RevisionTable
-from serving.activator.wake import RevisionLoad
+from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
+from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.table import RevisionTable
+from serving.activator.queueing.wake import RevisionLoad
+from serving.activator.routing.routes import Routes
+from serving.activator.routing.sites import Listener, choose
 from serving.aio.clock import now_s
 from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey

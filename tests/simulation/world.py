@@ -17,22 +17,22 @@ from unittest import mock
 
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.autoscaler.scaler import StatSource
-from serving.cluster.admission import admit
-from serving.cluster.election import LeaseTimes
 from serving.cluster.fenced import FencedCluster
-from serving.cluster.garbage import collect_garbage
 from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
-from serving.cluster.leader import Leader
-from serving.cluster.lease import LeaseClient, LeaseName
-from serving.cluster.memory import MemoryCluster
+from serving.cluster.leases.election import LeaseTimes
+from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.controller.io.controller import Controller
-from serving.local.manager import Manager
-from serving.local.placing import NodePlacing
-from serving.local.scheduler import PodScheduler
+from serving.home.admission.admission import admit
+from serving.home.controllers.garbage import collect_garbage
+from serving.home.controllers.manager import Manager
+from serving.home.controllers.placing import NodePlacing
+from serving.home.controllers.scheduler import PodScheduler
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, NotFound
 from serving.model.objects import Object, name_of
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from tests.simulation.activator import SimulatedActivator, SimulatedRequest

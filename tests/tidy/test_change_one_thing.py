@@ -83,19 +83,21 @@ def test_an_annotation_is_one_field(copy: Copy) -> None:
 
 
 def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
-    source = (copy.folder / "serving/scheduler/fit.py").read_text()
-    copy.add("serving/scheduler/tallest.py", source.replace("class LeastRequested", "class Tallest"))
+    source = (copy.folder / "serving/placement/scores/fit.py").read_text()
+    copy.add("serving/placement/scores/tallest.py", source.replace("class LeastRequested", "class Tallest"))
     copy.edit(
-        "serving/scheduler/tallest.py", 'name: ClassVar[str] = "LeastRequested"', 'name: ClassVar[str] = "Tallest"'
+        "serving/placement/scores/tallest.py",
+        'name: ClassVar[str] = "LeastRequested"',
+        'name: ClassVar[str] = "Tallest"',
     )
-    copy.edit("serving/scheduler/score.py", "    LeastRequested,\n", "    LeastRequested,\n    Tallest,\n")
+    copy.edit("serving/placement/scores/score.py", "    LeastRequested,\n", "    LeastRequested,\n    Tallest,\n")
     copy.edit(
-        "serving/scheduler/score.py",
+        "serving/placement/scores/score.py",
         "from serving.settings.placement import PlacementSettings\n",
-        "from serving.scheduler.tallest import Tallest\nfrom serving.settings.placement import PlacementSettings\n",
+        "from serving.placement.scores.tallest import Tallest\nfrom serving.settings.placement import PlacementSettings\n",
     )
     script = (
-        "from serving.scheduler.provider import Scorer\n"
+        "from serving.placement.scores.provider import Scorer\n"
         "from serving.settings.placement import PlacementSettings\n"
         "Scorer(PlacementSettings(score_weights='Tallest=1'))\n"
         "print('known')"
@@ -104,7 +106,7 @@ def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
 
 
 def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
-    path = "serving/scaling/triggertypes/policies.py"
+    path = "serving/scaling/policies/triggertypes.py"
     copy.edit(
         path, "class FixedStepPolicy:", "class ZealPolicy(OccupancyPolicy):\n    pass\n\n\nclass FixedStepPolicy:"
     )
@@ -115,9 +117,9 @@ def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
     )
     script = (
         "import asyncio\n"
-        "from serving.cluster.admission import admit\n"
+        "from serving.home.admission.admission import admit\n"
         "from serving.cluster.kinds import SCALING_POLICY\n"
-        "from serving.cluster.memory import MemoryCluster\n"
+        "from serving.home.store.memory import MemoryCluster\n"
         "trigger = {'type': 'zeal', 'usage': 50, 'limit': 90, 'threshold': 50, 'time': 10}\n"
         "spec = {'targetRef': {'kind': 'Service', 'name': 'hello'}, 'up': {'triggers': [trigger]}}\n"
         "body = {'apiVersion': 'serving.dev/v1alpha1', 'kind': 'ScalingPolicy',\n"
@@ -201,9 +203,9 @@ def test_a_kind_is_one_definition_and_one_line(copy: Copy) -> None:
     )
     script = (
         "import asyncio\n"
-        "from serving.cluster.admission import admit\n"
+        "from serving.home.admission.admission import admit\n"
         "from serving.cluster.kinds import kind_of\n"
-        "from serving.cluster.memory import MemoryCluster\n"
+        "from serving.home.store.memory import MemoryCluster\n"
         "from serving.model.errors import Invalid\n"
         "async def run():\n"
         "    cluster = MemoryCluster(admit=admit)\n"
@@ -235,7 +237,7 @@ def places_of(pattern: str) -> list[str]:
 
 
 def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
-    assert places_of(r"WEIGHTED_EXPONENTIAL\b") == ["serving/autoscaler/window.py", "serving/scaling/spec.py"]
+    assert places_of(r"WEIGHTED_EXPONENTIAL\b") == ["serving/scaling/kpa/window.py", "serving/scaling/spec.py"]
     assert places_of(r'"weighted-exponential"') == ["serving/scaling/spec.py", "serving/settings/annotations.py"]
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.tidy.pure_contract import PureContract
 from tests.tidy.sources import is_type_checking_block, named, parsed, product_files
 
-PURE_FLOORS = {"model", "settings", "traffic", "scheduler", "scaling"}
-DAEMONS = {"activator", "autoscaler", "controller", "nodegroup", "placement", "queueproxy"}
+PURE_FLOORS = {"model", "settings", "scaling", "traffic", "placement"}
+DAEMONS = {"activator", "autoscaler", "controller", "extender", "nodegroup", "queueproxy"}
 # The module and the package of a daemon that may touch the world.
 SHELLS = {"main", "io"}
 IO_FLOORS = {"aio", "cluster", "metrics", "proxy", "wire"}

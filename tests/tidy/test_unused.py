@@ -11,13 +11,13 @@ from tests.tidy.sources import ROOT, named, parsed, product_files
 # "module: name" -> who uses it where this check cannot see it.
 USED_ELSEWHERE: dict[str, str] = {
     "serving/cli/lazy.py: format_commands": "click calls it",
-    "serving/cli/stats.py: redirect_request": "urllib calls it",
-    "serving/local/containers/nameserver.py: datagram_received": "asyncio calls it",
-    "serving/local/containers/nameserver.py: error_received": "asyncio calls it",
+    "serving/cli/client/stats.py: redirect_request": "urllib calls it",
+    "serving/home/containers/nameserver.py: datagram_received": "asyncio calls it",
+    "serving/home/containers/nameserver.py: error_received": "asyncio calls it",
     "serving/samples/hello.py: do_GET": "http.server calls it",
     "serving/nodegroup/outcome.py: carried_out": "property tests fold passes with it, as the daemon will",
     "serving/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",
-    "serving/scheduler/metrics.py: read_usage": "the load watcher will read metrics with it",
+    "serving/placement/scores/metrics.py: read_usage": "the load watcher will read metrics with it",
 }
 _ENTRY_POINTS = {"main"}
 

@@ -26,18 +26,18 @@ POINTS: dict[str, dict[str, str]] = {
     "serving.activator.io.reports": {"StatsClient.report": "activator reports the load"},
     "serving.autoscaler.io.decision_loop": {"DecisionLoop._decide": "autoscaler decides"},
     "serving.autoscaler.io.scale_writes": {"ScaleClient.scale": "autoscaler writes the scale"},
-    "serving.local.manager": {
+    "serving.home.controllers.manager": {
         "Manager._settle_pods": "control sees the scale",
         "Manager._create_pod": "control creates the pod",
         "Manager._settle_slice": "control writes the slice",
     },
-    "serving.local.pod": {
+    "serving.home.kubelet.pod": {
         "PodRun._start": "kubelet has the pod",
         "PodRun._set_proxy_ready": "kubelet hears of it",
     },
-    "serving.local.processruntime": {"ProcessRuntime.start": "kubelet orders the app"},
-    "serving.local.preload.apps": {"PreloadedApps.start": "template looks for a warm process"},
-    "serving.local.spawn": {
+    "serving.home.processes.processruntime": {"ProcessRuntime.start": "kubelet orders the app"},
+    "serving.home.processes.preload_apps": {"PreloadedApps.start": "template looks for a warm process"},
+    "serving.home.processes.spawn": {
         "Spawner.start": "template forks the app",
         "Spawner._exec_app": "app is forked",
         "Spawner._take_place": "process has its order",
@@ -46,7 +46,7 @@ POINTS: dict[str, dict[str, str]] = {
         "watch_app": "queue-proxy probes first",
         "ReadinessPipe.push": "queue-proxy reports readiness",
     },
-    "serving.activator.router": {"RequestRouter.set_slice": "activator sees the slice"},
+    "serving.activator.queueing.router": {"RequestRouter.set_slice": "activator sees the slice"},
 }
 """What is noted, by module and qualified name."""
 

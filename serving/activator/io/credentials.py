@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from serving.activator.revisions import ServedRevision
-from serving.activator.slices import ServedPod
+from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.slices import ServedPod
 from serving.model.knative import RevisionKey
-from serving.proxy.lines import header_lines
+from serving.proxy.http1.lines import header_lines
 from serving.settings.activator import SECRETS_OF_PODS
 from serving.wire.tokens import pod_secret, revision_secret
 

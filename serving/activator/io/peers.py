@@ -15,13 +15,13 @@ import socket
 import struct
 from collections.abc import Callable
 
-from serving.activator.outcome import RoutingOutcome
+from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.table import RevisionTable
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import Frames, PeerHello, SlotMessage, encode
-from serving.activator.table import RevisionTable
 from serving.aio.periodic import every
 from serving.model.errors import InvalidValue
-from serving.proxy.exchange import Exchange
+from serving.proxy.forwarding.exchange import Exchange
 from serving.settings.activator import ActivatorSettings
 
 _log = logging.getLogger("activator")

@@ -1,6 +1,6 @@
 """Sends probes to the queue-proxies of pods that the cluster lists as not ready.
 
-The decision which pods to probe, and when, is ``serving.activator.readiness``. A probe is one GET on a connection of its own.
+The decision which pods to probe, and when, is ``serving.activator.queueing.readiness``. A probe is one GET on a connection of its own.
 It counts as ready only with the proof that the pod holds the secret of its revision: an address may have passed to another
 pod, whose app answers anything.
 """
@@ -9,8 +9,8 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
-from serving.activator.readiness import PodProbe
-from serving.activator.slices import ServedPod
+from serving.activator.queueing.readiness import PodProbe
+from serving.activator.queueing.slices import ServedPod
 from serving.model.knative import RevisionKey
 from serving.wire.tokens import matches, probe_proof
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
 from serving.activator.io.ingress import Ingress
-from serving.activator.wake import RevisionLoad
+from serving.activator.queueing.wake import RevisionLoad
 from serving.aio.periodic import every
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings

@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from serving.activator.outcome import RoutingOutcome
-from serving.activator.router import RequestRouter
+from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.router import RequestRouter
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable
 
-from serving.activator.revisions import ServedRevision
+from serving.activator.queueing.revisions import ServedRevision
 from serving.model.knative import RevisionKey
-from serving.proxy.timeouts import Timeouts
+from serving.proxy.forwarding.timeouts import Timeouts
 
 _TEXT = b"activator request timeout"
 # About 2 MB, whatever came and went. A record is made again in microseconds.

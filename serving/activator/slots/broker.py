@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from serving.activator.outcome import RoutingOutcome
+from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.table import RevisionTable
+from serving.activator.queueing.throttler import Started
 from serving.activator.slots.ledger import Ledger
 from serving.activator.slots.messages import Ask, Give, InUse, PeerHello, Send, SlotMessage
-from serving.activator.table import RevisionTable
-from serving.activator.throttler import Started
 from serving.model.knative import RevisionKey
 
 RequestId = TypeVar("RequestId", bound=Hashable)

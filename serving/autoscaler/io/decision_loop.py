@@ -13,11 +13,6 @@ from typing import Any
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
-from serving.autoscaler.adaptive.budget import PreWarmBudget
-from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.autoscaler.adaptive.policy import policy_of
-from serving.autoscaler.adaptive.shadow import shadow_of
-from serving.autoscaler.anticipation import Publication
 from serving.autoscaler.counts import DecisionCounts
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
@@ -26,9 +21,6 @@ from serving.autoscaler.io.policies import PolicyClient
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
 from serving.autoscaler.io.sharing import Sharing
-from serving.autoscaler.revision import is_older, turn_ratio
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
-from serving.autoscaler.victims import cost_changes
 from serving.autoscaler.writer import (
     Learned,
     PathProved,
@@ -47,6 +39,14 @@ from serving.model.knative import (
     SAVINGS_ANNOTATION,
     RevisionKey,
 )
+from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.revision import is_older, turn_ratio
+from serving.scaling.scaler.anticipation import Publication
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from serving.scaling.scaler.shadow import shadow_of
+from serving.scaling.victims import cost_changes
 from serving.settings.autoscaler import AutoscalerSettings
 
 _log = logging.getLogger("autoscaler")

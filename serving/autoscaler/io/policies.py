@@ -11,11 +11,6 @@ from serving.aio.clock import now_s, stamp, wall_s
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.groups import Group
 from serving.autoscaler.io.sharing import Sharing
-from serving.autoscaler.merge import Proposal
-from serving.autoscaler.triggers.engine import Requests, Triggers
-from serving.autoscaler.triggers.index import PolicyKey, policy_of
-from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
-from serving.autoscaler.view import ScalerView
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
@@ -27,8 +22,13 @@ from serving.model.knative import (
     RevisionKey,
 )
 from serving.model.objects import Object
-from serving.model.scalingpolicy import TargetRef
-from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.policies.engine import Requests, Triggers
+from serving.scaling.policies.index import PolicyKey, policy_of
+from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.policies.scalingpolicy import TargetRef
+from serving.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
+from serving.scaling.scaler.view import ScalerView
 from serving.settings.autoscaler import AutoscalerSettings
 
 _log = logging.getLogger("autoscaler")

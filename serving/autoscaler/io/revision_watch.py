@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 from serving.aio.clock import now_s
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.path import PUBLIC_SLICES, public_slice_of
-from serving.autoscaler.revision import ScaledPod, ScaledRevision, deployment_of, is_older, pod_of, revision_of
-from serving.autoscaler.usage import Usages, requests_of
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.model.objects import Object
 from serving.model.resources import Resources
+from serving.scaling.policies.usage import Usages, requests_of
+from serving.scaling.revision import ScaledPod, ScaledRevision, deployment_of, is_older, pod_of, revision_of
+from serving.scaling.scaler.path import PUBLIC_SLICES, public_slice_of
 from serving.settings.autoscaler import AutoscalerSettings
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from serving.autoscaler.revision import ScaledDeployment, ScaledRevision
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, Conflict, NotFound
@@ -24,6 +23,7 @@ from serving.model.knative import (
     TrafficPath,
 )
 from serving.model.objects import Object
+from serving.scaling.revision import ScaledDeployment, ScaledRevision
 
 _log = logging.getLogger("autoscaler")
 

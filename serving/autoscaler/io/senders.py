@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from serving.aio.clock import now_s
 from serving.autoscaler.lateness import LatenessState, is_late
-from serving.autoscaler.scaler import StatSource
 from serving.autoscaler.servercounts import ServerCounts
 from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.wire.frames import decode_activator_stats, decode_pod_stat, decode_relayed_stats
 
 _log = logging.getLogger("autoscaler")

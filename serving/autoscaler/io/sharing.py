@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from serving.autoscaler.groups import Group
 from serving.autoscaler.io.senders import Record
-from serving.autoscaler.scaler import StatSource
 from serving.cluster.fenced import fencing
-from serving.cluster.shards import Shards
+from serving.cluster.leases.shards import Shards
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.wire.frames import RelayedStat, RelayedStats, encode_relayed_stats
 from serving.wire.peers import Peers
 from serving.wire.tokens import autoscaler_token

@@ -15,15 +15,15 @@ from serving.aio.periodic import every
 from serving.cluster.port import Cluster
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.cache import ControllerCache
-from serving.controller.concurrency import ConcurrencyLimit
 from serving.controller.decide import decide
-from serving.controller.hosts import Key
 from serving.controller.io.note_writer import NoteWriter
 from serving.controller.io.plan_writer import PlanWriter
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources
-from serving.controller.sidecar import Sidecar
-from serving.controller.writes import Note, ResourceKind, WorkKey
+from serving.controller.revisions.concurrency import ConcurrencyLimit
+from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.routes.hosts import Key
+from serving.controller.values.writes import Note, ResourceKind, WorkKey
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import ClusterError, Conflict, Unavailable
 from serving.settings.autoscaler import AutoscalerSettings

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
-from serving.controller.events import event_name, note_event
-from serving.controller.writes import Note
+from serving.controller.values.events import event_name, note_event
+from serving.controller.values.writes import Note
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.event import repeated
 from serving.model.objects import Object, name_of, namespace_of

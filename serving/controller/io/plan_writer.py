@@ -7,7 +7,7 @@ from collections.abc import Callable
 from serving.cluster.kinds import KINDS, Kind
 from serving.cluster.port import Cluster
 from serving.controller.cache import ControllerCache
-from serving.controller.writes import Create, Delete, Patch, ResourceKind, WorkKey, Write, WritePlan
+from serving.controller.values.writes import Create, Delete, Patch, ResourceKind, WorkKey, Write, WritePlan
 from serving.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
 from serving.model.objects import Object, name_of, namespace_of, version_of
 

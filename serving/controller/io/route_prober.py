@@ -12,8 +12,8 @@ from http import HTTPStatus
 import aiohttp
 
 from serving.aio.clock import steady_s
-from serving.controller.confirmation import ActivatorAnswers, retry_delay_s
-from serving.controller.hosts import Key
+from serving.controller.routes.confirmation import ActivatorAnswers, retry_delay_s
+from serving.controller.routes.hosts import Key
 
 _log = logging.getLogger(__name__)
 

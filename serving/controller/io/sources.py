@@ -10,12 +10,12 @@ from collections.abc import Callable
 from serving.cluster.identity import system_namespace
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
-from serving.controller.activators import ACTIVATOR_SERVICE
 from serving.controller.cache import ControllerCache
 from serving.controller.io.plan_writer import RESOURCE_KINDS
-from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
-from serving.controller.settingsnotes import httproutes_missing, httproutes_note
-from serving.controller.writes import Note, ResourceKind, WorkKey
+from serving.controller.revisions.activators import ACTIVATOR_SERVICE
+from serving.controller.revisions.public import MANAGED_BY, MANAGER, SERVICE_NAME
+from serving.controller.values.settingsnotes import httproutes_missing, httproutes_note
+from serving.controller.values.writes import Note, ResourceKind, WorkKey
 from serving.model.errors import ClusterError, Forbidden, NotFound
 from serving.settings.controller import ControllerSettings
 

@@ -1,4 +1,4 @@
-"""Keeps a PodAutoscaler and a ServerlessService for each revision, as ``controller/views.py`` derives them.
+"""Keeps a PodAutoscaler and a ServerlessService for each revision, as ``controller/revisions/views.py`` derives them.
 
 It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the one that was
 written last. A view goes with its revision, by its owner reference. Changes within a short time are written together.
@@ -12,9 +12,9 @@ from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD_AUTOSCALER, RE
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue
-from serving.controller.naming import deployment_name
-from serving.controller.public import MANAGED_BY, MANAGER, public_owner_name, slice_names
-from serving.controller.views import pod_autoscaler_view, serverless_service_view
+from serving.controller.revisions.public import MANAGED_BY, MANAGER, public_owner_name, slice_names
+from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
+from serving.controller.values.naming import deployment_name
 from serving.model.errors import AlreadyExists, NotFound
 from serving.model.knative import REVISION_LABEL, RevisionKey
 from serving.model.objects import (

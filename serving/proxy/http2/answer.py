@@ -5,18 +5,18 @@ What an upstream answers is sent as frames at once; an answer that the proxy mak
 
 from typing import Protocol
 
-from serving.proxy.answerhead import AnswerHead, Framing, read_answer_head
-from serving.proxy.exchange import Exchange, Wiring
-from serving.proxy.grpccall import GRPC_TYPE, is_grpc_call
-from serving.proxy.http2.codes import ErrorCode
+from serving.proxy.forwarding.exchange import Exchange, Wiring
+from serving.proxy.forwarding.registry import Registry
+from serving.proxy.http1.answerhead import AnswerHead, Framing, read_answer_head
+from serving.proxy.http1.grpccall import GRPC_TYPE, is_grpc_call
+from serving.proxy.http1.rendering import ClientPeer
+from serving.proxy.http1.requesthead import RequestRefusal
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
+from serving.proxy.http2.frames import ErrorCode
 from serving.proxy.http2.grpc import GrpcRefusal
 from serving.proxy.http2.heads import answer_fields
-from serving.proxy.http2.hpack.statictable import Fields
-from serving.proxy.registry import Registry
-from serving.proxy.rendering import ClientPeer
-from serving.proxy.requesthead import RequestRefusal
+from serving.proxy.http2.hpack_statictable import Fields
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NONE = Framing.NONE

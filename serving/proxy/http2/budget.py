@@ -5,7 +5,7 @@ answered in whole earns its peer one reset, so that a connection that carries th
 cancel as many calls as it completes and more.
 """
 
-from serving.proxy.http2.codes import ErrorCode, Violation
+from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.settings.http import HttpSettings
 
 

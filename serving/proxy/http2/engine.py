@@ -10,7 +10,8 @@ bytes come, because the windows of the streams bound what is held: a stream that
 
 from typing import Protocol
 
-from serving.proxy.http2.codes import (
+from serving.proxy.http2.flow import WINDOW_BYTES, EngineStream
+from serving.proxy.http2.frames import (
     ACK,
     DATA,
     END_STREAM,
@@ -26,8 +27,7 @@ from serving.proxy.http2.codes import (
     Setting,
     Violation,
 )
-from serving.proxy.http2.flow import WINDOW_BYTES, EngineStream
-from serving.proxy.http2.hpack.decoder import FieldSection, HeaderDecoder
+from serving.proxy.http2.hpack_decoder import FieldSection, HeaderDecoder
 from serving.proxy.http2.receiver import FrameReceiver, unpadded
 from serving.proxy.http2.states import VERDICTS, FrameVerdict, StreamState
 from serving.settings.http import HttpSettings

@@ -6,8 +6,8 @@ no stream is on its way any more, and the second GOAWAY names the last one that 
 
 import math
 
-from serving.proxy.http2.codes import ErrorCode
 from serving.proxy.http2.engine import Http2Engine
+from serving.proxy.http2.frames import ErrorCode
 
 # A client anywhere on earth answers a ping in a third of it; the proxy does not wait longer for one that does not.
 _PING_MAX_S = 1.0

@@ -5,7 +5,7 @@ window that the peer has grows while its bytes are taken as fast as they come, s
 grows from a budget of the whole connection.
 """
 
-from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.proxy.http2.hpack_decoder import FieldSection
 
 # What a peer may send before its reader has taken it: RFC 9113's default at first.
 WINDOW_BYTES = 65_535

@@ -4,8 +4,8 @@ A refusal by a proxy is an HTTP status and a sentence. A client of gRPC maps the
 trailers in a trailers-only answer, it shows both. The mapping is gRPC's own (grpc/grpc, doc/http-grpc-status-mapping.md).
 """
 
-from serving.proxy.grpccall import GRPC_TYPE
-from serving.proxy.http2.hpack.statictable import Fields
+from serving.proxy.http1.grpccall import GRPC_TYPE
+from serving.proxy.http2.hpack_statictable import Fields
 
 _INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
 _CODES = {400: _INTERNAL, 401: _UNAUTHENTICATED, 403: _PERMISSION_DENIED, 404: _UNIMPLEMENTED}

@@ -9,11 +9,11 @@ heads that are not accepted are refused with a status, as in HTTP/1.1.
 import re
 from collections.abc import Iterable
 
-from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
-from serving.proxy.http2.hpack.decoder import FieldSection
-from serving.proxy.http2.hpack.statictable import Field, Fields
-from serving.proxy.lines import BadHeaderLine, read_lines
-from serving.proxy.requesthead import RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http1.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
+from serving.proxy.http1.lines import BadHeaderLine, read_lines
+from serving.proxy.http1.requesthead import RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http2.hpack_decoder import FieldSection
+from serving.proxy.http2.hpack_statictable import Field, Fields
 from serving.settings.http import HttpSettings
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")

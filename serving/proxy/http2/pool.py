@@ -1,7 +1,7 @@
 """Connections to apps that speak HTTP/2 with prior knowledge (h2c): one for each address, a stream for each request.
 
 ``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on
-the existing ones; requests that need one while it is being made wait for that one. As in ``serving.proxy.pool``, a request
+the existing ones; requests that need one while it is being made wait for that one. As in ``serving.proxy.http1.pool``, a request
 that must not be sent twice gets no connection that has been idle for long, and one that stays idle is closed.
 """
 
@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from serving.proxy.http1.pool import Pool, Waiter
+from serving.proxy.http1.upstream import Address, RequestCarrier
 from serving.proxy.http2.upstream import StreamUpstream
 from serving.proxy.http2.upstreamsession import UpstreamSession
-from serving.proxy.pool import Pool, Waiter
-from serving.proxy.upstream import Address, RequestCarrier
 from serving.settings.http import HttpSettings
 
 # As for HTTP/1.1: half of the shortest keep-alive time of the usual servers.

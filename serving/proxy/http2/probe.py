@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Iterable
 
-from serving.proxy.http2.codes import Violation
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
-from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.proxy.http2.frames import Violation
+from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.settings.http import HttpSettings
 
 _READ_BYTES = 65_536

@@ -4,7 +4,7 @@ Frames are parsed where they lie in the buffer of the socket; only a frame that 
 too large is refused as soon as its head is here.
 """
 
-from serving.proxy.http2.codes import (
+from serving.proxy.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,

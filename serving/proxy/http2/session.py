@@ -12,15 +12,15 @@ served. The connection ends with that stream.
 import asyncio
 import math
 
-from serving.proxy.exchange import Wiring
-from serving.proxy.http2.codes import ErrorCode, Violation
+from serving.proxy.forwarding.exchange import Wiring
+from serving.proxy.forwarding.registry import Registry
+from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.farewell import Farewell
-from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.proxy.http2.frames import ErrorCode, Violation
+from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.stream import Stream
-from serving.proxy.registry import Registry
-from serving.proxy.rendering import ClientPeer
 
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0

@@ -6,7 +6,7 @@ the table takes for ``OPEN`` and ``HALF_CLOSED_LOCAL``.
 
 import enum
 
-from serving.proxy.http2.codes import DATA, HEADERS, PRIORITY, RST_STREAM, WINDOW_UPDATE
+from serving.proxy.http2.frames import DATA, HEADERS, PRIORITY, RST_STREAM, WINDOW_UPDATE
 
 
 class StreamState(enum.Enum):

@@ -6,13 +6,13 @@ answer is sent: ``answer.py``.
 
 import math
 
-from serving.proxy.client import AnswerSink, Pause
-from serving.proxy.exchange import Exchange
+from serving.proxy.forwarding.client import AnswerSink, Pause
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.http1.requesthead import RequestRefusal
 from serving.proxy.http2.answer import AnsweringStream, StreamCarrier
-from serving.proxy.http2.codes import ErrorCode, Violation
+from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.heads import Malformed, read_request_section, read_trailer_section
-from serving.proxy.http2.hpack.decoder import FieldSection
-from serving.proxy.requesthead import RequestRefusal
+from serving.proxy.http2.hpack_decoder import FieldSection
 
 _NOT_PAUSED = Pause(0)
 

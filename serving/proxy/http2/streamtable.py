@@ -1,8 +1,8 @@
 """The streams of one connection: those that run, and how the last ones ended."""
 
 from serving.proxy.http2.budget import PeerBudget
-from serving.proxy.http2.codes import ErrorCode, Violation
 from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX, EngineStream
+from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.states import StreamState
 from serving.settings.http import HttpSettings
 

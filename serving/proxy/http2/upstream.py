@@ -8,13 +8,13 @@ another connection, whatever its method.
 
 from typing import Protocol
 
-from serving.proxy.answerhead import BadAnswer, Framing
-from serving.proxy.http2.codes import ErrorCode
+from serving.proxy.http1.answerhead import BadAnswer, Framing
+from serving.proxy.http1.upstream import Address, Taker
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
+from serving.proxy.http2.frames import ErrorCode
 from serving.proxy.http2.heads import Malformed, read_answer_section, read_trailer_section, request_fields
-from serving.proxy.http2.hpack.decoder import FieldSection
-from serving.proxy.upstream import Address, Taker
+from serving.proxy.http2.hpack_decoder import FieldSection
 
 # What is kept of a request for another try; an app that has not looked at it has taken one window of it at most.
 _KEPT_BYTES_MAX = 128 * 1024

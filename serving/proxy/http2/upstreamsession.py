@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from serving.proxy.http2.codes import Violation
+from serving.proxy.http1.upstream import Address
 from serving.proxy.http2.engine import Http2Engine
-from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.proxy.http2.frames import Violation
+from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.upstream import StreamUpstream
-from serving.proxy.upstream import Address
 from serving.settings.http import HttpSettings
 
 # Half of all numbers that a connection has: then another one is made.

@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 
-from serving.proxy.http2.codes import (
+from serving.proxy.http2.flow import WINDOW_BYTES, EngineStream
+from serving.proxy.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -17,10 +18,9 @@ from serving.proxy.http2.codes import (
     WINDOW_UPDATE,
     ErrorCode,
 )
-from serving.proxy.http2.flow import WINDOW_BYTES, EngineStream
 from serving.proxy.http2.heads import split_lines
-from serving.proxy.http2.hpack.encoder import HeaderEncoder, HeadKey
-from serving.proxy.http2.hpack.statictable import Fields
+from serving.proxy.http2.hpack_encoder import HeaderEncoder, HeadKey
+from serving.proxy.http2.hpack_statictable import Fields
 from serving.proxy.http2.states import StreamState
 from serving.proxy.http2.streamtable import StreamTable
 from serving.settings.http import HttpSettings

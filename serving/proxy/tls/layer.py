@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import msgspec
 
-from serving.proxy.connection import Connection
-from serving.proxy.exchange import Wiring
-from serving.proxy.preface import start_session
-from serving.proxy.registry import Registry
-from serving.proxy.rendering import render_answer
+from serving.proxy.forwarding.exchange import Wiring
+from serving.proxy.forwarding.registry import Registry
+from serving.proxy.http1.rendering import render_answer
+from serving.proxy.server.connection import Connection
+from serving.proxy.server.preface import start_session
 from serving.proxy.tls.records import Records
 
 _HANDSHAKE_RECORD = 0x16

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from serving.proxy.exchange import Exchange
-from serving.proxy.lines import header_lines
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.http1.lines import header_lines
 from serving.queueproxy.io.podrequests import PodRequests
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")

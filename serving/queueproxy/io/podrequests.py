@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from serving.proxy.requesthead import RequestHead
-from serving.proxy.timeouts import Timeouts
+from serving.proxy.forwarding.timeouts import Timeouts
+from serving.proxy.http1.requesthead import RequestHead
 from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.request_metrics import RequestMetrics

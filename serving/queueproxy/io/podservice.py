@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from serving.proxy.server import HttpServer
+from serving.proxy.server.server import HttpServer
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.drain import Front, drain
 from serving.queueproxy.io.podrequests import PodRequests

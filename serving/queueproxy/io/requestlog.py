@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from serving.model.gotemplate import TemplateError, parse_template
 from serving.model.requestlog import ServedRequest, ServingPod, values_of
-from serving.proxy.accesslog import ExchangeLog, write_to_stdout
-from serving.proxy.exchange import Exchange
-from serving.proxy.lines import RESERVED
-from serving.proxy.requesthead import RequestHead
+from serving.proxy.forwarding.accesslog import ExchangeLog, write_to_stdout
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.http1.lines import RESERVED
+from serving.proxy.http1.requesthead import RequestHead
 from serving.queueproxy.io.podrequests import is_probe
 from serving.queueproxy.podspec import PodSpec
 

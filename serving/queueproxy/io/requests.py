@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from serving.proxy.exchange import Exchange
-from serving.proxy.grpccall import is_grpc_call
-from serving.proxy.lines import header_lines
-from serving.proxy.phase import ExchangeOutcome
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.forwarding.phase import ExchangeOutcome
+from serving.proxy.http1.grpccall import is_grpc_call
+from serving.proxy.http1.lines import header_lines
 from serving.queueproxy.io.podrequests import DIRECT, QUEUE_FULL, RETRY, WAITED_TOO_LONG, PodRequests, is_probe
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.breaker import Admitted, Queued

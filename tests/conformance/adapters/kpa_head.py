@@ -8,9 +8,9 @@ decisions, steps with ``update_spec`` into the next spec, which has no answer, a
 
 from typing import Any
 
-from serving.autoscaler.decide import KpaState, decide, starting_state
-from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
+from serving.scaling.kpa.decide import KpaState, decide, starting_state
+from serving.scaling.kpa.metric_windows import Observation
 from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
 from serving.settings.kpa_quirks import ORIGINAL
 from tests.conformance.compare import same

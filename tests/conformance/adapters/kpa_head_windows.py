@@ -8,8 +8,8 @@ max, answered by the maximum after each.
 
 from typing import Any
 
-from serving.autoscaler.delay import DelayWindow, slot_count
-from serving.autoscaler.window import window_of
+from serving.scaling.kpa.delay import DelayWindow, slot_count
+from serving.scaling.kpa.window import window_of
 from serving.scaling.spec import WindowKind
 from serving.settings.kpa_quirks import ORIGINAL
 from tests.conformance.compare import same

@@ -7,9 +7,9 @@ where the case says so the number of points kept.
 from collections.abc import Iterator
 from typing import Any
 
-from serving.autoscaler.classic import ClassicScaler
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.classic.classic import ClassicScaler
 from serving.settings.classic import ORIGINAL, ClassicSettings
 from tests.conformance.compare import same
 

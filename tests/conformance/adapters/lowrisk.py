@@ -18,14 +18,21 @@ import numpy as np
 
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
-from serving.scheduler.arrays import FloatArray, IntArray, Resource
-from serving.scheduler.beta import fit_beta, incomplete_beta, probability_below
-from serving.scheduler.load_variation import variation_score
-from serving.scheduler.low_risk import LowRiskOverCommitment, LowRiskWhy
-from serving.scheduler.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
-from serving.scheduler.nodes import place
-from serving.scheduler.pod import Container, PodContainers, pod_demand
-from serving.scheduler.risk import Commitment, MeasuredLoad, limit_risk, load_risk, smoothed_deviation, total_risk
+from serving.placement.scores.arrays import FloatArray, IntArray, Resource
+from serving.placement.scores.beta import fit_beta, incomplete_beta, probability_below
+from serving.placement.scores.load_variation import variation_score
+from serving.placement.scores.low_risk import LowRiskOverCommitment, LowRiskWhy
+from serving.placement.scores.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
+from serving.placement.scores.nodes import place
+from serving.placement.scores.pod import Container, PodContainers, pod_demand
+from serving.placement.scores.risk import (
+    Commitment,
+    MeasuredLoad,
+    limit_risk,
+    load_risk,
+    smoothed_deviation,
+    total_risk,
+)
 from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.conformance.compare import same
 from tests.conformance.placed_node import demand_as_read, table_of_node

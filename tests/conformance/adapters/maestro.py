@@ -13,9 +13,13 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount
-from serving.autoscaler.triggers.panic import exceeds_panic_limit
-from serving.autoscaler.triggers.points import (
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount
+from serving.scaling.policies.arithmetic import bound_ratio, single
+from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.policies.panic import exceeds_panic_limit
+from serving.scaling.policies.points import (
     ScaleWay,
     UsagePoint,
     counted_points,
@@ -23,13 +27,9 @@ from serving.autoscaler.triggers.points import (
     point_capacity,
     point_window,
 )
-from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState, decide
-from serving.model.nodata import NoData
-from serving.model.resources import Resources
-from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
-from serving.scaling.triggertypes.arithmetic import bound_ratio, single
-from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
-from serving.scaling.triggertypes.policies import REGISTRY
+from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
+from serving.scaling.policies.tick import TriggerPhase, TriggerState, decide
+from serving.scaling.policies.triggertypes import REGISTRY
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.conformance.compare import same
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from multidict import MultiDict
 
-from serving.cluster.admission import admit
-from serving.cluster.api.paths import RequestTarget
-from serving.cluster.api.status import Fault, refusal
-from serving.cluster.api.writing import Sent, create
 from serving.cluster.kinds import KINDS
-from serving.cluster.memory import MemoryCluster
-from serving.cluster.requester import ADMIN_USER, acting_as
+from serving.home.admission.admission import admit
+from serving.home.apiserver.paths import RequestTarget
+from serving.home.apiserver.status import Fault, refusal
+from serving.home.apiserver.writing import Sent, create
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError
 from tests.conformance.record_manifests import DATA, cases
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from serving.model.resources import Resources
-from serving.scheduler.arrays import share
-from serving.scheduler.balanced import BalancedAnswer
-from serving.scheduler.fit import FitAnswer, unused_tenths, used_tenths
-from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
-from serving.scheduler.provider import Scorer, Scores
+from serving.placement.scores.arrays import share
+from serving.placement.scores.balanced import BalancedAnswer
+from serving.placement.scores.fit import FitAnswer, unused_tenths, used_tenths
+from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
+from serving.placement.scores.provider import Scorer, Scores
 from serving.settings.placement import (
     CLUSTER_AUTOSCALER_PROVIDER,
     DEFAULT_PROVIDER,

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, MACHINE, MACHINE_DEPLOYMENT
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.nodegroup.cloud import Cloud, CloudMachine
 from serving.nodegroup.io.clouds.aws import AwsCloud
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import MACHINE_DEPLOYMENT
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import CloudRefused, CloudUnavailable, SettingsError, Unavailable
 from serving.nodegroup.io.clouds.aws import AwsCloud
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud

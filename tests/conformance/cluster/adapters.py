@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
-from serving.cli.api import ApiClient
-from serving.cli.installation import Installation
-from serving.cli.tree import InstallOptions, objects_of, tree_folder
-from serving.cluster.admission import admit
-from serving.cluster.garbage import collect_garbage
-from serving.cluster.journal import Journal
+from serving.cli.client.api import ApiClient
+from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.cli.system.installation import Installation
 from serving.cluster.kube import KubeCluster
-from serving.cluster.limits import StoreLimits
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster
+from serving.home.admission.admission import admit
+from serving.home.controllers.garbage import collect_garbage
+from serving.home.store.journal import Journal
+from serving.home.store.limits import StoreLimits
+from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import served
 
 __all__ = ["ADAPTERS", "memory"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from serving.cluster.kinds import DOMAIN_MAPPING, Kind
 from serving.cluster.port import Cluster
-from serving.cluster.schema import deep_copy
+from serving.home.schemas.schema import deep_copy
 from serving.model.errors import Invalid
 from serving.model.objects import Object
-from tests.unit.cluster import rule_cases
-from tests.unit.cluster.rule_cases import CASES, Json
+from tests.unit.home.schemas import rule_cases
+from tests.unit.home.schemas.rule_cases import CASES, Json
 
 ANSWERS: dict[str, list[str]] = json.loads(
     (Path(rule_cases.__file__).parent / "rule_answers.json").read_text(encoding="utf-8")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.admission import admit
-from serving.cluster.memory import MemoryCluster
 from serving.controller.io.view_writer import ViewWriter
-from serving.local.activator_service import publish_activators
+from serving.home.admission.admission import admit
+from serving.home.controllers.activator_service import publish_activators
+from serving.home.store.memory import MemoryCluster
 from serving.settings.controller import ControllerSettings
 from tests.conformance.knative.recorded import DATA, Scenario, Step, missing, play, read_scenario
 from tests.integration.api_server import TOKEN, served

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from serving.proxy.acceptor import Acceptor
+from serving.proxy.server.acceptor import Acceptor
 
 CLIENTS = 20
 

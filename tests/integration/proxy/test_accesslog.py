@@ -5,8 +5,8 @@ import threading
 
 import msgspec
 
-from serving.proxy.accesslog import _WAITING_MAX, AccessLog, AccessLogEntry, stdout_log
-from serving.proxy.server import HttpServer
+from serving.proxy.forwarding.accesslog import _WAITING_MAX, AccessLog, AccessLogEntry, stdout_log
+from serving.proxy.server.server import HttpServer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 

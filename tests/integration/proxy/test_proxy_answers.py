@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from serving.proxy.exchange import Exchange
-from serving.proxy.timeouts import Timeouts
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.forwarding.timeouts import Timeouts
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, Script, get, ok, proxied

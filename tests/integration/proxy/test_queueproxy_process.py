@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.proxy.exchange import Exchange
+from serving.proxy.forwarding.exchange import Exchange
 from serving.queueproxy import main
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe

@@ -3,10 +3,10 @@
 import pytest
 
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
-from serving.activator.sites import Site
+from serving.activator.routing.sites import Site
 from serving.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
 from serving.model.routepolicy import route_policy
-from serving.proxy.requesthead import RequestHead, read_request_head
+from serving.proxy.http1.requesthead import RequestHead, read_request_head
 from serving.traffic.sessions import session_number
 
 

@@ -1,5 +1,5 @@
 from serving.autoscaler.changes import EventBudget, EventPermit, scale_event
-from tests.unit.autoscaler.scaler_builders import revision_with
+from tests.unit.scaling.scaler_builders import revision_with
 
 
 def test_a_few_changes_are_told_at_once_then_one_each_half_minute() -> None:

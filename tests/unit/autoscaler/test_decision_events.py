@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
-from serving.autoscaler.decision_history import DecisionHistory
 from serving.autoscaler.follow import Followers, FollowRequest
 from serving.autoscaler.policy_book import PolicyBook
-from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.scaler import DecisionCause
+from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.decision_history import DecisionHistory
+from serving.scaling.scaler.scaler import DecisionCause
 from serving.settings.autoscaler import CLASSIC_CLASS
-from tests.unit.autoscaler.kpa_builders import spec_with
-from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with
+from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.scaling.scaler_builders import World, facts_of, revision_with
 
 KEY = ("default", "hello-00001")
 

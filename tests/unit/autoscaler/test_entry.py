@@ -3,16 +3,16 @@
 import msgspec
 
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.revision import ScaledPod
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
-from serving.autoscaler.target.container import ServingContainer
-from serving.autoscaler.usage import Usages
 from serving.model.resources import Resources
 from serving.model.stat import Stat
+from serving.scaling.container import ServingContainer
+from serving.scaling.policies.usage import Usages
+from serving.scaling.revision import ScaledPod
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.autoscaler import AutoscalerSettings
-from tests.unit.autoscaler.kpa_builders import spec_with
-from tests.unit.autoscaler.scaler_builders import facts_of, revision_with
+from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.scaling.scaler_builders import facts_of, revision_with
 
 POD = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
 SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))

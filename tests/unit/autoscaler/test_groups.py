@@ -1,7 +1,7 @@
 import msgspec
 
 from serving.autoscaler.groups import group_of
-from tests.unit.autoscaler.policy_builders import revision
+from tests.unit.scaling.policy_builders import revision
 
 
 def test_revisions_of_one_configuration_belong_together() -> None:

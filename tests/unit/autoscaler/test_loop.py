@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from serving.aio.clock import now_s
-from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import PatchType, Subresource
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Unavailable
 from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION
 from serving.model.objects import Object
 from serving.model.stat import Stat
+from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
-from tests.unit.autoscaler.kpa_builders import spec_with
+from tests.unit.scaling.kpa_builders import spec_with
 from tests.virtual_time import run_virtually
 
 KEY = ("default", NAME)

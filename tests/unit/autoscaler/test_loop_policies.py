@@ -7,8 +7,8 @@ from typing import Any
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME, Store

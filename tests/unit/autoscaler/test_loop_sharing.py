@@ -10,12 +10,12 @@ import pytest
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.sharing import Relay, Sharing
-from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import SCALING_POLICY
-from serving.cluster.memory import MemoryCluster
-from serving.cluster.shards import ShardOptions, Shards
+from serving.cluster.leases.shards import ShardOptions, Shards
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.virtual_time import run_virtually

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from serving.aio.clock import now_s
-from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import POD_METRICS, REVISION, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
 from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME

@@ -1,15 +1,15 @@
 import msgspec
 import pytest
 
-from serving.autoscaler.bounds import ScaleBound
-from serving.autoscaler.classic import ClassicDecision, ClassicMode
-from serving.autoscaler.deciders import Decided
 from serving.autoscaler.measured import measured, rule_of
-from serving.autoscaler.merge import MergeDecision, Proposal
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.model.nodata import NoData
-from tests.unit.autoscaler.kpa_builders import DEFAULTS
-from tests.unit.autoscaler.scaler_builders import SETTINGS, World, facts_of, revision_with
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.kpa.bounds import ScaleBound
+from serving.scaling.kpa.merge import MergeDecision, Proposal
+from serving.scaling.scaler.deciders import Decided
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from tests.unit.scaling.kpa_builders import DEFAULTS
+from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
 
 REVISION = revision_with()
 SILENCE = NoData(missing="nothing was told")

@@ -1,7 +1,7 @@
 import msgspec
 
 from serving.autoscaler.podstarts import PodStarts
-from serving.autoscaler.revision import ScaledPod
+from serving.scaling.revision import ScaledPod
 
 READY = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
 STARTING = msgspec.structs.replace(READY, is_ready=False, phase="Pending")

@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from serving.autoscaler.podstates import PodState, PodStates, state_of
-from serving.autoscaler.revision import ScaledPod
 from serving.model.revisionnumbers import PodCounts
+from serving.scaling.revision import ScaledPod
 
 READY = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
 

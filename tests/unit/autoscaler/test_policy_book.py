@@ -2,13 +2,13 @@ import json
 
 import msgspec
 
-from serving.autoscaler.adaptive.policy import policy_of
-from serving.autoscaler.adaptive.shadow import shadow_of
 from serving.autoscaler.policy_book import PolicyBook
-from serving.autoscaler.scaler import DecisionCause, Scaler, StatSource
+from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
+from serving.scaling.scaler.shadow import shadow_of
 from serving.scaling.spec import ScalingSpec
-from tests.unit.autoscaler.kpa_builders import spec_with
-from tests.unit.autoscaler.scaler_builders import SETTINGS, World, facts_of, revision_with, told
+from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, told
 
 ADAPTIVE, KNATIVE, UNKNOWN = ("default", "a"), ("default", "k"), ("other", "u")
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.autoscaler.writer import Learned, ReserveRefused, RevisionWritten, ScaleWritten, Writer, WriteView
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.model.stat import Stat
-from tests.unit.autoscaler.policy_builders import revision
-from tests.unit.autoscaler.scaler_builders import SETTINGS, facts_of, told
+from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from tests.unit.scaling.policy_builders import revision
+from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, told
 
 KEY = ("default", "hello-00001")
 DEPLOYMENT = ScaledDeployment(name="d", key=KEY, revision_uid="r1", replica_count=0, resource_version="5")

@@ -27,7 +27,9 @@ def test_the_help_loads_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert loaded & {"serving.cli.lazy", "serving.cli.api", "msgspec", "rich", "yaml", "numpy"} == {"serving.cli.lazy"}
+    assert loaded & {"serving.cli.lazy", "serving.cli.client.api", "msgspec", "rich", "yaml", "numpy"} == {
+        "serving.cli.lazy"
+    }
     assert all(f"  {name} " in done.stdout for name in PLACES)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from serving.aio.clock import now_s
 from serving.cluster.configmaps import followed
 from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Unavailable
 from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, DAEMONS

@@ -4,7 +4,7 @@ import pytest
 
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import CONFIG_MAP
-from serving.cluster.memory import MemoryCluster
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading
 
 THING: dict[str, Any] = {"metadata": {"namespace": "default", "name": "thing"}, "data": {"a": "1"}}

@@ -10,10 +10,10 @@ import pytest
 
 from serving.aio.clock import now_s
 from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.limits import StoreLimits
-from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, Listing, WatchEvent
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
+from serving.home.store.limits import StoreLimits
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Gone, Unavailable
 from serving.model.objects import Object
 from tests.virtual_time import run_virtually

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.cluster.schedules import schedule_problems, schedule_state
-from serving.model.scalingpolicy import ScalingPolicySpec, Schedule
+from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, Schedule
 
 BERLIN = "Europe/Berlin"
 OFFICE = Schedule(name="office", start="0 8 * * 1-5", end="0 18 * * 1-5", min_count=5, time_zone=BERLIN)

@@ -13,9 +13,9 @@ from typing import Any
 
 from kubernetes.client import models
 
-from serving.cluster.api.effects import effectless
-from serving.cluster.crds import crds
 from serving.cluster.kinds import REVISION
+from serving.home.apiserver.effects import effectless
+from serving.home.schemas.crds import crds
 from serving.settings.annotations import GROUP, ScalingAnnotations
 from serving.settings.knob import fields_of
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.crds import crds
 from serving.cluster.kinds import Kind
+from serving.home.schemas.crds import crds
 from tests.unit.config.celcost import DEFINITION_LIMIT, RULE_LIMIT, costs_of, rule_cost
 
 TEXT = {"type": "string", "maxLength": 5}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.crds import crds
 from serving.cluster.kinds import Kind
+from serving.home.schemas.crds import crds
 
 _LOGIC = ("allOf", "anyOf", "oneOf")
 _NOT_IN_LOGIC = {"type", "default", "description", "title", "additionalProperties", "nullable"}

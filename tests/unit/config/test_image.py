@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from serving import __version__
-from serving.local.children import ALLOCATOR
+from serving.home.supervisor.children import ALLOCATOR
 from tests.tidy.sources import ROOT, is_type_checking_block
 from tests.tidy.test_sidecar import HEAVY
 
@@ -185,7 +185,7 @@ def modules_of(target: str) -> list[str]:
     if target == "queue-proxy":
         return ["serving.queueproxy.main"]
     return [f"serving.{name}.main" for name in ("activator", "autoscaler", "controller", "dashboard", "cli")] + [
-        "serving.cli.makekey",
+        "serving.controller.io.makekey",
         "serving.metrics.otlp",
         "kubernetes.aio.client",
         "kubernetes.aio.config",

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from serving.cli.tree import InstallOptions, objects_of, tree_folder
-from serving.controller.deployment import desired_deployment, desired_private_service
-from serving.controller.hpa import hpa_writes
-from serving.controller.public import PublicService, public_writes
-from serving.controller.sidecar import Sidecar
-from serving.controller.writes import Create
+from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.controller.revisions.deployment import desired_deployment, desired_private_service
+from serving.controller.revisions.hpa import hpa_writes
+from serving.controller.revisions.public import PublicService, public_writes
+from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.values.writes import Create
 from serving.model.event import About, Words, new_event
 from serving.model.objects import Object
 from serving.settings.autoscaler import AutoscalerSettings

@@ -3,9 +3,9 @@
 from typing import Any
 
 from serving.controller.cache import ControllerCache
-from serving.controller.revision import desired_revision
-from serving.controller.service import desired_configuration, desired_route
-from serving.controller.writes import Patch, ResourceKind, WritePlan
+from serving.controller.revisions.revision import desired_revision
+from serving.controller.routes.service import desired_configuration, desired_route
+from serving.controller.values.writes import Patch, ResourceKind, WritePlan
 from serving.model.objects import Object, condition_of, owner_reference
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings

@@ -7,8 +7,8 @@ import pytest
 
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
-from serving.controller.sidecar import Sidecar
-from serving.controller.writes import ResourceKind, WorkKey, WritePlan
+from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.values.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
 from serving.settings.queueproxy import QueueProxySettings

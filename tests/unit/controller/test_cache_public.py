@@ -4,7 +4,7 @@ import msgspec
 
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
-from serving.controller.writes import Create, Patch, ResourceKind, WorkKey
+from serving.controller.values.writes import Create, Patch, ResourceKind, WorkKey
 from serving.model.knative import ACCESS_ANNOTATION, TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import (

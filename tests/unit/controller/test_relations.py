@@ -3,7 +3,7 @@
 from typing import Any
 
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
-from serving.controller.writes import ResourceKind
+from serving.controller.values.writes import ResourceKind
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
 
 Json = dict[str, Any]

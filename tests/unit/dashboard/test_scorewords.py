@@ -3,11 +3,11 @@ import msgspec
 from serving.dashboard.scorewords import SCORE_WORDS, sentence_of
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
-from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import ScoredNode, node_table
-from serving.scheduler.pod import Container, PodContainers, pod_demand
-from serving.scheduler.provider import Scorer
-from serving.scheduler.score import NODE_SCORES
+from serving.placement.scores.metrics import NodeUsage, Usage
+from serving.placement.scores.nodes import ScoredNode, node_table
+from serving.placement.scores.pod import Container, PodContainers, pod_demand
+from serving.placement.scores.provider import Scorer
+from serving.placement.scores.score import NODE_SCORES
 from serving.settings.placement import PlacementSettings
 
 GIB = 2**30

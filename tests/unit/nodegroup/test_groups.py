@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.cluster.crds import crds
 from serving.cluster.kinds import NODE_GROUP
+from serving.home.schemas.crds import crds
 from serving.nodegroup.groups import group_of, groups_of_text, spec_keys, spec_of
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 from tests.unit.nodegroup.objects import GROUP_SPEC

@@ -3,7 +3,7 @@ from typing import Any
 from serving.model.nodata import NoData
 from serving.placement.book import NodeBook
 from serving.placement.facts import node_of, pod_of
-from serving.scheduler.metrics import NodeUsage, Usage
+from serving.placement.scores.metrics import NodeUsage, Usage
 from tests.unit.placement.builders import node, pod
 
 

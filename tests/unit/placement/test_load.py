@@ -5,7 +5,7 @@ import pytest
 from serving.model.nodata import NoData
 from serving.placement.facts import NodeFacts, node_of
 from serving.placement.load import NodeLoads
-from serving.scheduler.metrics import Usage
+from serving.placement.scores.metrics import Usage
 from tests.unit.placement.builders import Json, node
 
 

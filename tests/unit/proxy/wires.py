@@ -4,11 +4,11 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from serving.proxy.connection import Connection
-from serving.proxy.exchange import Exchange, Wiring
-from serving.proxy.pool import Pool
-from serving.proxy.registry import Member
-from serving.proxy.upstream import Upstream
+from serving.proxy.forwarding.exchange import Exchange, Wiring
+from serving.proxy.forwarding.registry import Member
+from serving.proxy.http1.pool import Pool
+from serving.proxy.http1.upstream import Upstream
+from serving.proxy.server.connection import Connection
 from serving.settings.http import HttpSettings
 
 __all__ = ["Bench", "Wire", "messages"]

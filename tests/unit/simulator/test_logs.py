@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
-from serving.autoscaler.scaler import DecisionCause
 from serving.model.errors import SettingsError
 from serving.scaling.resolve import resolve
+from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
+from serving.scaling.scaler.scaler import DecisionCause
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.decisions import Decisions, RevisionCounts

@@ -2,12 +2,12 @@
 
 import pytest
 
-from serving.autoscaler.decide import ScaleDecision
-from serving.autoscaler.deciders import Inside, KpaDecider
 from serving.model.stat import Stat
+from serving.scaling.kpa.decide import ScaleDecision
+from serving.scaling.scaler.deciders import Inside, KpaDecider
 from serving.settings.kpa_quirks import SAFE
 from serving.simulator.seconds import LoadedSeconds
-from tests.unit.autoscaler.kpa_builders import DEFAULTS
+from tests.unit.scaling.kpa_builders import DEFAULTS
 
 
 def decider() -> KpaDecider:

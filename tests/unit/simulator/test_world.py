@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.autoscaler.decide import ScaleDecision, ScalerMode
+from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
 from serving.settings.activator import ActivatorSettings
 from serving.settings.annotations import ScalingAnnotations
 from serving.simulator.engine import Engine

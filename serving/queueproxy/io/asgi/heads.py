@@ -4,9 +4,9 @@ Names that only our daemons may set are left out, ``Host`` is the one that the c
 X-Forwarded-* and Forwarded say the way that the request took.
 """
 
-from serving.proxy.lines import RESERVED, HeaderLine, read_line, read_lines
-from serving.proxy.rendering import ClientPeer
-from serving.proxy.requesthead import FORWARDED, RequestHead
+from serving.proxy.http1.lines import RESERVED, HeaderLine, read_line, read_lines
+from serving.proxy.http1.rendering import ClientPeer
+from serving.proxy.http1.requesthead import FORWARDED, RequestHead
 from serving.queueproxy.io.asgi.messages import Scope
 from serving.queueproxy.io.podrequests import Origin
 

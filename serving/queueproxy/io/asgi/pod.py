@@ -3,7 +3,7 @@
 import asyncio
 import math
 
-from serving.proxy.lines import BadHeaderLine
+from serving.proxy.http1.lines import BadHeaderLine
 from serving.queueproxy.io.asgi.call import AppCall
 from serving.queueproxy.io.asgi.calls import RunningCalls
 from serving.queueproxy.io.asgi.heads import head_of, scope_for_app

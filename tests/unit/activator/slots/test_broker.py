@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.activator.outcome import Dispatch
+from serving.activator.queueing.outcome import Dispatch
 from serving.activator.slots.messages import Ask, Give, PeerHello
 from serving.activator.slots.shares import share_of
 from tests.property.slot_world import KEY, Life, World

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from serving.proxy.http2.codes import ErrorCode, Violation
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
-from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.proxy.http2.frames import ErrorCode, Violation
+from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.settings.http import HttpSettings
 
 __all__ = ["NotedStream", "Recorder"]

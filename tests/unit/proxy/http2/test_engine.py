@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.proxy.http2.codes import ErrorCode
+from serving.proxy.http2.frames import ErrorCode
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.h2frames import GET, OPENING, PREFACE, Kind, fields, frame, request, settings
 from tests.unit.proxy.http2.recorder import Recorder

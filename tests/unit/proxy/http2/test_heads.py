@@ -2,7 +2,8 @@
 
 import pytest
 
-from serving.proxy.answerhead import BadAnswer, Framing
+from serving.proxy.http1.answerhead import BadAnswer, Framing
+from serving.proxy.http1.requesthead import RequestHead, RequestRefusal
 from serving.proxy.http2.heads import (
     Malformed,
     answer_fields,
@@ -11,7 +12,6 @@ from serving.proxy.http2.heads import (
     read_trailer_fields,
     request_fields,
 )
-from serving.proxy.requesthead import RequestHead, RequestRefusal
 
 GET = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/a?b"), (b":authority", b"h"))
 POST = ((b":method", b"POST"), *GET[1:])

@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any, cast
 
-from serving.proxy.http2.codes import PREFACE, ErrorCode
+from serving.proxy.http2.frames import PREFACE, ErrorCode
 from serving.proxy.http2.sending import FrameSender
 from tests.unit.proxy.http2.recorder import Recorder
 

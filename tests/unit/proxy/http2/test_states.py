@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from serving.proxy.http2.codes import DATA, HEADERS, PRIORITY, RST_STREAM, WINDOW_UPDATE, ErrorCode
+from serving.proxy.http2.frames import DATA, HEADERS, PRIORITY, RST_STREAM, WINDOW_UPDATE, ErrorCode
 from serving.proxy.http2.states import VERDICTS, FrameVerdict, StreamState
 from tests.integration.proxy.h2frames import OPENING, Kind, fields, frame, request
 from tests.unit.proxy.http2.recorder import Recorder

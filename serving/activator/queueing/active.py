@@ -1,0 +1,239 @@
+"""A revision that has requests, or had some a moment ago.
+
+Input: its requests, its pods and its settings as they change, with the time. Output: dispatches, rejections, and whether to
+wake it. One exists for each revision with requests; none for an idle one.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, SilentPod
+from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.silence import SilenceWatch
+from serving.activator.queueing.slices import ServedPod
+from serving.activator.queueing.throttler import RevisionThrottler, Started
+from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
+from serving.model.knative import RevisionKey, ServingState
+from serving.settings.activator import ActivatorSettings
+from serving.traffic.breaker import Queued, QueueLimit, Rejected
+from serving.traffic.ejection import EjectionReport
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+
+class ActiveRevision(Generic[RequestId]):
+    """The requests of one revision. ``random`` gives numbers from 0 to below 1."""
+
+    __slots__ = (
+        "_arrived_count",
+        "_has_rejected",
+        "_quiet_level",
+        "_silence",
+        "_since_s",
+        "_wake_state",
+        "key",
+        "pods",
+        "throttler",
+    )
+
+    def __init__(
+        self, key: RevisionKey, settings: ActivatorSettings, *, random: Callable[[], float], now_s: float
+    ) -> None:
+        self.key = key
+        self.throttler: RevisionThrottler[RequestId] = RevisionThrottler(settings=settings, random=random, now_s=now_s)
+        self.pods: dict[str, ServedPod] = {}
+        self._since_s = now_s
+        self._wake_state = WakeState()
+        self._arrived_count = 0
+        self._quiet_level = 0
+        self._has_rejected = False
+        self._silence = SilenceWatch[RequestId]()
+
+    def __repr__(self) -> str:
+        return f"ActiveRevision({self.key[1]}, {self.throttler!r})"
+
+    def arrive(
+        self,
+        request: RequestId,
+        revision: ServedRevision | None,
+        now_s: float,
+        *,
+        weight_bytes: int,
+        session: int | None = None,
+    ) -> tuple[Dispatch[RequestId] | Queued | Rejection[RequestId], bool]:
+        """The decision about a new request, and whether the router has to look at this revision soon."""
+        if revision is not None and not self.pods and (rejection := _rejected_at_once(request, revision)) is not None:
+            self._has_rejected = rejection.reason is RejectionReason.FAILED
+            return rejection, True
+        answer = self.throttler.arrive(request, now_s, weight_bytes=weight_bytes, session=session)
+        if isinstance(answer, Rejected):
+            return _queue_full(request, answer), False
+        self._arrived_count += 1
+        if isinstance(answer, Queued):
+            return answer, True
+        return Dispatch(request=request, pod=self.pods[answer.address]), self.throttler.level > self._quiet_level
+
+    def finish(self, request: RequestId, now_s: float, *, is_answered: bool) -> Sequence[Dispatch[RequestId]]:
+        """A request has ended; returns the requests that begin."""
+        started = self.throttler.finish(request, now_s, is_answered=is_answered)
+        if self._wake_state.known_waiting_count and not self.throttler.waiting_count:
+            self._wake_state = calm(self._wake_state)
+        return self.dispatches(started) if started else ()
+
+    def set_pods(
+        self, pods: dict[str, ServedPod], now_s: float, *, container_concurrency: int, slots: Mapping[str, int] | None
+    ) -> list[Dispatch[RequestId]]:
+        """Replace the pods that get requests; returns the requests that begin."""
+        self.pods = pods
+        started = self.throttler.set_pods(pods, now_s, container_concurrency=container_concurrency, slots=slots)
+        return self.dispatches(started)
+
+    def dispatches(self, started: Sequence[Started[RequestId]]) -> list[Dispatch[RequestId]]:
+        """The dispatches of requests that begin."""
+        return [Dispatch(request=one.request, pod=self.pods[one.address], waited_s=one.waited_s) for one in started]
+
+    def expire(
+        self, revision: ServedRevision | None, now_s: float, settings: ActivatorSettings
+    ) -> list[Rejection[RequestId]]:
+        """Reject the requests that waited for as long as they may."""
+        text = f"no pod was free within {settings.queue_wait_max_s:g} s"
+        if revision is not None and revision.delay is not None:
+            text = f"{text}: {revision.delay}"
+        expired = self.throttler.expire(now_s)
+        return [Rejection(request=request, reason=RejectionReason.WAITED, text=text) for request in expired]
+
+    def reject_hopeless(
+        self, revision: ServedRevision | None, now_s: float, settings: ActivatorSettings
+    ) -> tuple[list[Rejection[RequestId]], float | None]:
+        """Reject all that wait if the revision cannot serve them; and until when to wait for one that is not known."""
+        if revision is None:
+            until_s = self._since_s + settings.revision_wait_max_s
+            if now_s < until_s:
+                return [], until_s
+            return self.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=_unknown(self.key)), None
+        if revision.failure is None or self.pods or not self.throttler.waiting_count:
+            return [], None
+        self._has_rejected = True
+        return self.reject_waiting(now_s, reason=RejectionReason.FAILED, text=_failed(revision)), None
+
+    def remove(self, container_concurrency: int, now_s: float) -> list[Rejection[RequestId]]:
+        """The revision is gone: requests that run go on, those that wait are rejected."""
+        self.set_pods({}, now_s, container_concurrency=container_concurrency, slots=None)
+        return self.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=_unknown(self.key))
+
+    def reject_waiting(self, now_s: float, *, reason: RejectionReason, text: str) -> list[Rejection[RequestId]]:
+        """Reject all requests that wait."""
+        self._wake_state = calm(self._wake_state)
+        waiting = self.throttler.expire(now_s, all_waiting=True)
+        return [Rejection(request=request, reason=reason, text=text) for request in waiting]
+
+    def wake(
+        self, revision: ServedRevision, now_s: float, settings: ActivatorSettings
+    ) -> tuple[Sequence[RevisionWake], float | None]:
+        """Whether to wake the revision now, and when to ask again without news."""
+        has_rejected, self._has_rejected = self._has_rejected, False
+        seen = WakeInput(
+            level=self.throttler.level,
+            waiting_count=self.throttler.waiting_count,
+            arrived_count=self._arrived_count,
+            serving_state=revision.serving_state,
+            desired_count=max(revision.desired_count, len(self.pods)),
+            # One of two activators gets half of the requests.
+            target_concurrency=revision.target_concurrency / settings.count,
+            has_rejected=has_rejected,
+        )
+        self._wake_state, decision = wake(self._wake_state, seen, settings, now_s=now_s)
+        self._quiet_level = decision.quiet_level
+        if not decision.flip and decision.poke is None:
+            return (), decision.next_wake_s
+        woken = RevisionWake(
+            key=self.key, flip=decision.flip, poke=decision.poke, resource_version=revision.resource_version
+        )
+        return (woken,), decision.next_wake_s
+
+    def eject_silent(
+        self, now_s: float, settings: ActivatorSettings, *, has_begun: Callable[[RequestId], bool]
+    ) -> list[SilentPod[RequestId]]:
+        """Eject pods that answer nothing although others do; returns all such pods with the requests that they hold."""
+        pods = self.throttler.pods
+        if pods is None:
+            return []
+        in_flight = self.throttler.address_of
+        silent = self._silence.look(
+            in_flight,
+            pods.answered_s,
+            now_s,
+            has_begun=has_begun,
+            slots_per_pod=pods.slots_per_pod,
+            after_s=settings.eject_after_silence_s,
+        )
+        ejected = {address for address in silent if self.throttler.eject_silent(address, now_s)}
+        # A request may have been on its way to a pod when that was ejected.
+        return [
+            SilentPod(key=self.key, pod=self.pods[address], is_new=address in ejected, requests=requests)
+            for address in sorted(pods.silent)
+            if (requests := tuple(one for one, pod in in_flight.items() if pod == address and not has_begun(one)))
+        ]
+
+    def ejections(self, now_s: float, *, wall_s: float) -> list[EjectionReport]:
+        """Its pods that have failed and not answered since; ``wall_s`` is now in seconds since the epoch."""
+        pods = self.throttler.pods
+        if pods is None or not pods.ejections:
+            return []
+        in_flight, ahead_s = pods.in_flight, wall_s - now_s
+        return [
+            EjectionReport(
+                revision=self.key[1],
+                pod=self.pods[address].name,
+                address=address,
+                is_silent=one.is_silent,
+                failure_count=one.failure_count,
+                in_flight_count=in_flight.get(address, 0),
+                since_wall_s=one.since_s + ahead_s,
+                until_wall_s=None if one.until_s is None else one.until_s + ahead_s,
+            )
+            for address, one in sorted(pods.ejections.items())
+        ]
+
+    def report(self, now_s: float, settings: ActivatorSettings) -> RevisionLoad | None:
+        """Close the period of reports: its load, or None if there was none and no request is inside."""
+        level, report = self.throttler.level, self.throttler.report(now_s)
+        self._wake_state, load = reported(
+            self._wake_state,
+            report,
+            level=level,
+            waiting_count=self.throttler.waiting_count,
+            period_s=settings.report_period_s,
+        )
+        self._arrived_count = 0
+        return load if level or report.concurrency or report.request_count else None
+
+    def forget_reports(self) -> None:
+        """Report and poke as if the autoscaler had never heard of this revision; it has restarted."""
+        state = self._wake_state
+        self._wake_state = WakeState(flip_due_s=state.flip_due_s, flip_count=state.flip_count)
+
+
+def _rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[RequestId] | None:
+    """A rejection without a wait, for a revision without pods."""
+    if revision.serving_state is ServingState.RETIRED:
+        text = f"revision {revision.key[1]} is retired"
+        return Rejection(request=request, reason=RejectionReason.RETIRED, text=text)
+    if revision.failure is not None:
+        return Rejection(request=request, reason=RejectionReason.FAILED, text=_failed(revision))
+    return None
+
+
+def _queue_full(request: RequestId, rejected: Rejected) -> Rejection[RequestId]:
+    is_count = rejected.limited_by is QueueLimit.COUNT
+    reason = RejectionReason.QUEUE_COUNT if is_count else RejectionReason.QUEUE_BYTES
+    text = f"pending request queue full: {rejected.depth} requests with {rejected.depth_bytes} bytes wait already"
+    return Rejection(request=request, reason=reason, text=text)
+
+
+def _failed(revision: ServedRevision) -> str:
+    return f"revision {revision.key[1]} cannot serve: {revision.failure}"
+
+
+def _unknown(key: RevisionKey) -> str:
+    return f"there is no revision {key[1]}"

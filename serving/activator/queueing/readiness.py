@@ -1,0 +1,134 @@
+"""Which pods that are listed as not ready to probe, and which of them a probe has confirmed as ready.
+
+Input: the pods of a revision that its EndpointSlices list as not ready, the answers to probes, and the time. Output: the
+probes to send now, and the pods that may be given requests although the slices do not say so yet. A kubelet probes a pod
+once a second, and its answer travels through two objects to the slice; the queue-proxy answers as soon as the app is ready.
+
+A confirmation ends when a later probe fails, when the pod leaves the list (it is ready, terminates or is gone), or when the
+address belongs to another pod. Probes are bounded by revision and in all. Follows knative/serving 98e5ef90
+pkg/activator/net/revision_backends.go, which probes each pod from each activator; here only those probe that have requests
+without a pod.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.activator.queueing.slices import ServedPod
+from serving.model.knative import RevisionKey
+
+_PAUSE_FIRST_S = 0.02
+_PAUSE_GROWTH = 1.5
+_PAUSE_MAX_S = 0.1
+# After this time a pod is slow to start, and the kubelet's period is close enough.
+_HURRY_S = 10.0
+_PAUSE_SLOW_S = 1.0
+# An activator has a connection and a task for each.
+_PROBES_MAX = 128
+_PROBES_PER_REVISION_MAX = 16
+
+
+class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the queue-proxy of a pod whether it is ready."""
+
+    key: RevisionKey
+    pod: ServedPod
+
+
+class _UnreadyPod:
+    """A pod that is listed as not ready."""
+
+    __slots__ = ("due_s", "failure_count", "is_confirmed", "is_probed", "pod", "since_s")
+
+    def __init__(self, pod: ServedPod, now_s: float) -> None:
+        self.pod = pod
+        self.since_s = now_s
+        self.due_s = now_s
+        self.failure_count = 0
+        self.is_confirmed = False
+        self.is_probed = False
+
+
+class UnreadyPods:
+    """The pods that are listed as not ready, of all revisions with requests."""
+
+    __slots__ = ("_pods", "_probe_counts")
+
+    def __init__(self) -> None:
+        self._pods: dict[RevisionKey, dict[str, _UnreadyPod]] = {}
+        self._probe_counts: Counter[RevisionKey] = Counter()
+
+    def __repr__(self) -> str:
+        pod_count = sum(map(len, self._pods.values()))
+        return f"UnreadyPods({pod_count} pods of {len(self._pods)} revisions, {self.probe_count} probes)"
+
+    @property
+    def probe_count(self) -> int:
+        """Probes without an answer."""
+        return self._probe_counts.total()
+
+    def set_pods(self, key: RevisionKey, pods: Mapping[str, ServedPod], now_s: float) -> None:
+        """Replace the not-ready pods of a revision, by address."""
+        before = self._pods.pop(key, {})
+        if pods:
+            self._pods[key] = {
+                address: known if (known := before.get(address)) and known.pod == pod else _UnreadyPod(pod, now_s)
+                for address, pod in pods.items()
+            }
+
+    def forget(self, key: RevisionKey) -> None:
+        """Drop a revision without requests."""
+        self._pods.pop(key, None)
+
+    def confirmed(self, key: RevisionKey) -> dict[str, ServedPod]:
+        """Pods whose queue-proxy has answered that they are ready, by address."""
+        candidates = self._pods.get(key, {})
+        return {address: one.pod for address, one in candidates.items() if one.is_confirmed}
+
+    def due(self, key: RevisionKey, now_s: float, *, is_waiting: bool) -> list[PodProbe]:
+        """The probes to send now. While no request waits, only confirmed pods are probed, to see that they stay ready."""
+        probes = []
+        for one in sorted(self._wanted(key, is_waiting=is_waiting), key=_due_order):
+            if one.due_s > now_s:
+                break
+            if self._probe_counts[key] >= _PROBES_PER_REVISION_MAX or self.probe_count >= _PROBES_MAX:
+                one.due_s = now_s + _PAUSE_MAX_S
+                continue
+            one.is_probed = True
+            self._probe_counts[key] += 1
+            probes.append(PodProbe(key=key, pod=one.pod))
+        return probes
+
+    def answered(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
+        """Take the answer to a probe; whether the confirmed pods have changed."""
+        self._probe_counts[probe.key] -= 1
+        if not self._probe_counts[probe.key]:
+            del self._probe_counts[probe.key]
+        one = self._pods.get(probe.key, {}).get(probe.pod.address)
+        if one is None or one.pod != probe.pod:
+            return False
+        has_changed = one.is_confirmed is not is_ready
+        one.is_probed, one.is_confirmed = False, is_ready
+        one.failure_count = 0 if is_ready else one.failure_count + 1
+        one.due_s = now_s + (_PAUSE_SLOW_S if is_ready else _pause_s(one, now_s))
+        return has_changed
+
+    def next_due_s(self, key: RevisionKey, *, is_waiting: bool) -> float | None:
+        """When a probe is due next; None while none will be."""
+        return min((one.due_s for one in self._wanted(key, is_waiting=is_waiting)), default=None)
+
+    def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_UnreadyPod]:
+        candidates = self._pods.get(key, {}).values()
+        return [one for one in candidates if not one.is_probed and (is_waiting or one.is_confirmed)]
+
+
+def _due_order(one: _UnreadyPod) -> tuple[float, str]:
+    return one.due_s, one.pod.address
+
+
+def _pause_s(one: _UnreadyPod, now_s: float) -> float:
+    """20, 30, 45, 68, 100, 100 ... ms for 10 s, then 1 s."""
+    if now_s - one.since_s > _HURRY_S:
+        return _PAUSE_SLOW_S
+    return min(_PAUSE_FIRST_S * _PAUSE_GROWTH ** min(one.failure_count - 1, 8), _PAUSE_MAX_S)

@@ -1,0 +1,151 @@
+"""The hosts that a Route claims, and what it would answer there.
+
+Input: a Route object as the API has it, and the rules that hosts are made by. Output: a claim for each host and listener.
+Hosts come from ``serving.model.routehosts`` and never from the route's status: that says only which revisions of its own
+namespace answer. A route or tag without traffic claims its hosts too, and says why it is not ready.
+Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
+from serving.model.nodata import NoData
+from serving.model.objects import Object
+from serving.model.rollout import tag_splits
+from serving.model.routedigest import route_digest
+from serving.model.routehosts import ClaimedHost, HostRules, claimed_hosts
+from serving.model.routepolicy import RoutePolicy, route_policy
+
+_NO_TAGS: Mapping[str, Site] = {}
+# A reason may hold the last words of an app.
+_REASON_LENGTH_MAX = 1024
+
+
+class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A host that a route wants, since when, and what it would answer there. The smallest claim has the host."""
+
+    since: str
+    route: str
+    host: str
+    listener: Listener
+    site: Site
+
+
+class _RouteMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    namespace: str = "default"
+    creation_timestamp: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _TrafficTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One line of ``status.traffic``, or of ``spec.traffic``."""
+
+    revision_name: str = ""
+    percent: int | None = None
+    tag: str = ""
+    url: str = ""
+
+
+class _RouteSpec(msgspec.Struct, frozen=True, kw_only=True):
+    traffic: list[_TrafficTarget] | None = None
+
+
+class _RouteCondition(msgspec.Struct, frozen=True, kw_only=True):
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    traffic: list[_TrafficTarget] | None = None
+    conditions: list[_RouteCondition] | None = None
+
+
+class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a Route object matters here; ``digest`` is that of the whole (``serving.model.routedigest``)."""
+
+    metadata: _RouteMetadata
+    spec: _RouteSpec = _RouteSpec()
+    status: _RouteStatus = _RouteStatus()
+    hosts: tuple[ClaimedHost, ...] = ()
+    digest: str = ""
+
+    @property
+    def key(self) -> str:
+        """Namespace and name with a slash, unique among routes."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def unready_reason(self) -> str:
+        """Why the route has no traffic, in one line."""
+        ready = next((one for one in self.status.conditions or () if one.type == "Ready"), None)
+        text = (ready and (ready.message or ready.reason)) or "it has no traffic yet"
+        return " ".join(text.split())[:_REASON_LENGTH_MAX]
+
+
+def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
+    """The facts of a Route object as the API has it."""
+    try:
+        facts = msgspec.convert(route, ServedRoute)
+    except msgspec.ValidationError as error:
+        return NoData(missing=f"a Route that can be read: {error}")
+    served_tags = [target.tag for target in facts.status.traffic or ()]
+    hosts = tuple(claimed_hosts(route, rules, served_tags=served_tags))
+    return msgspec.structs.replace(facts, hosts=hosts, digest=route_digest(route, rules))
+
+
+def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
+    """All hosts that a route claims.
+
+    "hello" in "default" with the domain localhost and a tag "new" claims hello.default.localhost and
+    new-hello.default.localhost in public, and both names with default.svc.cluster.local on the inner listener.
+    """
+    entries = [entry for entry in facts.status.traffic or () if entry.revision_name]
+    tagged = {entry.tag: entry for entry in entries if entry.tag}
+    # During a gradual rollout a tag has several revisions, with other shares than on the route's own host.
+    splits = tag_splits(facts.metadata.annotations or {})
+    policy = route_policy(facts.metadata.annotations or {})
+    tags = {
+        tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),)), policy=policy)
+        for tag, entry in tagged.items()
+    }
+    own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags, policy=policy)
+    for one in facts.hosts:
+        if one.is_public and one.tag in tagged and _is_inner(tagged[one.tag].url):
+            # A tag that is cluster-local though its route is public: the one thing that a status may take away.
+            continue
+        site = tags.get(one.tag, _site(facts, (), policy=policy)) if one.tag else own
+        listener = Listener.PUBLIC if one.is_public else Listener.INNER
+        yield HostClaim(since=one.since, route=facts.key, host=one.host.lower(), listener=listener, site=site)
+
+
+def _site(
+    facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS, *, policy: RoutePolicy
+) -> Site:
+    """Revisions with at least 1 percent; a target of 0 percent is reached by its tag only."""
+    bounds: list[int] = []
+    revisions: list[str] = []
+    for revision, percent in shares:
+        if percent > 0:
+            revisions.append(revision)
+            bounds.append((bounds[-1] if bounds else 0) + percent)
+    name, namespace = facts.metadata.name, facts.metadata.namespace
+    access = AccessRule(namespace=namespace, route=name, version=policy.token_version) if policy.is_private else None
+    return Site(
+        route=facts.key,
+        namespace=namespace,
+        revisions=tuple(revisions),
+        bounds=tuple(bounds),
+        tags=tags,
+        policy=policy,
+        access=access,
+        unready_reason="" if revisions else facts.unready_reason,
+    )
+
+
+def _is_inner(url: str) -> bool:
+    return url.partition("://")[2].partition(":")[0].endswith(f".{INNER_DOMAIN}")

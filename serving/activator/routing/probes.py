@@ -1,0 +1,77 @@
+"""Probes of the activator itself, and what tells them from requests for a service.
+
+Input: the head of a request, and the site of its host. Output: the answer, or None for a request of a service.
+
+- ``K-Network-Probe: activator`` asks whether the activator is in the path. It is answered for every host.
+- ``K-Network-Probe: probe`` asks for a digest of how a host's traffic is split (``serving.model.split``). It wakes nothing.
+- ``K-Network-Probe: route`` with the path ``/routes/NAMESPACE/NAME`` asks, on the inner listener, for the digest of a Route
+  as it is served (``serving.model.routedigest``): the controller reports a Route ready once all activators answer with its own.
+- A kubelet's probe and ``/healthz`` are answered here only if no service has the host: a client can send any User-Agent, and
+  a service keeps its own paths.
+
+Follows knative/serving 98e5ef90 pkg/activator/handler (ProbeHandler, HealthHandler) with the trust of docs/architecture.md.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from serving.activator.routing.sites import Listener, Site, shares_of
+from serving.model.split import split_digest
+
+_PROBE_AGENTS = (
+    b"kube-probe/",
+    b"knative-activator-probe",
+    b"knative-autoscaling-probe",
+    b"knative-ingress-probe",
+    b"knative-queue-proxy-probe",
+)
+_ROUTES_PATH = b"/routes/"
+
+
+class ProbeQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells a probe from a request; ``network_probe`` is the header K-Network-Probe, None without one."""
+
+    network_probe: bytes | None
+    user_agent: bytes
+    target: bytes
+    listener: Listener
+
+
+class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a probe."""
+
+    status: int
+    body: bytes
+
+
+def is_probe_agent(user_agent: bytes) -> bool:
+    """Whether a User-Agent is one that queue-proxies accept from kubelets and the system's probes alone."""
+    return user_agent.lower().startswith(_PROBE_AGENTS)
+
+
+def probe_answer(
+    question: ProbeQuestion, *, site: Site | None, digest_of: Callable[[str], str | None], is_draining: bool
+) -> ProbeAnswer | None:
+    """The answer to a probe; None for a request that is no probe.
+
+    ``site`` serves the host, None if no service has it. ``digest_of`` gives the digest of a Route by "NAMESPACE/NAME", None
+    for an unknown Route.
+    """
+    match question.network_probe:
+        case b"activator":
+            return ProbeAnswer(status=200, body=b"activator")
+        case b"route" if question.listener is Listener.INNER and question.target.startswith(_ROUTES_PATH):
+            return _route_answer(digest_of(question.target.removeprefix(_ROUTES_PATH).decode("latin-1")))
+        case b"probe" if site is not None:
+            return ProbeAnswer(status=200, body=split_digest(shares_of(site)).encode())
+    is_health = question.target.partition(b"?")[0] == b"/healthz" or is_probe_agent(question.user_agent)
+    if site is not None or not is_health:
+        return None
+    return ProbeAnswer(status=503, body=b"shutting down") if is_draining else ProbeAnswer(status=200, body=b"ok")
+
+
+def _route_answer(digest: str | None) -> ProbeAnswer:
+    if digest is None:
+        return ProbeAnswer(status=404, body=b"no such route")
+    return ProbeAnswer(status=200, body=digest.encode())

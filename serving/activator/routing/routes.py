@@ -1,0 +1,183 @@
+"""Which site answers for a request: from its host and listener to revisions with their shares.
+
+Input: Route objects one at a time, as they change; a request's Host and listener. Output: the site.
+
+The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also without its end, as
+resolvers of a cluster allow; the public listener serves no such name. A Gateway that has applied the weights names the
+revision by two headers, with the client's host: they count on the inner listener alone, where any client may ask for any
+revision by its host. The site of a revision is as private as the routes that lead to it.
+
+If two routes claim one host, the older claim has it; the other gets it when the older one goes.
+"""
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from serving.activator.routing.hostclaims import HostClaim, ServedRoute, claims_of
+from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
+from serving.model.knative import RevisionKey
+
+# Name and namespace.
+_SHORT_PARTS = 2
+# Later than any time that the API writes: a route always comes before a revision of that name.
+_AFTER_ALL = "~"
+_REVISION = ":revision"
+
+
+class Routes:
+    """All claims, and who has each host. A change costs as much as the hosts of one route."""
+
+    __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_private", "_sites", "turn")
+
+    def __init__(self) -> None:
+        self._claims: dict[tuple[Listener, str], list[HostClaim]] = {}
+        self._claims_of: dict[str, list[HostClaim]] = {}
+        self._digests: dict[str, str] = {}
+        self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
+        self._domains: Mapping[str, str] = {}
+        # The private routes that lead to a revision, by name: its own host is as private as they are.
+        self._private: dict[RevisionKey, dict[str, AccessRule]] = {}
+        self.turn = 0
+        """Grows with each change: what was found in the same turn is still so."""
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(sites)} {listener} hosts" for listener, sites in self._sites.items())
+        route_count = sum(not key.endswith(_REVISION) for key in self._claims_of)
+        return f"Routes({route_count} routes, {counts})"
+
+    def set(self, facts: ServedRoute) -> None:
+        """A route is new or has changed."""
+        self._set(facts.key, list(claims_of(facts)))
+        self._digests[facts.key] = facts.digest
+
+    def digest_of(self, key: str) -> str | None:
+        """The digest of a Route as it is served now, by namespace and name with a slash; None for an unknown Route."""
+        return self._digests.get(key)
+
+    def set_revision(self, key: RevisionKey) -> None:
+        """A revision is there: its public Service leads here while its pods are not the endpoints."""
+        route = _of_revision(key)
+        if route not in self._claims_of:
+            self._set(route, [_claim_of_revision(route, key)])
+
+    def holds(self, host: str) -> bool:
+        """Whether a route has a public host: then a mapping of that host has none."""
+        return host in self._sites[Listener.PUBLIC]
+
+    def remove_revision(self, key: RevisionKey) -> None:
+        """A revision is gone."""
+        self.remove(_of_revision(key))
+
+    def set_domains(self, targets: Mapping[str, str]) -> None:
+        """The cluster-local host of the route or revision that each mapped host leads to: all mappings there are."""
+        self._domains = targets
+        self.turn += 1
+
+    def _set(self, route: str, claims: list[HostClaim]) -> None:
+        self.remove(route)
+        self._claims_of[route] = claims
+        for claim in claims:
+            bisect.insort(self._claims.setdefault((claim.listener, claim.host), []), claim, key=_age_order)
+            self._settle(claim)
+            for revision, access in _private_revisions(claim.site):
+                self._private.setdefault(revision, {})[route] = access
+
+    def remove(self, key: str) -> None:
+        """A route is gone; who waited for its hosts has them."""
+        self._digests.pop(key, None)
+        for claim in self._claims_of.pop(key, ()):
+            self._claims[claim.listener, claim.host].remove(claim)
+            self._settle(claim)
+            for revision, _ in _private_revisions(claim.site):
+                self._private.get(revision, {}).pop(key, None)
+
+    def find(
+        self, listener: Listener, host: str, *, named: tuple[Sequence[bytes], Sequence[bytes]] | None = None
+    ) -> Site | None:
+        """The site of a Host header; its case, port and final dot do not matter. None if no service has it.
+
+        ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they go
+        before the host if there is one of each, unless its route chooses by session or header itself.
+        """
+        if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
+            key = (named[0][0].decode("latin-1"), named[1][0].decode("latin-1"))
+            return self._chooser(host, key) or self._guarded(self._find_revision(key))
+        sites = self._sites[listener]
+        found = sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
+        return self._guarded(found or self._find_domain(_bare(host)))
+
+    def _chooser(self, host: str, key: RevisionKey) -> Site | None:
+        """The site of the host that a Gateway passed on, if it leads to the revision and chooses among its own."""
+        site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
+        if site is None or site.namespace != key[0] or not site.policy.chooses:
+            return None
+        return site if any(key[1] in one.revisions for one in (site, *site.tags.values())) else None
+
+    def _guarded(self, site: Site | None) -> Site | None:
+        """A revision's own site, as private as the routes that lead to it; any other site as it is."""
+        if site is None or not self._private or not site.route.endswith(_REVISION):
+            return site
+        rules = self._private.get((site.namespace, site.revisions[0]))
+        return msgspec.structs.replace(site, access=rules[min(rules)]) if rules else site
+
+    def _find_domain(self, host: str) -> Site | None:
+        """On both listeners: a Gateway in front sends what came for the domain to the inner one."""
+        return self._sites[Listener.INNER].get(self._domains.get(host, ""))
+
+    def _find_revision(self, key: RevisionKey) -> Site | None:
+        claims = self._claims_of.get(_of_revision(key))
+        return claims[0].site if claims else None
+
+    def lost(self) -> list[HostClaim]:
+        """Claims of hosts that an older claim has."""
+        return [claim for claims in self._claims.values() for claim in claims[1:]]
+
+    def _settle(self, claim: HostClaim) -> None:
+        self.turn += 1
+        place = claim.listener, claim.host
+        claims = self._claims[place]
+        if claims:
+            self._sites[claim.listener][claim.host] = claims[0].site
+        else:
+            del self._claims[place]
+            self._sites[claim.listener].pop(claim.host)
+
+
+def _age_order(claim: HostClaim) -> tuple[str, ...]:
+    # As the controller orders them: by namespace, then by name.
+    return claim.since, *claim.route.split("/")
+
+
+def _bare(host: str) -> str:
+    # "[::1]:80" loses its port too and names no route either way.
+    name, colon, port = host.rpartition(":")
+    return (name if colon and (not port or port.isdigit()) else host).removesuffix(".").lower()
+
+
+def _whole(host: str) -> str:
+    """A host of the cluster as it is written in full: "hello.default" and "hello.default.svc"."""
+    parts = host.split(".")
+    if len(parts) == _SHORT_PARTS:
+        return f"{host}.{INNER_DOMAIN}"
+    return (
+        f"{host}.{INNER_DOMAIN.removeprefix('svc.')}" if len(parts) == _SHORT_PARTS + 1 and parts[-1] == "svc" else ""
+    )
+
+
+def _private_revisions(site: Site) -> Iterator[tuple[RevisionKey, AccessRule]]:
+    if site.access is not None:
+        for one in (site, *site.tags.values()):
+            yield from (((site.namespace, revision), site.access) for revision in one.revisions)
+
+
+def _of_revision(key: RevisionKey) -> str:
+    # No route has such a name, so that it is the key of none.
+    return f"{key[0]}/{key[1]}{_REVISION}"
+
+
+def _claim_of_revision(route: str, key: RevisionKey) -> HostClaim:
+    site = Site(route=route, namespace=key[0], revisions=(key[1],), bounds=(100,))
+    host = f"{key[1]}.{key[0]}.{INNER_DOMAIN}".lower()
+    return HostClaim(since=_AFTER_ALL, route=route, host=host, listener=Listener.INNER, site=site)

@@ -1,0 +1,258 @@
+"""What ``serving doctor`` looks at on this machine, with or without a running system: Python, names, limits, ports, clock.
+
+Each check returns findings: fine, worth knowing, or in the way; what is not fine says what to do about it.
+"""
+
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import sqlite3
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
+from serving.home.processes import mounts
+from serving.home.supervisor.ports import PORTS
+
+_PYTHON_MIN = (3, 11)
+_LOOPBACK = "127.0.0.1"
+# A held request takes two descriptors, a pod a few; below it an ordinary test of load fails.
+_DESCRIPTORS_WISHED = 4096
+_DESCRIPTORS_MIN = 256
+_DISK_WISHED_BYTES = 500 * 2**20
+_DISK_MIN_BYTES = 20 * 2**20
+# Anything before it is a clock that was never set.
+_CLOCK_MIN_S = 1_735_689_600  # 1 January 2025
+_CLOCK_SLACK_S = 60.0
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the report; ``advice`` is what to do, "" where nothing is to be done."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    text: str
+    advice: str = ""
+
+
+def check_python() -> Iterator[Finding]:
+    """The interpreter and the system."""
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
+    if sys.version_info < _PYTHON_MIN:
+        yield Finding(name="python", state="fail", text=found, advice="install Python 3.11 or newer")
+    elif sys.platform != "linux":
+        advice = "`serving up` needs Linux; against a cluster all other commands work"
+        yield Finding(name="python", state="fail", text=found, advice=advice)
+    else:
+        yield Finding(name="python", state="ok", text=found)
+
+
+def holder_of(state: Path) -> int | None:
+    """The process that holds a state folder, by the kernel's list of locks; None if there is none."""
+    try:
+        lock = (state / "lock").stat()
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    for line in locks.splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == place:
+            return int(words[4])
+    return None
+
+
+def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
+    """The folder: who has it, whether it can be written, whether its secrets are secret, and room on its disk."""
+    if holder is not None:
+        yield Finding(name="state", state="ok", text=f"{state}, held by process {holder}")
+    elif not state.exists():
+        above = _above(state)
+        if os.access(above, os.W_OK):
+            yield Finding(name="state", state="ok", text=f"{state}: not there yet, `serving up` makes it")
+        else:
+            advice = "make it writable, or say another --state"
+            yield Finding(name="state", state="fail", text=f"{above} cannot be written", advice=advice)
+            return
+    elif not os.access(state, os.W_OK):
+        advice = "make it writable, or say another --state"
+        yield Finding(name="state", state="fail", text=f"{state} cannot be written", advice=advice)
+    else:
+        yield Finding(name="state", state="ok", text=f"{state}, not in use")
+    for name in ("key", "token", "kubeconfig"):
+        path = state / name
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            advice = f"chmod 600 {path}: its readers may run code here"
+            yield Finding(name="state", state="warn", text=f"others may read {name}", advice=advice)
+    there = state if state.exists() else _above(state)
+    free = shutil.disk_usage(there).free
+    text = f"{free / 2**30:.1f} GiB free for state and logs"
+    if free < _DISK_WISHED_BYTES:
+        is_full = free < _DISK_MIN_BYTES
+        yield Finding(name="disk", state="fail" if is_full else "warn", text=text, advice="make room on this disk")
+    else:
+        yield Finding(name="disk", state="ok", text=text)
+
+
+def check_journal(path: Path) -> Iterator[Finding]:
+    """Check the integrity of the store's file while no process has it open."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as journal:
+            ((said,),) = journal.execute("PRAGMA quick_check(1)").fetchall()
+    except sqlite3.Error as error:
+        said = str(error)
+    if said != "ok":
+        advice = "restore a copy of it, or move it away to start with an empty store"
+        yield Finding(name="journal", state="fail", text=f"{path}: {said}", advice=advice)
+    else:
+        yield Finding(name="journal", state="ok", text=f"{path.name} is whole, {path.stat().st_size / 1024:.0f} KiB")
+
+
+def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding]:
+    """The default ports of ``serving up``, while it does not run; ``taken`` are others to look at, by name."""
+    wanted = taken if taken is not None else {port.name: port.number for port in PORTS}
+    busy = {name: number for name, number in wanted.items() if not _is_free(number)}
+    for name, number in busy.items():
+        advice = f"end who listens there, or `serving up --{name}-port=0`"
+        yield Finding(
+            name="ports", state="fail", text=f"port {number} ({name}) is taken by another process", advice=advice
+        )
+    if not busy:
+        numbers = ", ".join(str(number) for number in wanted.values())
+        yield Finding(name="ports", state="ok", text=f"{numbers} are free")
+
+
+def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
+    """Whether the system's resolver knows that everything below localhost is this machine."""
+    try:
+        found = {str(one[4][0]) for one in socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)}
+    except OSError:
+        found = set()
+    if _LOOPBACK in found or "::1" in found:
+        yield Finding(name="names", state="ok", text="*.localhost resolves to this machine")
+        return
+    advice = "use the `curl -H 'Host: ...'` form that `serving url` prints; browsers and curl resolve it themselves"
+    yield Finding(name="names", state="warn", text="*.localhost does not resolve here", advice=advice)
+
+
+def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
+    """Whether pods can have a hosts file of their own, by which apps find other services."""
+    if mounts.can_mount() if can_mount is None else can_mount:
+        yield Finding(name="pod names", state="ok", text="apps call other services by their cluster-local names")
+        return
+    advice = "allow user namespaces (sysctl user.max_user_namespaces), or run `serving up` as root"
+    text = "apps cannot resolve the names of other services: no mount namespaces here"
+    yield Finding(name="pod names", state="warn", text=text, advice=advice)
+
+
+def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Finding]:
+    """Whether memory and cpu limits of pods can be the kernel's."""
+    instead = "memory is watched and pods above their limit are ended; cpu limits become priorities"
+    if not (root / "cgroup.controllers").exists():
+        has_older = (root / "cpu").is_dir() and (root / "memory").is_dir()
+        older = "cgroup v1 with cpu and memory: limits of containers are the kernel's; of processes, " + instead
+        state: Literal["ok", "warn"] = "ok" if has_older else "warn"
+        text = older if has_older else "cgroups are not mounted"
+        yield Finding(name="cgroup", state=state, text=text, advice="" if has_older else instead)
+        return
+    place = next((line[3:] for line in _lines(own) if line.startswith("0::")), "/")
+    mine = root / place.lstrip("/")
+    controllers = set(" ".join(_lines(mine / "cgroup.controllers")).split())
+    missing = sorted({"cpu", "memory"} - controllers)
+    if missing:
+        text = f"cgroup v2 without {' and '.join(missing)} here"
+        yield Finding(name="cgroup", state="warn", text=text, advice=instead)
+    elif not os.access(mine, os.W_OK):
+        yield Finding(name="cgroup", state="warn", text="cgroup v2 is there, but not ours to divide", advice=instead)
+    else:
+        yield Finding(name="cgroup", state="ok", text="cgroup v2 with cpu and memory")
+
+
+def check_containers() -> Iterator[Finding]:
+    """Whether images can be run, by really running a container, and pulled."""
+    engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""))
+    if not engine.runtime:
+        advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
+        yield Finding(name="containers", state="warn", text=engine.reason, advice=advice)
+        return
+    text = f"{engine.runtime} runs containers"
+    if engine.is_rootless:
+        text += " without root: they share this machine's network and one user, and cpu limits are not enforced"
+    yield Finding(name="containers", state="ok", text=text)
+    if shutil.which("skopeo") is None:
+        advice = "apt-get install skopeo; `serving image import FILE` works without it"
+        yield Finding(name="images", state="warn", text="images cannot be pulled from registries", advice=advice)
+    else:
+        tools = [one for one in ("podman", "buildah", "docker", "skopeo") if shutil.which(one)]
+        yield Finding(name="images", state="ok", text=f"images come from {', '.join(tools)} and archives")
+
+
+def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding]:
+    """How many files and sockets a process may have open; ``limits`` are the soft and the hard one."""
+    soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft} open files and sockets a process"
+    if soft >= _DESCRIPTORS_WISHED or soft == resource.RLIM_INFINITY:
+        yield Finding(name="files", state="ok", text=text)
+        return
+    wished = _DESCRIPTORS_WISHED if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    advice = f"`ulimit -n {wished}` before `serving up`: each waiting request takes two"
+    yield Finding(name="files", state="fail" if soft < _DESCRIPTORS_MIN else "warn", text=text, advice=advice)
+
+
+def check_clock(state: Path, *, wall_s: float | None = None) -> Iterator[Finding]:
+    """Whether the time of day can be: nothing in the state folder is from the future."""
+    now_s = time.time() if wall_s is None else wall_s
+    newest_s = max((_modified_s(one) for one in (state, *_entries(state))), default=0.0)
+    if now_s < _CLOCK_MIN_S:
+        text = f"it says {time.strftime('%Y-%m-%d', time.gmtime(now_s))}"
+        yield Finding(name="clock", state="fail", text=text, advice="set the clock")
+    elif newest_s > now_s + _CLOCK_SLACK_S:
+        text = f"the newest file of the state folder is {newest_s - now_s:.0f} s in the future"
+        advice = "the clock was set back: ages and events look wrong until it has caught up"
+        yield Finding(name="clock", state="warn", text=text, advice=advice)
+    else:
+        shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+        yield Finding(name="clock", state="ok", text=shown)
+
+
+def _above(path: Path) -> Path:
+    return next(one for one in path.absolute().parents if one.exists())
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((_LOOPBACK, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return ()
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

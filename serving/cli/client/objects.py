@@ -1,0 +1,96 @@
+"""What the CLI reads out of objects of the API, all of it JSON that may lack anything."""
+
+import datetime as dt
+from collections.abc import Iterable
+
+from serving.cli.client.api import ApiCall, ApiClient, fail
+from serving.cli.client.resources import path_of
+from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.model.knative import CONFIGURATION_GENERATION_LABEL, SERVICE_LABEL
+from serving.model.objects import Object, labels_of, name_of, nested
+
+
+def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
+    """A condition of it, {} if it has none such."""
+    return next((found for found in nested(one, "status", "conditions") or () if found.get("type") == wanted), {})
+
+
+def is_settled(service: Object) -> bool:
+    """Whether what it says of itself is about what was asked of it last, and final."""
+    observed = nested(service, "status", "observedGeneration")
+    return observed == nested(service, "metadata", "generation") and condition(service).get("status") in {
+        "True",
+        "False",
+    }
+
+
+def seconds_since(stamp: object, now_s: float) -> float | None:
+    """How long ago the API's time is; None for what is none."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        return now_s - dt.datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
+
+
+def selector_of(service: str) -> str:
+    """The selector of all that belongs to a service."""
+    return f"{SERVICE_LABEL}={service}"
+
+
+def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
+    """One object; its absence ends the command, with the names that there are."""
+    status, found = api.call("GET", path_of(kind, api.namespace, name))
+    if status == 404:
+        others = [name_of(one) for one in items_of(api, kind)]
+        known = f"there are {', '.join(sorted(others))}" if others else "there is none"
+        fail(f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}")
+    if status >= 400:
+        fail(str(found.get("message", found)))
+    assert isinstance(found, dict)
+    return found
+
+
+def service_of(api: ApiClient, name: str) -> Object:
+    """One Knative Service, as ``object_of``."""
+    return object_of(api, SERVING_SERVICE, name)
+
+
+def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
+    """All objects of a kind in the namespace, or in all of them, by name."""
+    path = path_of(kind, None if everywhere else api.namespace)
+    found = api.must(ApiCall(path=path, query={"labelSelector": selector}))
+    # Items of a list do not say their kind; one alone does.
+    own = {"apiVersion": kind.api_version, "kind": kind.name}
+    return sorted(({**own, **one} for one in found.get("items", ())), key=_place)
+
+
+def revisions_of(api: ApiClient, service: str) -> list[Object]:
+    """The revisions of a service, the newest first."""
+    found = items_of(api, REVISION, selector_of(service))
+    return sorted(found, key=_age_order, reverse=True)
+
+
+def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
+    """Names of revisions that failed and have a newer one in their service: they say nothing about its present state."""
+    newest: dict[str, tuple[int, str, str]] = {}
+    revisions = list(revisions)
+    for one in revisions:
+        service = labels_of(one).get(SERVICE_LABEL, "")
+        newest[service] = max(newest.get(service, _age_order(one)), _age_order(one))
+    return frozenset(
+        name_of(one)
+        for one in revisions
+        if condition(one).get("status") == "False" and _age_order(one) < newest[labels_of(one).get(SERVICE_LABEL, "")]
+    )
+
+
+def _place(one: Object) -> tuple[str, str]:
+    return str(nested(one, "metadata", "namespace") or ""), name_of(one)
+
+
+def _age_order(one: Object) -> tuple[int, str, str]:
+    text = nested(one, "metadata", "labels", CONFIGURATION_GENERATION_LABEL)
+    number = int(text) if isinstance(text, str) and text.isdecimal() else 0
+    return number, str(nested(one, "metadata", "creationTimestamp")), name_of(one)

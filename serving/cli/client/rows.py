@@ -1,0 +1,127 @@
+"""What ``serving get`` shows of each kind, one row an object.
+
+Services and revisions have columns of their own, that fit into 80 characters and say what people look for: whether it is
+at zero, where traffic goes, why it is not ready. Everything else comes in the server's own columns.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from serving.cli.client.api import ApiCall, ApiClient
+from serving.cli.client.objects import condition, items_of, seconds_since, superseded_failures
+from serving.cli.client.resources import path_of
+from serving.cli.client.table import age_text
+from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import Object, name_of, nested
+
+Row = list[str]
+
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+_HEADERS: dict[Kind, Row] = {
+    SERVING_SERVICE: ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"],
+    REVISION: ["NAME", "READY", "STATE", "PODS", "AGE", "REASON"],
+}
+
+
+def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
+    """Our own columns; None for kinds that are shown in the server's."""
+    header = _HEADERS.get(kind)
+    return header and ["NAMESPACE", *header] if everywhere else header
+
+
+def rows_of(
+    api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False
+) -> list[Row]:
+    """A row for each object, of a kind that has columns of its own."""
+    objects = list(objects)
+    if kind == REVISION:
+        rows = [revision_row(one, now_s=now_s) for one in objects]
+    else:
+        pods = pods_of(items_of(api, REVISION, everywhere=everywhere)) if objects else {}
+        rows = [service_row(one, pods=pods.get(_key(one), ""), now_s=now_s) for one in objects]
+    if everywhere:
+        rows = [[str(nested(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
+    return rows
+
+
+def service_row(service: Object, *, pods: str, now_s: float) -> Row:
+    """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in that column."""
+    ready = condition(service)
+    status = ready.get("status", "Unknown")
+    where = str(nested(service, "status", "url") or "")
+    if status != "True" and ready.get("reason"):
+        hint = f"; see `serving describe {name_of(service)}`" if status == "False" else ""
+        where = f"{ready['reason']}{hint}"
+    age = age_text(seconds_since(nested(service, "metadata", "creationTimestamp"), now_s))
+    return [name_of(service), status, pods, traffic_text(service), age, where]
+
+
+def revision_row(revision: Object, *, now_s: float) -> Row:
+    """NAME, READY, STATE, PODS, AGE, REASON."""
+    ready = condition(revision)
+    age = age_text(seconds_since(nested(revision, "metadata", "creationTimestamp"), now_s))
+    state = str(nested(revision, "spec", "servingState") or "")
+    return [name_of(revision), ready.get("status", "Unknown"), state, _pods(revision), age, ready.get("reason", "")]
+
+
+def traffic_text(service: Object) -> str:
+    """Where traffic goes, short: "00002" or "00001 90% 00002 10%"."""
+    prefix = f"{name_of(service)}-"
+    shares: dict[str, int] = defaultdict(int)
+    for target in nested(service, "status", "traffic") or ():
+        shares[str(target.get("revisionName", "")).removeprefix(prefix)] += target.get("percent") or 0
+    parts = [(name, percent) for name, percent in shares.items() if percent]
+    return parts[0][0] if len(parts) == 1 else " ".join(f"{name} {percent}%" for name, percent in parts)
+
+
+def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
+    """Ready pods of each service, by namespace and name: "2", or "1/2" while some are missing. Superseded failures do not count."""
+    actual: dict[tuple[str, str], int] = defaultdict(int)
+    wanted: dict[tuple[str, str], int] = defaultdict(int)
+    revisions = list(revisions)
+    superseded = superseded_failures(revisions)
+    for one in revisions:
+        if name_of(one) in superseded:
+            continue
+        key = _key(one, str(nested(one, "metadata", "labels", SERVICE_LABEL) or ""))
+        actual[key] += nested(one, "status", "actualReplicas") or 0
+        wanted[key] += nested(one, "status", "desiredReplicas") or 0
+    return {key: _of(actual[key], wanted[key]) for key in wanted}
+
+
+def server_table(
+    api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool, is_wide: bool = False
+) -> tuple[Row, list[Row]]:
+    """Header and rows as the server shows them; ``is_wide`` includes the columns of lower priority."""
+    path = path_of(kind, None if everywhere else api.namespace, name)
+    table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
+    return table_rows(table, everywhere=everywhere, is_wide=is_wide)
+
+
+def table_rows(table: Object, *, everywhere: bool, is_wide: bool = False) -> tuple[Row, list[Row]]:
+    """Header and rows of a ``Table`` of the API."""
+    columns: Sequence[Object] = table.get("columnDefinitions") or ()
+    shown = [number for number, column in enumerate(columns) if is_wide or not column.get("priority")]
+    header = [str(columns[number]["name"]).upper() for number in shown]
+    rows = []
+    for row in table.get("rows") or ():
+        cells = [_cell(row["cells"][number]) for number in shown]
+        rows.append([_cell(nested(row, "object", "metadata", "namespace")), *cells] if everywhere else cells)
+    return ["NAMESPACE", *header] if everywhere else header, rows
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _pods(revision: Object) -> str:
+    return _of(nested(revision, "status", "actualReplicas") or 0, nested(revision, "status", "desiredReplicas") or 0)
+
+
+def _of(actual: int, wanted: int) -> str:
+    return str(actual) if actual == wanted else f"{actual}/{wanted}"
+
+
+def _key(one: Object, name: str = "") -> tuple[str, str]:
+    return str(nested(one, "metadata", "namespace") or ""), name or name_of(one)

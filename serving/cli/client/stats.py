@@ -1,0 +1,99 @@
+"""How the CLI speaks to the autoscaler: its decisions as lists and as events, and its policies, by plain HTTP on the stats port.
+
+On one machine the port stands in the state folder; of a cluster, say where a port-forward listens (``--autoscaler``).
+"""
+
+import http.client
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+import msgspec
+
+from serving.cli.client.api import fail
+from serving.home.state import StateFolder, default_state_path
+from serving.scaling.adaptive.policy_story import PolicyStory
+
+_TIMEOUT_S = 30.0
+_TIMEOUT_ELSEWHERE_S = 3.0
+
+autoscaler_option = click.option(
+    "--autoscaler",
+    metavar="URL",
+    help="The autoscaler's address, as http://127.0.0.1:6081; else the state folder says.",
+)
+
+
+class Stats:
+    """Questions to one autoscaler. What it does not answer ends the command."""
+
+    def __init__(self, url: str | None, state_path: Path | None) -> None:
+        self._url = (url or url_of("stats", state_path)).rstrip("/")
+
+    def decisions(self, **names: str) -> list[bytes]:
+        """Those that are remembered, oldest first, each as JSON."""
+        with self._get("decisions", names, timeout_s=_TIMEOUT_S) as answer:
+            return [bytes(one) for one in msgspec.json.decode(answer.read(), type=list[msgspec.Raw])]
+
+    def policies(self, **names: str) -> list[PolicyStory]:
+        """What both policies cost, for each revision that has one."""
+        with self._get("policies", names, timeout_s=_TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(), type=list[PolicyStory])
+
+    def events(self, **names: str) -> Iterator[tuple[str, bytes]]:
+        """Kind and body of each event, until the autoscaler ends."""
+        with self._get("decisions", {"follow": "", **names}, timeout_s=None) as answer:
+            event = ""
+            for line in answer:
+                name, _, value = line.rstrip(b"\n").partition(b": ")
+                if name == b"event":
+                    event = value.decode()
+                elif name == b"data":
+                    yield event, value
+
+    def _get(self, path: str, names: Mapping[str, str], *, timeout_s: float | None) -> http.client.HTTPResponse:
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(names)}"
+        try:
+            return _opened(url, timeout_s)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != http.HTTPStatus.TEMPORARY_REDIRECT:
+                fail(f"the autoscaler at {self._url} answers {error.code} {error.reason}")
+            there = error.headers["Location"]
+            address = urllib.parse.urlsplit(there)
+        except OSError as error:
+            fail(f"the autoscaler does not answer at {self._url}: {error}; is `serving up` running?")
+        # Another one decides; the address of its pod answers soon, or cannot be reached from here.
+        try:
+            socket.create_connection((address.hostname or "", address.port or 80), _TIMEOUT_ELSEWHERE_S).close()
+            return _opened(there, timeout_s)
+        except OSError as error:
+            fail(
+                f"the autoscaler at {self._url} does not decide on it, the one at {address.netloc} does, and that does not answer "
+                f"here: {error}; forward a port of the pod with that address (kubectl get pods -n knative-serving -o wide)"
+            )
+
+
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Makes an error of an answer that leads elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Go nowhere."""
+
+
+def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:
+    answer: http.client.HTTPResponse = urllib.request.build_opener(_Stays).open(url, timeout=timeout_s)
+    return answer
+
+
+def url_of(port: str, state_path: Path | None) -> str:
+    """Address of a daemon of a running ``serving up``, by the name of its port. Ends the command if there is none."""
+    state = StateFolder(state_path or default_state_path())
+    try:
+        return f"http://127.0.0.1:{state.read_ports()[port]}"
+    except (OSError, ValueError, KeyError):
+        fail(f"{state.ports} names no port {port}; start the system with `serving up`, or say where it is (see --help)")

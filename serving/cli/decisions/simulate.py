@@ -1,0 +1,114 @@
+"""``serving simulate``: a service on the virtual clock, each change of its scale with the reason; or recorded workloads."""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from serving.cli.client.params import is_json, json_output_options
+from serving.cli.decisions.simulateinputs import (
+    LOAD_UNTIL_S,
+    changed_settings,
+    known_policies,
+    read_durations,
+    read_scaling,
+    runner_of,
+    settings_pairs,
+)
+from serving.cli.decisions.simulateoptions import workload_options
+from serving.cli.decisions.simulatetrace import compare_policies, print_comparison
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.simulator.engine import Engine
+from serving.simulator.policies import POLICIES
+from serving.simulator.svg import comparison_svg
+from serving.simulator.timeline import plot, summary, timeline
+from serving.simulator.workload import arrivals, parse_steps
+from serving.simulator.world import Plan, World
+
+_DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
+# Start of a pod with --load.
+_LOAD_START_S = 1.0
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.option("--load", default=_DEFAULT_LOAD, show_default=True, help="SECOND:REQUESTS_PER_SECOND, in rising order.")
+@workload_options
+@click.option("--policy", default="default", show_default=True, help=f"One of {', '.join(POLICIES)}.")
+@click.option("--compare", metavar="NAMES", help="Policies to compare on the trace, separated by commas.")
+@click.option("--equal-pod-seconds", is_flag=True, help="Also compare at the pod-seconds of the first policy.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also draw the comparison into an SVG file.",
+)
+@json_output_options
+@click.pass_context
+def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | None, **options: Any) -> None:  # noqa: ANN401
+    """Run a service on the virtual clock: the product's decisions, a simulated world.
+
+    With --trace, replay a recorded workload under policies and compare them. Any setting of config-autoscaler is an option.
+    """
+    try:
+        settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
+        if options["trace"] is None and options["from_log"] is None and options["nodes"] is None:
+            _refuse_trace_options({**options, "plot": plot})
+            _simulate_load(settings, options)
+            return
+        names = known_policies(options["compare"] or options["policy"])
+        runner = runner_of(options, settings=settings)
+        answer = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
+        if plot is not None:
+            image = comparison_svg(answer.policies, answer.curves, length_s=runner.workload.length_s)
+            plot.write_text(image, encoding="utf-8")
+        print_comparison(answer, as_json=is_json(options))
+    except (InvalidValue, SettingsError, OSError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def _refuse_trace_options(options: dict[str, Any]) -> None:
+    for name in ("compare", "equal_pod_seconds", "plot"):
+        if options[name]:
+            problem = Problem(
+                where="--" + name.replace("_", "-"),
+                what="there is nothing to compare",
+                expected="--trace FILE beside it",
+            )
+            raise SettingsError([problem])
+
+
+def _simulate_load(settings: AutoscalerSettings, options: dict[str, Any]) -> None:
+    (policy,) = known_policies(options["policy"])
+    until_s = LOAD_UNTIL_S if options["until_s"] is None else options["until_s"]
+    steps = parse_steps(options["load"])
+    plan = Plan(
+        settings=POLICIES[policy].change(settings),
+        scaling=read_scaling(options["annotate"], settings),
+        container_concurrency=options["concurrency"],
+        service_s=read_durations(options["service_time"], "--service-time").default.p50_s,
+        start_s=read_durations(options["start_time"] or f"{_LOAD_START_S:g}", "--start-time").default.p50_s,
+        seed=options["seed"],
+    )
+    engine = Engine()
+    simulated = World(plan, engine)
+    for at_s in arrivals(steps, until_s, random.Random(options["seed"])):  # noqa: S311 - made-up load
+        engine.at(at_s, simulated.arrive)
+    engine.run(until_s)
+    if is_json(options):
+        record = {
+            "moments": simulated.moments,
+            "latencies_s": simulated.latencies_s,
+            "refused": simulated.refused_count,
+        }
+        click.echo(msgspec.json.encode(record).decode())
+        return
+    for line in timeline(simulated.moments):
+        click.echo(line)
+    click.echo()
+    for line in plot(simulated.moments, until_s):
+        click.echo(line)
+    click.echo(summary(simulated, until_s))

@@ -1,0 +1,207 @@
+"""What ``serving simulate`` and ``serving tune`` are given: settings by their ConfigMap key, times, policies, a workload."""
+
+import array
+import csv
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from serving.cli.decisions.simulatenodes import node_plan_of
+from serving.cli.decisions.simulatetrace import PolicyRunner
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.knob import Value, fields_of
+from serving.settings.queueproxy import QueueProxySettings
+from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.logs import read_logs
+from serving.simulator.nodeplan import NodePlan
+from serving.simulator.policies import POLICIES
+from serving.simulator.trace import ArrivalPlacement, FunctionTrace, RecordedFunction, TraceWindow, read_trace
+from serving.simulator.workload import arrivals, parse_steps
+from serving.simulator.workload_run import Workload
+
+LOAD_UNTIL_S = 260.0
+"""End of a made-up load where nothing is said, in seconds."""
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+_DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
+# Start of a pod where nothing is said: that of the published studies.
+_TRACE_START = "2"
+_DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
+
+
+def settings_pairs(words: Sequence[str]) -> list[str]:
+    """Settings given as options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
+    pairs, left = [], list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise _refused(word, "an argument without an option", "serving simulate --help")
+        key, is_pair, value = word.removeprefix("--").partition("=")
+        if not is_pair:
+            if not left:
+                raise _refused(word, "no value", f"{word} VALUE")
+            value = left.pop(0)
+        pairs.append(f"{key}={value}")
+    return pairs
+
+
+def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
+    """The settings with some replaced, each as ``key=value`` in the words of the ConfigMap. Raises ``SettingsError``."""
+    fields = {field.knob.key: field for field in fields_of(AutoscalerSettings)}
+    changed, problems = settings, list[Problem]()
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        field = fields.get(key)
+        if field is None:
+            problems.append(Problem(where=key, what="no such option or setting", expected="a key of config-autoscaler"))
+            continue
+        try:
+            changed = _with(changed, field.path, field.knob.read(text, plain=False))
+        except InvalidValue as error:
+            problems.append(Problem(where=key, what=f"{text!r} is not right", expected=error.expected))
+    if problems:
+        raise SettingsError(problems)
+    clashes = [Problem(where="settings", what=one.what, expected=one.expected) for one in changed.check()]
+    if clashes:
+        raise SettingsError(clashes)
+    return changed
+
+
+def _with(record: Record, path: Sequence[str], value: Value) -> Record:
+    """A record with one field replaced, which may be that of a record inside."""
+    name, *below = path
+    return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
+
+
+def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings) -> ScalingAnnotations:
+    """Annotations of the revision, each as ``key=value`` without the group. Raises ``SettingsError``."""
+    annotations = {GROUP + key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    read = read_annotations(annotations, settings)
+    if read.problems or read.warnings:
+        raise SettingsError([*read.problems, *read.warnings])
+    return read.scaling
+
+
+def known_policies(text: str) -> list[str]:
+    """Names of policies, separated by commas. Raises ``SettingsError``."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown or not names:
+        what = f"{unknown[0]!r} is not a policy" if unknown else "no policy"
+        raise _refused("--compare", what, "some of " + ", ".join(POLICIES))
+    return list(dict.fromkeys(names))
+
+
+def read_durations(text: str, option: str) -> DurationModel:
+    """Seconds, a median with a 99th percentile, or a CSV file with both for each function. Raises ``SettingsError``."""
+    numbers = _quantiles(text.split(":"))
+    if numbers is not None:
+        return DurationModel(default=numbers)
+    path = Path(text)
+    if not path.is_file():
+        raise _refused(option, f"{text!r} is neither a time nor a file", _DURATION_FORMS)
+    return _read_quantiles(path, option)
+
+
+def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> PolicyRunner:
+    """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
+    is_made_up = options["nodes"] is not None and options.get("load") is not None
+    if (options["trace"] is None) is (options["from_log"] is None) and not (options["trace"] is None and is_made_up):
+        raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
+    seeds = range(options["seed"], options["seed"] + options["seeds"])
+    return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"])
+
+
+def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workload:
+    until_s = math.inf if options["until_s"] is None else options["until_s"]
+    if not 0 <= options["from_s"] < until_s:
+        raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
+    window = TraceWindow(from_s=options["from_s"], until_s=until_s)
+    service = read_durations(options["service_time"], "--service-time")
+    start = read_durations(options["start_time"] or _TRACE_START, "--start-time")
+    functions: list[FunctionTrace]
+    if options["from_log"] is not None:
+        logs = read_logs(options["from_log"], window=window)
+        functions, length_s, service = logs.functions, logs.length_s, logs.service
+        if logs.start is not None and not options["start_time"]:
+            start = DurationModel(default=logs.start)
+    elif options["trace"] is None:
+        length_s = LOAD_UNTIL_S if options["until_s"] is None else until_s
+        dice = random.Random(options["seed"])  # noqa: S311 - made-up load
+        arrivals_s = array.array("d", arrivals(parse_steps(options["load"]), length_s, dice))
+        unknown_s = array.array("d", [math.nan] * len(arrivals_s))
+        functions = [RecordedFunction(name="load", arrivals_s=arrivals_s, durations_s=unknown_s)]
+    else:
+        placement = ArrivalPlacement(options["placement"])
+        functions, length_s = read_trace(options["trace"], placement=placement, window=window)
+    if not any(one.request_count for one in functions):
+        raise _refused("--from", "this part of the trace has no request", "a part with requests")
+    concurrency = options["concurrency"]
+    return Workload(
+        functions=functions,
+        length_s=length_s,
+        settings=settings,
+        scaling=read_scaling(options["annotate"], settings),
+        queue_proxy=msgspec.structs.replace(
+            QueueProxySettings(), container_concurrency=concurrency, drain_lag_s=options["drain_s"]
+        ),
+        service=service,
+        start=start,
+        concurrency=concurrency,
+        failing_starts=options["failing_starts"],
+        has_burst_switch=options["burst_switch"],
+        pods_max=options["node_pods"],
+        nodes=_nodes(options),
+    )
+
+
+def _nodes(options: Mapping[str, Any]) -> NodePlan | None:
+    plan = node_plan_of(options)
+    if plan is not None and options["node_pods"]:
+        raise _refused("--node-pods", "there are --nodes too", "one of them")
+    return plan
+
+
+def _read_quantiles(path: Path, option: str) -> DurationModel:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(option, f"{path}: {error}", _DURATION_FORMS) from error
+    if not rows or rows[0] != _DURATION_HEADER:
+        raise _refused(f"{path}:1", f"{','.join(rows[0] if rows else [])!r} is not right", ",".join(_DURATION_HEADER))
+    found: dict[str, Quantiles] = {}
+    for line, row in enumerate(rows[1:], start=2):
+        quantiles = _quantiles(row[2:]) if len(row) == len(_DURATION_HEADER) else None
+        if quantiles is None:
+            raise _refused(
+                f"{path}:{line}", f"{','.join(row)!r} is not right", "a function and three times above 0 in seconds"
+            )
+        found[row[0]] = quantiles
+    if not found:
+        raise _refused(str(path), "no function", "a row for each function")
+    # A function without a row is like the median of those that have one.
+    medians = sorted(found.values(), key=lambda one: one.p50_s)
+    return DurationModel(default=medians[len(medians) // 2], by_function=found)
+
+
+def _quantiles(words: Sequence[str]) -> Quantiles | None:
+    """A median, and a 99th percentile that is not below it; None if they are wrong."""
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        return None
+    if not 1 <= len(numbers) <= 2 or not all(0 < number < math.inf for number in numbers):
+        return None
+    return Quantiles(p50_s=numbers[0], p99_s=max(numbers))
+
+
+def _refused(where: str, what: str, expected: str) -> SettingsError:
+    return SettingsError([Problem(where=where, what=what, expected=expected)])

@@ -1,0 +1,235 @@
+"""``serving why``: each change of a service's or revision's scale, in one sentence with its numbers.
+
+What the autoscaler remembers comes from itself; what it has forgotten, or forgot when it restarted, from the decision log
+in the state folder. On a cluster whose autoscaler is not within reach, Events tell what they can.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.cli.client.progress import say_aside
+from serving.cli.client.stats import Stats, autoscaler_option
+from serving.cli.client.table import clock_text
+from serving.cli.decisions.whyejected import ejected_lines
+from serving.cli.decisions.whyevents import ScaleEvent, said_by_events, said_from_now_on
+from serving.cli.decisions.whyunready import pod_scaler_lines, unready_lines
+from serving.cli.nodes.whynodes import node_story, print_why_of_nodes
+from serving.model.errors import InvalidValue, ServingError
+from serving.model.knative import SERVICE_LABEL
+from serving.model.quantity import parse_duration_s
+from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
+from serving.settings.autoscaler import POLICIES
+
+_REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
+_NOT_FOUND = 404
+_FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
+# What a service calls its revisions that are given no name.
+_NUMBER = r"\d{5,}"
+
+
+@click.command()
+@click.argument("name")
+@click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is decided from now on.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@autoscaler_option
+@api_options
+def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
+    """Why the service or revision NAME has as many pods as it has; nodegroup/NAME and node/NAME tell the story of nodes."""
+    try:
+        age_s = parse_duration_s(since)
+    except InvalidValue as error:
+        fail_usage(f"--since: {error}")
+    if age_s <= 0:
+        fail_usage(f"--since: {since!r} is not a time before now, as 90s, 10m or 2h")
+    since_s = time.time() - age_s
+    if print_why_of_nodes(api, name, since_s=since_s):
+        return
+    ours = _Ours(api, name)
+    if api.state_path is None and autoscaler is None:
+        _tell_by_events(api, ours, since_s=since_s, follow=follow, output=output)
+        return
+    stats = Stats(autoscaler, api.state_path)
+    asked_s = time.time()
+    said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
+    said = [one for one in said if one.line.revision in ours]
+    if api.state_path is not None and not autoscaler:
+        said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
+    said.sort(key=lambda one: one.line.entry.since_wall_s)
+    _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
+    now = [*(_saved(stats, api.namespace, ours) if said else ()), *unready_lines(api, name)]
+    now += pod_scaler_lines(api, ours.__contains__)
+    if api.state_path is not None:
+        now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
+    now += node_story(api, ours.__contains__, since_s=since_s)
+    if output == "text":
+        click.echo("".join(f"{line}\n" for line in now), nl=False)
+    if not (said or now or follow):
+        fail(ours.nothing())
+    if follow:
+        # From the time of the first answer, so that what was decided since is not lost.
+        events = stats.events(namespace=api.namespace, since=f"{asked_s}")
+        decided = (_read(body) for event, body in events if event == "decision")
+        shown = ShownDecisions(one.line for one in said)
+        _print((one for one in decided if one.line.revision in ours and shown.is_new(one.line)), output)
+
+
+def line_of(one: DecisionLine) -> str:
+    """One line: when, who, what, why, and how often it was said since."""
+    entry = one.entry
+    again = f" ({entry.repeated_count} times more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
+    return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
+
+
+def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
+    """Whether a logged decision is older than all that is remembered of its revision. Samples repeat an earlier line."""
+    first_s: dict[str, float] = {}
+    for one in remembered:
+        first_s.setdefault(one.revision, one.entry.since_wall_s)
+
+    def is_forgotten(one: LoggedDecision) -> bool:
+        return not one.entry.repeated_count and one.entry.at_wall_s < first_s.get(one.revision, float("inf"))
+
+    return is_forgotten
+
+
+class ShownDecisions:
+    """Decisions that are printed, so that each is printed once, although it is sent again each time that it is made again."""
+
+    def __init__(self, lines: Iterable[DecisionLine]) -> None:
+        self._first = {(one.revision, one.entry.since_wall_s) for one in lines}
+        self._latest_s: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"ShownDecisions({len(self._first)} at first, then of {len(self._latest_s)} revisions)"
+
+    def is_new(self, line: DecisionLine) -> bool:
+        """Whether a decision is to be printed; it then counts as printed. One that is said again has the time of the first."""
+        revision, since_s = line.revision, line.entry.since_wall_s
+        if (revision, since_s) in self._first or self._latest_s.get(revision) == since_s:
+            return False
+        self._latest_s[revision] = since_s
+        return True
+
+
+def log_files(state_path: Path) -> list[Path]:
+    """The files of the decision log, oldest first."""
+    found = [state_path / f"{DECISION_LOG}.{number}" for number in range(DECISION_LOG_FILES - 1, 0, -1)]
+    return [path for path in (*found, state_path / DECISION_LOG) if path.exists()]
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A decision: what a line shows of it, and all of it as JSON."""
+
+    line: DecisionLine
+    body: bytes
+
+
+class _Ours:
+    """The revisions that are meant by a name: that revision, and those of the service of that name."""
+
+    def __init__(self, api: ApiClient, name: str) -> None:
+        self._api = api
+        self.name = name
+        self._known: dict[str, bool] = {}
+
+    def nothing(self) -> str:
+        """That there is nothing to tell of them."""
+        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
+
+    def has(self, one: LoggedDecision) -> bool:
+        """Whether a logged decision is about one of them."""
+        return one.namespace == self._api.namespace and one.revision in self
+
+    def __contains__(self, revision: str) -> bool:
+        if revision not in self._known:
+            self._known[revision] = revision == self.name or self._is_of_service(revision)
+        return self._known[revision]
+
+    def _is_of_service(self, revision: str) -> bool:
+        # Revisions are called after their service, so that few questions are asked.
+        if not revision.startswith(f"{self.name}-"):
+            return False
+        status, found = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
+        if status == _NOT_FOUND:
+            # One that is gone has no labels any more; its name is all there is.
+            return re.fullmatch(_NUMBER, revision.removeprefix(f"{self.name}-")) is not None
+        return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
+
+
+def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
+    """Print what Events say, and how to get every decision."""
+    if output != "text":
+        fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
+    say_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
+    if follow:
+        try:
+            for one in said_from_now_on(api, ours.__contains__, since_s=since_s):
+                click.echo(_event_line(one))
+        except ServingError as error:
+            fail(str(error))
+    said, unready = said_by_events(api, ours.__contains__), unready_lines(api, ours.name)
+    unready += pod_scaler_lines(api, ours.__contains__)
+    for one in said:
+        if one.at_s >= since_s:
+            click.echo(_event_line(one))
+    click.echo("".join(f"{line}\n" for line in unready), nl=False)
+    if not said and not unready:
+        fail(ours.nothing())
+
+
+def _event_line(one: ScaleEvent) -> str:
+    return f"{clock_text(one.at_s)} {one.revision} {one.sentence}"
+
+
+def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
+    """The policy of each revision, what the other would have now, and what both cost."""
+    for one in stats.policies(namespace=namespace):
+        if one.sentence and one.revision in ours:
+            other = next(policy for policy in POLICIES if policy != one.policy)
+            pods = f"{one.shadow_scale} pod{'' if one.shadow_scale == 1 else 's'}"
+            yield f"{one.revision} policy {one.policy}, {other} in shadow has {pods} now; {one.sentence}"
+
+
+def _logged(
+    state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
+) -> Iterator[_Said]:
+    """The wanted decisions of the log since a time. What cannot be read is left out: a crash cuts off the last line."""
+    name = ours.name.encode()
+    decode = msgspec.json.Decoder(LoggedDecision).decode
+    for path in log_files(state_path):
+        with path.open("rb") as file:
+            for line in file:
+                if name not in line:
+                    continue
+                with contextlib.suppress(msgspec.DecodeError, InvalidValue):
+                    one = decode(line)
+                    if one.entry.at_wall_s >= since_s and is_wanted(one) and ours.has(one):
+                        yield _explained(line)
+
+
+def _read(body: bytes) -> _Said:
+    return _Said(msgspec.json.decode(body, type=DecisionLine), body)
+
+
+def _explained(line: bytes) -> _Said:
+    # The sentence of a logged decision is made from its numbers. Their types come with the deciders and numpy, which take
+    # longer than all the rest of the command.
+    from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
+    from serving.scaling.scaler.replay import read_record  # noqa: PLC0415 - as above
+
+    record = read_record(line)
+    said = explained((record.namespace, record.revision), record.entry)
+    return _Said(said, msgspec.json.encode(said))
+
+
+def _print(found: Iterable[_Said], output: str) -> None:
+    for one in found:
+        click.echo(line_of(one.line) if output == "text" else one.body.decode())

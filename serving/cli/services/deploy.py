@@ -1,0 +1,296 @@
+"""``serving deploy``: a command in a folder becomes a service, or a new revision of one."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
+from serving.cli.client.completion import complete_service
+from serving.cli.client.params import wait_timeout_option
+from serving.cli.client.progress import Progress, say_aside
+from serving.cli.client.resources import path_of
+from serving.cli.services.asgiapp import asgi_command
+from serving.cli.services.deployment import (
+    Deployment,
+    check_name,
+    kept_options,
+    manifest_of,
+    merged,
+    pairs_of,
+    policy_annotation,
+)
+from serving.cli.services.url import print_url
+from serving.cli.services.virtualenv import environment_of, find_virtualenv
+from serving.cli.services.waiting import until_ready
+from serving.cli.services.watchfolder import watch_folder
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.home.images.building import build_image, containerfile_in
+from serving.home.images.reference import parse_reference
+from serving.home.images.store import ImageStore, ImageUnavailable
+from serving.home.pods.podplan import command_words
+from serving.home.pods.snapshot import is_application, take
+from serving.home.state import StateFolder
+from serving.model.errors import InvalidValue
+from serving.model.knative import (
+    ACCESS_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+)
+from serving.model.objects import Object, nested
+from serving.model.routepolicy import route_policy
+from serving.settings.autoscaler import POLICIES
+
+_TIMEOUT_S = 300.0
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
+# Annotations that have an option of their own.
+_SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
+_NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
+# Annotations of the service itself.
+_POLICY = {
+    "access": ACCESS_ANNOTATION,
+    "session_affinity": SESSION_AFFINITY_ANNOTATION,
+    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
+    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+}
+
+
+class _How(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that say how to deploy, not what."""
+
+    wait: bool
+    wait_s: float
+    output: str
+    replace: bool
+    snapshot: bool
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--command",
+    default="",
+    help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
+    "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
+)
+@click.option(
+    "--asgi",
+    metavar="MODULE:APP",
+    help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
+)
+@click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
+@click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
+@click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
+@click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option(
+    "--policy",
+    "scaling_policy",
+    type=click.Choice(POLICIES),
+    help="How it scales: as Knative does, or by what is learnt from its requests.",
+)
+@click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none.")
+@click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
+@click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod.")
+@click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT.")
+@click.option(
+    "--fixed-port",
+    type=click.IntRange(1, 65535),
+    help="The port on which the app listens, whatever $PORT says. Each pod gets a network of its own, in which 127.0.0.1 is the pod.",
+)
+@click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
+@click.option(
+    "--image",
+    help="The image to run; with --command, the name that the manifest has for a cluster. Without both, FOLDER's Containerfile is built.",
+)
+@click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
+@click.option(
+    "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
+)
+@click.option("--access", type=click.Choice(["public", "private"]), help="Who may call: all, or who has its token.")
+@click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none.")
+@click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'.")
+@click.option(
+    "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
+)
+@click.option(
+    "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
+)
+@click.option(
+    "--snapshot/--no-snapshot",
+    default=True,
+    show_default=True,
+    help="Run a copy of FOLDER without what .gitignore and .servingignore name, or FOLDER itself.",
+)
+@click.option("--watch", is_flag=True, help="Deploy again whenever a file of FOLDER changes, until Ctrl-C.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Run a command or an image as a service NAME: create it, or make a new revision of it.
+
+    The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
+    environment in FOLDER, or the active one, is used. Options that are not given keep their value of the revision before.
+    """
+    how = _How(**{field: given.pop(field) for field in _How.__struct_fields__})
+    try:
+        asgi = given.pop("asgi")
+        asked = _deployment(given if asgi is None else _asgi_options(api, asgi, given))
+    except InvalidValue as error:
+        fail_usage(str(error))
+    asked = _with_virtualenv(api, asked)
+    if watch:
+        watch_folder(asked.folder, lambda: _deploy(api, asked, how))
+    _deploy(api, asked, how)
+
+
+def _asgi_options(api: ApiClient, app: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options with the command that runs an ASGI app, which needs no queue-proxy beside it."""
+    others = [f"--{name.replace('_', '-')}" for name in _NOT_WITH_ASGI if given[name]]
+    if others:
+        fail_usage(f"--asgi says what to run, and how: leave out {', '.join(others)}")
+    if api.state_path is None:
+        fail_usage(
+            "--asgi runs processes of this machine; on Kubernetes deploy an image, which gets a queue-proxy beside it"
+        )
+    command = asgi_command(app, find_virtualenv(given["folder"], os.environ))
+    return {**given, "command": command, "is_own_proxy": True}
+
+
+def _deployment(given: dict[str, Any]) -> Deployment:
+    """The options as a record. Raises ``InvalidValue`` before anything is written."""
+    check_name(given["name"])
+    is_image = given["image"] or containerfile_in(given["folder"])
+    if not (command_words(given["command"]) or (is_image and not given["command"])):
+        expected = "a command after --command; or name an --image, or a folder with a Containerfile"
+        raise InvalidValue(text=given["command"], expected=expected)
+    if given["image"] and not given["command"]:
+        parse_reference(given["image"])
+    scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
+    policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
+    problems = route_policy(policy).problems
+    if problems:
+        fail_usage("; ".join(problems))
+    return Deployment(
+        policy=policy,
+        environment=pairs_of(given.pop("pairs"), "--env", "NAME"),
+        annotations={
+            **policy_annotation(given.pop("scaling_policy")),
+            **pairs_of(given.pop("annotate"), "--annotate", "KEY"),
+        },
+        scaling={key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in scaling.items()},
+        **given,
+    )
+
+
+def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
+    """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
+    found = find_virtualenv(asked.folder, os.environ)
+    if not asked.command or found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
+        return asked
+    say_aside(f"using the virtual environment {found}")
+    return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
+
+
+def _built(api: ApiClient, asked: Deployment) -> Deployment:
+    """The deployment of an image, which is built from the folder if none is named."""
+    if asked.image:
+        return asked
+    if api.state_path is None:
+        fail_usage(
+            "a Containerfile is built for this machine only; push the image to a registry and name it by --image"
+        )
+    store = ImageStore(StateFolder(api.state_path).images)
+    try:
+        with Progress(f"building {asked.folder}"):
+            return msgspec.structs.replace(asked, image=build_image(asked.folder, asked.name, store))
+    except (ImageUnavailable, InvalidValue, OSError) as error:
+        fail(str(error))
+
+
+def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
+    if not asked.command:
+        asked = _built(api, asked)
+    elif how.snapshot and api.state_path is not None and is_application(asked.folder, api.state_path):
+        with Progress(f"copying {asked.folder}"):
+            try:
+                asked = msgspec.structs.replace(
+                    asked, snapshot=take(asked.folder, StateFolder(api.state_path).snapshots)
+                )
+            except InvalidValue as error:
+                fail_usage(f"{asked.folder}: {error}")
+    with Progress(f"deploying {asked.name}"):
+        is_new, service = _write(api, asked, how)
+        if how.wait:
+            with _explained_interrupt(asked.name):
+                service = until_ready(api, asked.name, timeout_s=how.wait_s)
+    if how.output == "json":
+        click.echo(json.dumps(service, indent=2))
+        return
+    if how.wait:
+        print_url(api, service)
+    else:
+        what = "created" if is_new else "changed"
+        click.echo(f"service/{asked.name} {what}; `serving wait {asked.name}` waits until it is ready")
+    _say_traffic(service)
+
+
+@contextlib.contextmanager
+def _explained_interrupt(name: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_aside(
+            f"interrupted; the service {name} exists and goes on starting: `serving wait {name}` waits for it, "
+            f"`serving delete {name}` removes it"
+        )
+        raise
+
+
+def _say_traffic(service: Object) -> None:
+    """Say that the new revision gets no traffic, where traffic is pinned to others."""
+    created = nested(service, "status", "latestCreatedRevisionName")
+    targets = nested(service, "spec", "traffic") or ()
+    is_routed = any(
+        target.get("percent") and (target.get("latestRevision") or target.get("revisionName") == created)
+        for target in targets
+    )
+    if targets and not is_routed:
+        name = nested(service, "metadata", "name")
+        say_aside(
+            f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
+            f"`serving traffic {name} --to-latest` sends it all there"
+        )
+
+
+def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
+    """Create or change the service; whether it is new, and the object. Others may write it at the same time."""
+    path = path_of(SERVING_SERVICE, api.namespace)
+    tries = 0
+    while True:
+        tries += 1
+        status, before = api.call("GET", f"{path}/{asked.name}")
+        kept: list[str] = []
+        if status == _NOT_FOUND:
+            status, after = api.call("POST", path, manifest_of(asked))
+        elif status < 400:
+            kept = [] if how.replace else kept_options(before, asked)
+            status, after = api.call("PUT", f"{path}/{asked.name}", merged(before, asked, replace=how.replace))
+        else:
+            after = before
+        if status < 400:
+            if kept:
+                say_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
+            return status == _CREATED, after
+        if status != _CONFLICT or tries == _TRIES_MAX:
+            fail(message_of(after))

@@ -1,0 +1,150 @@
+"""``serving exec``: a command in a pod of a service, beside the app, by the protocol of ``kubectl exec``.
+
+The first byte of each message is its channel; see ``serving.home.apiserver.channels``.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from serving.cli.client.api import ApiCall, ApiClient, api_options, fail
+from serving.cli.client.completion import complete_service
+from serving.cli.client.logtail import app_container
+from serving.cli.client.objects import service_of
+from serving.cli.client.resources import path_of
+from serving.cli.services.logs import pods_of, short_name
+from serving.cluster.kinds import POD
+from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
+from serving.model.objects import Object, is_true, name_of, namespace_of, nested
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+_PIECE_BYTES = 65536
+
+
+@click.command("exec")
+@click.argument("name", shell_complete=complete_service)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("-i", "--stdin", "has_stdin", is_flag=True, help="Pass standard input on.")
+@click.option("-t", "--tty", "has_terminal", is_flag=True, help="Give the command a terminal.")
+@click.option(
+    "--pod", "wanted", default="", help="This pod; the end of its name will do. Else the first that is ready."
+)
+@click.option("-c", "--container", default="", help="A container's name; the app's if nothing is said.")
+@api_options
+def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str, container: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Run a command in a pod of a service. Exits with the command's own code.
+
+    \b
+    serving exec hello -- env
+    serving exec -it hello -- sh
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    service_of(api, name)
+    pods = [pod for pod in pods_of(api, name, wanted) if not nested(pod, "metadata", "deletionTimestamp")]
+    if not pods:
+        fail(
+            f"no pod of {name} ends with {wanted}"
+            if wanted
+            else f"{name} has no pod now: it is at zero; `serving invoke {name}` starts one"
+        )
+    pod = next((one for one in pods if is_true(one, "Ready")), pods[0])
+    if len(pods) > 1:
+        click.echo(f"in pod {short_name(name_of(pod), name)}", err=True)
+    has_terminal = asked["has_terminal"] and sys.stdin.isatty()
+    if asked["has_terminal"] and not has_terminal:
+        click.echo("standard input is no terminal: the command gets none", err=True)
+    query = {
+        "command": command,
+        "container": container or app_container(pod),
+        "stdin": "true" if asked["has_stdin"] else "",
+        "stdout": "true",
+        # A terminal has one output.
+        "stderr": "" if has_terminal else "true",
+        "tty": "true" if has_terminal else "",
+    }
+    path = path_of(POD, namespace_of(pod), name_of(pod), subresource="exec")
+    with api.open_channels(ApiCall(path=path, query=query), PROTOCOLS) as channels:
+        if asked["has_stdin"]:
+            threading.Thread(target=_send_input, args=(channels,), daemon=True).start()
+        with _raw_terminal(channels) if has_terminal else contextlib.nullcontext():
+            status = _print_output(channels)
+    sys.exit(_exit_code(status))
+
+
+def _print_output(channels: "ClientConnection") -> Object:
+    """Print what comes until the final status, {} where the connection ends without one."""
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - see ``connection``
+
+    outputs: dict[int, BinaryIO] = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            message = channels.recv(decode=False)
+            channel, data = message[0], message[1:]
+            if channel == STATUS:
+                found: Object = json.loads(data)
+                return found
+            if channel in outputs:
+                outputs[channel].write(data)
+                outputs[channel].flush()
+    return {}
+
+
+def _exit_code(status: Object) -> int:
+    if status.get("status") == "Success":
+        return 0
+    causes = nested(status, "details", "causes") or ()
+    code = next((one["message"] for one in causes if one.get("reason") == "ExitCode"), "")
+    if not code.isdecimal():
+        fail(str(status.get("message") or "the connection to the pod broke off"))
+    return int(code)
+
+
+def _send_input(channels: "ClientConnection") -> None:
+    """Pass standard input on, and its end."""
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(ConnectionClosed, OSError, ValueError):
+        while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
+            channels.send(bytes([STDIN]) + piece)
+        if channels.subprotocol == PROTOCOLS[0]:
+            # The older protocol has no end of input.
+            channels.send(bytes([CLOSE, STDIN]))
+
+
+@contextlib.contextmanager
+def _raw_terminal(channels: "ClientConnection") -> Iterator[None]:
+    """Pass each key on as it is typed, and each change of the terminal's size."""
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - as above
+
+    changed = threading.Event()
+    changed.set()
+
+    def follow_size() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while changed.wait():
+                changed.clear()
+                size = shutil.get_terminal_size()
+                text = json.dumps({"Width": size.columns, "Height": size.lines})
+                channels.send(bytes([RESIZE]) + text.encode())
+
+    before = termios.tcgetattr(sys.stdin)
+    # The handler only sets a flag: the main thread may be within the connection.
+    handler = signal.signal(signal.SIGWINCH, lambda *_: changed.set())
+    threading.Thread(target=follow_size, daemon=True).start()
+    tty.setraw(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGWINCH, handler)

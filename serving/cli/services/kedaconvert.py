@@ -1,0 +1,184 @@
+"""KEDA's HTTP add-on as Knative Services: HTTPScaledObject, and InterceptorRoute with its ScaledObject. Pure.
+
+The scaled Deployment must be among the documents: its pod template becomes the Service's. Each host becomes a DomainMapping, and
+the cron triggers of its ScaledObjects become the schedules of a ScalingPolicy.
+Follows http.keda.sh v1alpha1 and v1beta1 of kedacore/http-add-on, and the cron scaler of kedacore/keda.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from serving.cli.services.converted import Converted
+from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
+from serving.model.errors import InvalidValue
+from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
+from serving.model.objects import Object, name_of, namespace_of, nested
+
+ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
+_POD_FIELDS = ("volumes", "serviceAccountName", "imagePullSecrets")
+_CONTAINER_FIELDS = frozenset(
+    {"name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts", "workingDir", "securityContext"}
+    | {"imagePullPolicy", "readinessProbe", "livenessProbe", "startupProbe", "ports"}
+)
+# What a cron trigger of KEDA needs.
+_CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
+_PORT_NAMES = frozenset({"http1", "h2c"})
+
+
+def from_keda(documents: Sequence[Object]) -> Converted:
+    """A Service and DomainMappings for each route. Raises ``InvalidValue`` if a Deployment is missing."""
+    found = Converted()
+    for route in (one for one in documents if one.get("kind") in ROUTE_KINDS):
+        scaled = _scaled_object(documents, route)
+        target = _target(route, scaled)
+        deployment = next(
+            (one for one in documents if one.get("kind") == "Deployment" and name_of(one) == target), None
+        )
+        if deployment is None:
+            expected = (
+                f"a Deployment in the same files, which {route['kind']} {name_of(route)} scales: give its file too"
+            )
+            raise InvalidValue(text=target, expected=expected)
+        found.manifests.append(_service(route, scaled, deployment, notes=found.notes))
+        found.manifests += [_domain_mapping(host, deployment) for host in _hosts(route, found.notes)]
+        schedules = _schedules(documents, target)
+        if schedules:
+            found.manifests.append(_policy(schedules, deployment))
+    return found
+
+
+def _scaled_object(documents: Iterable[Object], route: Object) -> Object:
+    """The ScaledObject of an InterceptorRoute; {} if there is none."""
+    for one in documents:
+        triggers = nested(one, "spec", "triggers") or ()
+        if one.get("kind") == "ScaledObject" and any(
+            nested(trigger, "metadata", "interceptorRoute") == name_of(route) for trigger in triggers
+        ):
+            return one
+    return {}
+
+
+def _target(route: Object, scaled: Object) -> str:
+    for owner, path in ((scaled, "scaleTargetRef"), (route, "scaleTargetRef")):
+        name = nested(owner, "spec", path, "name")
+        if name:
+            return str(name)
+    return str(nested(route, "spec", "target", "service") or name_of(route))
+
+
+def _service(route: Object, scaled: Object, deployment: Object, *, notes: list[str]) -> Object:
+    annotations = _scaling(route, scaled, notes)
+    template = nested(deployment, "spec", "template") or {}
+    pod = template.get("spec") or {}
+    containers = [_container(one, notes) for one in pod.get("containers") or ()]
+    notes.extend(
+        f"{name_of(deployment)}: {field} of its pods is left out"
+        for field in sorted(set(pod) - {"containers", "restartPolicy", *_POD_FIELDS})
+    )
+    spec = {"containers": containers, **{field: pod[field] for field in _POD_FIELDS if field in pod}}
+    return {
+        "apiVersion": SERVING_API_VERSION,
+        "kind": "Service",
+        "metadata": _metadata(name_of(deployment), deployment),
+        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
+    }
+
+
+def _scaling(route: Object, scaled: Object, notes: list[str]) -> dict[str, str]:
+    spec = route.get("spec") or {}
+    metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
+    found: dict[str, object] = {
+        "min-scale": nested(spec, "replicas", "min") or nested(scaled, "spec", "minReplicaCount"),
+        "max-scale": nested(spec, "replicas", "max") or nested(scaled, "spec", "maxReplicaCount"),
+        "scale-to-zero-pod-retention-period": _seconds(spec.get("scaledownPeriod"))
+        or _seconds(nested(scaled, "spec", "cooldownPeriod")),
+    }
+    rate, concurrency = metric.get("requestRate") or {}, metric.get("concurrency") or {}
+    if rate:
+        found |= {"metric": "rps", "target": rate.get("targetValue"), "window": rate.get("window")}
+        if concurrency:
+            notes.append(f"{name_of(route)}: scaled by requestRate; concurrency is left out: a revision has one metric")
+    elif concurrency:
+        found |= {"metric": "concurrency", "target": concurrency.get("targetValue")}
+    return {f"{AUTOSCALING_GROUP}/{key}": str(value) for key, value in found.items() if value is not None}
+
+
+def _seconds(number: object) -> str | None:
+    return None if number is None else f"{number}s"
+
+
+def _container(container: Object, notes: list[str]) -> Object:
+    made = {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
+    notes.extend(f"container {container.get('name')}: {key} is left out" for key in sorted(set(container) - set(made)))
+    ports = made.pop("ports", None) or ()
+    if ports:
+        name = {"name": ports[0]["name"]} if ports[0].get("name") in _PORT_NAMES else {}
+        made["ports"] = [{**name, "containerPort": ports[0]["containerPort"]}]
+    for kind in ("readinessProbe", "livenessProbe", "startupProbe"):
+        for action in ("httpGet", "tcpSocket", "grpc"):
+            # Names of ports are gone, and the port that serves is the default.
+            if nested(made, kind, action, "port") is not None:
+                rest = {key: value for key, value in made[kind][action].items() if key != "port"}
+                made[kind] = {**made[kind], action: rest}
+    return made
+
+
+def _hosts(route: Object, notes: list[str]) -> list[str]:
+    spec = route.get("spec") or {}
+    rules = spec.get("rules") or ()
+    if spec.get("pathPrefixes") or any(rule.get("paths") or rule.get("headers") for rule in rules):
+        notes.append(f"{name_of(route)}: rules on paths and headers are left out: a host goes to one service")
+    return [
+        str(one) for one in (*(spec.get("hosts") or ()), *(host for rule in rules for host in rule.get("hosts") or ()))
+    ]
+
+
+def _domain_mapping(host: str, deployment: Object) -> Object:
+    reference = {"apiVersion": SERVING_API_VERSION, "kind": "Service", "name": name_of(deployment)}
+    return {
+        "apiVersion": DOMAIN_MAPPING.api_version,
+        "kind": "DomainMapping",
+        "metadata": _metadata(host, deployment),
+        "spec": {"ref": reference},
+    }
+
+
+def _schedules(documents: Iterable[Object], target: str) -> list[Object]:
+    """The cron triggers of all ScaledObjects of a Deployment. Raises ``InvalidValue`` for one without what it needs."""
+    found: list[Object] = []
+    for one in documents:
+        if one.get("kind") != "ScaledObject" or nested(one, "spec", "scaleTargetRef", "name") != target:
+            continue
+        crons = (trigger for trigger in nested(one, "spec", "triggers") or () if trigger.get("type") == "cron")
+        found += [_schedule(cron.get("metadata") or {}, name_of(one)) for cron in crons]
+    return found
+
+
+def _schedule(cron: Mapping[str, Any], owner: str) -> Object:
+    missing = [key for key in _CRON_FIELDS if cron.get(key) in (None, "")]
+    if missing:
+        expected = f"a cron trigger of ScaledObject {owner} with {', '.join(_CRON_FIELDS)}"
+        raise InvalidValue(text=f"no {', '.join(missing)}", expected=expected)
+    count = str(cron["desiredReplicas"])
+    if not count.isdecimal() or int(count) < 1:
+        raise InvalidValue(text=count, expected=f"desiredReplicas of a cron trigger of ScaledObject {owner} from 1 on")
+    return {
+        "timeZone": str(cron["timezone"]),
+        "start": str(cron["start"]),
+        "end": str(cron["end"]),
+        "min": int(count),
+    }
+
+
+def _policy(schedules: list[Object], deployment: Object) -> Object:
+    return {
+        "apiVersion": SCALING_POLICY.api_version,
+        "kind": SCALING_POLICY.name,
+        "metadata": _metadata(name_of(deployment), deployment),
+        "spec": {"targetRef": {"kind": "Service", "name": name_of(deployment)}, "schedules": schedules},
+    }
+
+
+def _metadata(name: str, deployment: Object) -> Object:
+    namespace = namespace_of(deployment)
+    return {"name": name, **({"namespace": namespace} if namespace else {})}

@@ -1,0 +1,196 @@
+"""``serving logs``: what the pods of a service write, each line after the pod that wrote it; new pods are followed too."""
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from typing import Any
+
+import click
+
+from serving.cli.client.api import ApiCall, ApiClient, api_options, fail
+from serving.cli.client.completion import complete_service
+from serving.cli.client.connection import ApiResponse
+from serving.cli.client.logtail import app_container, gone_pods
+from serving.cli.client.objects import items_of, revisions_of, selector_of, service_of
+from serving.cli.client.progress import paint
+from serving.cli.client.resources import path_of
+from serving.cluster.kinds import POD
+from serving.model.errors import ServingError, Unavailable
+from serving.model.objects import Object, name_of, nested
+
+_POLL_S = 0.3
+# One who does not follow waits for the end only.
+_END_POLL_S = 0.02
+_COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
+# A pod that was made, but has not written yet, is asked again so many times.
+_TRIES_MAX = 100
+
+# Of pods that are gone: so many, and so many of the last lines of each without --tail.
+_GONE_MAX = 3
+_GONE_LINES = 1000
+
+_Lines = queue.SimpleQueue[tuple[str, str]]
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("-f", "--follow", is_flag=True, help="Go on, with pods that come too, until interrupted.")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="So many of the last lines of each pod.")
+@click.option("--pod", "wanted", default="", help="Only this pod; the end of its name will do.")
+@click.option("-c", "--container", default="app", show_default=True, help="app, queue-proxy, or a container's name.")
+@click.option(
+    "--previous", is_flag=True, help=f"Of runs before the last restart, and of the last {_GONE_MAX} pods that are gone."
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
+@api_options
+def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """What the pods of a service write."""
+    service_of(api, name)
+    pods = pods_of(api, name, wanted)
+    gone = _gone(api, name, wanted) if asked["previous"] or (wanted and not pods) else []
+    if not pods and not gone and not follow:
+        if wanted:
+            fail(f"no pod of {name} ends with {wanted}")
+        hint = "no log of an earlier one is kept" if asked["previous"] else "--previous shows the last ones, -f waits"
+        click.echo(f"{name} has no pod now: it is at zero; {hint}", err=True)
+        return
+    lines: _Lines = queue.SimpleQueue()
+    prefix = asked.pop("prefix")
+    reader = _Reader(api, lines, {**asked, "follow": follow})
+    # The one that ended last is the last one.
+    for pod in reversed(gone):
+        reader.start(pod, is_gone=True)
+    for pod in pods:
+        reader.start(pod)
+    if not pods and not gone:
+        click.echo(f"{name} has no pod now: waiting for pods", err=True)
+    _print_lines(reader, lines, (name, wanted), form="json" if output == "json" else "prefix" if prefix else "plain")
+    if reader.problem and not follow and not reader.has_read:
+        fail(reader.problem)
+
+
+def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form: str) -> None:
+    """Print until all pods are read; of those that are followed, for ever."""
+    width = 0
+    looked_s = time.monotonic()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            pod, line = lines.get(timeout=_POLL_S if reader.follows else _END_POLL_S)
+            short = short_name(pod, who[0])
+            width = max(width, len(short))
+            if form == "json":
+                click.echo(json.dumps({"pod": pod, "line": line}))
+            else:
+                mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
+                click.echo(mark + line if form == "prefix" else line)
+            if time.monotonic() - looked_s < _POLL_S:
+                continue
+        if reader.follows:
+            looked_s = time.monotonic()
+            for one in pods_of(reader.api, *who):
+                reader.start(one)
+        elif reader.is_done() and lines.empty():
+            return
+
+
+def short_name(pod: str, service: str) -> str:
+    """A pod by its revision and its own letters: "hello-00001-deployment-abcde" of hello is "00001-abcde"."""
+    return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
+
+
+def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
+    """The pods of a service by name; with ``wanted`` only the one that has this name or ends with it."""
+    found = items_of(api, POD, selector_of(name))
+    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
+
+
+def _gone(api: ApiClient, name: str, wanted: str) -> list[Object]:
+    """The last pods of a service that are gone, the last one first."""
+    found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)])
+    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")][
+        :_GONE_MAX
+    ]
+
+
+class _Reader:
+    """A thread for each pod, which puts its lines into one queue."""
+
+    def __init__(self, api: ApiClient, lines: _Lines, asked: dict[str, Any]) -> None:
+        self.api, self._lines, self._asked = api, lines, asked
+        self.follows: bool = asked["follow"]
+        self._threads: dict[str, threading.Thread] = {}
+        self.problem = ""
+        self.has_read = False
+
+    def number_of(self, pod: str) -> int:
+        """Which pod it is, counted from the first that was seen."""
+        return list(self._threads).index(pod)
+
+    def is_done(self) -> bool:
+        """Whether no more lines come."""
+        return not any(thread.is_alive() for thread in self._threads.values())
+
+    def start(self, pod: Object, *, is_gone: bool = False) -> None:
+        """Read a pod that is not read yet. One that is gone is read to its end."""
+        name = name_of(pod)
+        if name in self._threads:
+            return
+        asked = self._asked
+        if is_gone:
+            tail = _GONE_LINES if asked["tail"] is None else asked["tail"]
+            asked = {**asked, "follow": False, "previous": False, "tail": tail}
+        thread = threading.Thread(target=self._read, args=(pod, asked, is_gone), daemon=True)
+        self._threads[name] = thread
+        thread.start()
+        if is_gone:
+            thread.join()
+
+    def _read(self, pod: Object, asked: dict[str, Any], is_gone: bool) -> None:  # noqa: FBT001 - a thread's arguments
+        name = name_of(pod)
+        container = app_container(pod) if asked["container"] == "app" else asked["container"]
+        query = {
+            "container": container,
+            "follow": "true" if asked["follow"] else "",
+            "previous": "true" if asked["previous"] else "",
+            "tailLines": "" if asked["tail"] is None else str(asked["tail"]),
+        }
+        path = path_of(POD, str(nested(pod, "metadata", "namespace") or self.api.namespace), name, subresource="log")
+        try:
+            self._copy(name, path, query)
+        except Unavailable:
+            # The server or the pod went away in the middle; what there was has been shown.
+            return
+        except ServingError as error:
+            if is_gone and not asked["previous"]:
+                # It went while it waited for its next start.
+                self._read(pod, {**asked, "previous": True}, is_gone)
+                return
+            self.problem = str(error)
+
+    def _copy(self, name: str, path: str, query: dict[str, str]) -> None:
+        tries = _TRIES_MAX if query["follow"] else 1
+        while True:
+            tries -= 1
+            try:
+                with self.api.stream(ApiCall(path=path, query=query, accept="*/*")) as answer:
+                    self._put_lines(name, answer)
+            except ServingError as error:
+                # A pod that has just been made has no log yet.
+                if isinstance(error, Unavailable) or not tries:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return
+
+    def _put_lines(self, name: str, answer: ApiResponse) -> None:
+        rest = b""
+        for piece in answer.pieces():
+            self.has_read = True
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._lines.put((name, line.decode("utf-8", "replace")))
+        if rest:
+            self._lines.put((name, rest.decode("utf-8", "replace")))

@@ -1,0 +1,60 @@
+"""``serving scale``: bounds of the number of pods of a service, as annotations of its template: a new revision."""
+
+import json
+from typing import Any
+
+import click
+
+from serving.cli.client.api import ApiClient, api_options, fail_usage
+from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import service_of
+from serving.cli.client.progress import Progress
+from serving.cli.client.resources import path_of
+from serving.cli.services.waiting import until_ready
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.servicepatch import scale_patch
+from serving.model.objects import nested
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+
+_TIMEOUT_S = 300.0
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("count", type=click.IntRange(0), required=False)
+@click.option("--min", "min_count", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero.")
+@click.option("--max", "max_count", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Have at least --min and at most --max pods, or always COUNT.
+
+    It makes a new revision, as each change of what runs does.
+    """
+    low, high = asked["min_count"], asked["max_count"]
+    if count is not None and (low is not None or high is not None):
+        fail_usage("COUNT says both bounds: leave --min and --max away")
+    if count == 0:
+        fail_usage(f"0 pods always is no service: `serving scale {name} --min 0` lets it go to zero")
+    low, high = (count, count) if count is not None else (low, high)
+    if low is None and high is None:
+        fail_usage("say COUNT, --min or --max")
+    service = service_of(api, name)
+    patch = scale_patch(service, low=low, high=high)
+    with Progress(f"scaling {name}"):
+        service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
+        if wait:
+            service = until_ready(api, name, timeout_s=_TIMEOUT_S)
+    if output == "json":
+        click.echo(json.dumps(service, indent=2))
+        return
+    found = nested(service, "spec", "template", "metadata", "annotations") or {}
+    wanted = read_annotations(found, AutoscalerSettings()).scaling
+    revision = nested(service, "status", "latestCreatedRevisionName") or ""
+    shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
+    fewest = wanted.min_scale or 0
+    click.echo(
+        f"{name}: at least {fewest} {'pod' if fewest == 1 else 'pods'}, {shown}{f' ({revision})' if wait else ''}"
+    )

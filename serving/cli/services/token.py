@@ -1,0 +1,76 @@
+"""``serving token``: the token that callers of a private service send, and a new one in its place."""
+
+import base64
+import datetime as dt
+import json
+
+import click
+
+from serving.cli.client.api import ApiClient, api_options, fail
+from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import service_of
+from serving.cli.client.progress import say_aside
+from serving.cli.client.resources import path_of
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import SECRET, SERVING_SERVICE
+from serving.home.state import StateFolder
+from serving.model.errors import InvalidValue
+from serving.model.knative import ACCESS_TOKEN_VERSION_ANNOTATION
+from serving.model.objects import Object, annotations_of, name_of, namespace_of
+from serving.model.routepolicy import route_policy
+from serving.wire.tokens import KEY_SECRET, access_token, read_key
+
+
+def token_of(api: ApiClient, service: Object, *, namespace: str = "") -> str | None:
+    """The token of a service; None if anyone may call it. A key that cannot be read ends the command."""
+    policy = route_policy(annotations_of(service))
+    if not policy.is_private:
+        return None
+    key = _key(api, namespace)
+    return access_token(key, namespace=namespace_of(service), route=name_of(service), version=policy.token_version)
+
+
+def _key(api: ApiClient, namespace: str) -> bytes:
+    """The cluster key: from the state folder of this machine, or from the Secret of a cluster."""
+    if api.state_path is not None:
+        path = StateFolder(api.state_path).key
+        try:
+            return read_key(path)
+        except (OSError, InvalidValue) as error:
+            fail(f"the key in {path} cannot be read: {error}")
+    secret = api.done("GET", f"{path_of(SECRET, namespace or system_namespace())}/{KEY_SECRET}")
+    return base64.b64decode(secret["data"]["key"])
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("--rotate", is_flag=True, help="Make a new token; the one before is refused from then on.")
+@click.option(
+    "--system-namespace",
+    "key_namespace",
+    default=system_namespace,
+    show_default="knative-serving",
+    help="Where a cluster has our key.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "header", "json"]), default="text", show_default=True)
+@api_options
+def token(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output: str) -> None:
+    """Print the token of a private service: callers send it as "Authorization: Bearer TOKEN".
+
+    `serving deploy NAME --access private` makes a service private. On a cluster this needs the right to read the Secret
+    with the cluster key.
+    """
+    service = service_of(api, name)
+    if not route_policy(annotations_of(service)).is_private:
+        fail(
+            f"{name} is public and has no token; `serving deploy {name} --access private` or the annotation changes that"
+        )
+    if rotate:
+        version = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: version}}}
+        service = api.done("PATCH", f"{path_of(SERVING_SERVICE, api.namespace)}/{name}", patch)
+        say_aside(f"the token before is refused as soon as the activators see the change of {name}")
+    found = token_of(api, service, namespace=key_namespace)
+    header = f"Authorization: Bearer {found}"
+    shown = {"text": found, "header": header, "json": json.dumps({"token": found, "header": header}, indent=2)}
+    click.echo(shown[output])

@@ -1,0 +1,118 @@
+"""``serving traffic``: shows and sets which revisions get which share of a service's requests, and their tags."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from serving.cli.client.api import ApiClient, api_options, fail_usage
+from serving.cli.client.completion import complete_revision, complete_service
+from serving.cli.client.objects import condition, revisions_of, service_of
+from serving.cli.client.progress import Progress
+from serving.cli.client.resources import path_of
+from serving.cli.client.table import aligned
+from serving.cli.services.waiting import until_ready
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic
+from serving.model.errors import InvalidValue, ServingError
+from serving.model.objects import Object, name_of, nested
+
+_TIMEOUT_S = 300.0
+_ALL_PERCENT = 100
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("shares", nargs=-1, metavar="[REVISION=PERCENT]...", shell_complete=complete_revision)
+@click.option("--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Give a revision a host of its own.")
+@click.option("--untag", "untagged", multiple=True, metavar="TAG", help="Take a tag away.")
+@click.option("--to-latest", is_flag=True, help="All traffic to the newest revision that is ready, now and later.")
+@click.option("--rollback", is_flag=True, help="All traffic to the revision before the one that has most of it.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is so.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
+
+    A revision may be said short, 00002 or 2, and @latest is the newest that is ready. Tags stay unless --untag takes them.
+    """
+    if sum((bool(shares), asked["to_latest"], asked["rollback"])) > 1:
+        fail_usage("REVISION=PERCENT, --to-latest and --rollback say where all traffic goes: only one of them")
+    service = service_of(api, name)
+    if shares or asked["to_latest"] or asked["rollback"] or asked["tags"] or asked["untagged"]:
+        revisions = revisions_of(api, name)
+        try:
+            wanted = _asked(service, revisions, asked, shares=shares)
+            targets = desired_traffic(service, wanted)
+        except ServingError as error:
+            fail_usage(str(error))
+        with Progress(f"moving traffic of {name}"):
+            path = path_of(SERVING_SERVICE, api.namespace, name)
+            service = api.done("PATCH", path, {"spec": {"traffic": targets}})
+            if wait:
+                service = until_ready(api, name, timeout_s=_TIMEOUT_S)
+    _print(service, output)
+
+
+def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
+    """The newest ready revision that is older than the one with most traffic. Raises ``ServingError``."""
+    shares: dict[str, int] = {}
+    for one in nested(service, "status", "traffic") or ():
+        revision = str(one.get("revisionName", ""))
+        shares[revision] = shares.get(revision, 0) + (one.get("percent") or 0)
+    names = [name_of(one) for one in revisions]
+    main = max(shares, key=lambda one: shares[one], default="")
+    older = revisions[names.index(main) + 1 :] if main in names else []
+    found = next((name_of(one) for one in older if condition(one).get("status") == "True"), "")
+    if not found:
+        has = f"{main} has most of the traffic" if main else "no revision has traffic"
+        raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
+    return found
+
+
+def _asked(
+    service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]
+) -> AskedService:
+    names = [name_of(one) for one in revisions]
+    wanted: dict[str, int] = {}
+    if asked["to_latest"]:
+        wanted = {LATEST: _ALL_PERCENT}
+    elif asked["rollback"]:
+        wanted = {rollback_target(service, revisions): _ALL_PERCENT}
+    for text in shares:
+        word, _, percent = text.partition("=")
+        if not percent.removesuffix("%").isdecimal():
+            raise InvalidValue(text=text, expected="REVISION=PERCENT, as hello-00001=90")
+        wanted[_named(word, service, names)] = int(percent.removesuffix("%"))
+    tags = {}
+    for text in asked["tags"]:
+        word, _, tag = text.partition("=")
+        if not tag:
+            raise InvalidValue(text=text, expected="REVISION=TAG, as hello-00002=canary")
+        tags[tag] = _named(word, service, names)
+    return AskedService(shares=wanted, tags=tags, untagged=asked["untagged"])
+
+
+def _named(word: str, service: Object, names: Sequence[str]) -> str:
+    """The revision that a person means."""
+    if word == LATEST:
+        return word
+    prefix = f"{name_of(service)}-"
+    for name in names:
+        if word == name or prefix + word == name or (word.isdecimal() and name == f"{prefix}{int(word):05}"):
+            return name
+    raise InvalidValue(text=word, expected=f"a revision of it; there are {', '.join(names) or 'none'}, and @latest")
+
+
+def _print(service: Object, output: str) -> None:
+    targets = nested(service, "status", "traffic") or ()
+    if output == "json":
+        click.echo(json.dumps(targets, indent=2))
+        return
+    rows = [["PERCENT", "REVISION", "TAG", "URL"]]
+    for one in targets:
+        latest = " (latest)" if one.get("latestRevision") else ""
+        url = one.get("url") or nested(service, "status", "url") or ""
+        rows.append([f"{one.get('percent') or 0}%", f"{one.get('revisionName', '')}{latest}", one.get("tag", ""), url])
+    click.echo("\n".join(aligned(rows)))

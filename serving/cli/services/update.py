@@ -1,0 +1,101 @@
+"""``serving update``: change a part of what a service runs with, and keep everything else, as a new revision."""
+
+import json
+from typing import Any
+
+import click
+
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
+from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import service_of
+from serving.cli.client.params import wait_timeout_option
+from serving.cli.client.progress import Progress
+from serving.cli.client.resources import path_of
+from serving.cli.services.deployment import pairs_of, policy_annotation
+from serving.cli.services.serviceupdate import ServiceUpdate, updated
+from serving.cli.services.url import print_url
+from serving.cli.services.waiting import until_ready
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+from serving.model.quantity import parse_bytes, parse_millicores
+from serving.settings.autoscaler import POLICIES
+
+_TIMEOUT_S = 300.0
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CONFLICT = 409
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option(
+    "-e", "--env", "--update-env-vars", "environment", multiple=True, metavar="NAME=VALUE", help="Set a variable."
+)
+@click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
+@click.option("--clear-env", is_flag=True, help="Remove all variables first.")
+@click.option("--command", help="Another command, as in `serving deploy`.")
+@click.option("--image", help="Another image.")
+@click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
+@click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
+@click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
+@click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option(
+    "--policy",
+    "scaling_policy",
+    type=click.Choice(POLICIES),
+    help="How it scales: as Knative does, or by what is learnt from its requests.",
+)
+@click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2.")
+@click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi.")
+@click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Change a part of what service NAME runs with. What is not named stays, and the code too; traffic stays as it is."""
+    try:
+        for flag, read in (("cpu", parse_millicores), ("memory", parse_bytes)):
+            text = asked.get(flag)
+            if text is not None and read(text) <= 0:
+                fail_usage(f"--{flag} {text}: a limit is more than 0")
+        wanted = ServiceUpdate(
+            environment=pairs_of(asked.pop("environment"), "--env", "NAME"),
+            annotations={
+                **policy_annotation(asked.pop("scaling_policy")),
+                **pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
+            },
+            **asked,
+        )
+    except InvalidValue as error:
+        fail_usage(str(error))
+    if wanted == ServiceUpdate():
+        fail_usage("say what to change: see `serving update --help`")
+    with Progress(f"updating {name}"):
+        service = _write(api, name, wanted)
+        if wait:
+            service = until_ready(api, name, timeout_s=wait_s)
+    if output == "json":
+        click.echo(json.dumps(service, indent=2))
+    elif wait:
+        print_url(api, service)
+    else:
+        click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
+
+
+def _write(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
+    """Write the change. Others may write the service at the same time."""
+    path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            status, after = api.call("PUT", path, updated(service_of(api, name), wanted))
+        except InvalidValue as error:
+            fail_usage(str(error))
+        if status < 400:
+            written: Object = after
+            return written
+        if status != _CONFLICT or tries == _TRIES_MAX:
+            fail(message_of(after))

@@ -1,0 +1,84 @@
+"""``serving url``: where a service answers, also for machines on which ``*.localhost`` does not resolve."""
+
+import contextlib
+import json
+import urllib.parse
+
+import click
+import msgspec
+
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import service_of
+from serving.home.state import StateFolder
+from serving.model.objects import Object, name_of, nested
+
+_LOOPBACK = "127.0.0.1"
+
+
+class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to connect for a service, and the name to ask for there."""
+
+    url: str
+    host: str
+    connect_host: str
+    connect_port: int
+
+    @property
+    def curl(self) -> str:
+        """The call that needs no name resolution."""
+        return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}/"
+
+
+def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
+    """The address of a service or one of its tags; one that it does not have yet ends the command.
+
+    ``is_inner`` asks for the cluster-local address, at which other services call it.
+    """
+    url = str(nested(service, "status", *(("address", "url") if is_inner else ("url",))) or "")
+    if tag:
+        targets = nested(service, "status", "traffic") or ()
+        url = str(next((one.get("url", "") for one in targets if one.get("tag") == tag), ""))
+        if not url:
+            known = ", ".join(sorted(one["tag"] for one in targets if one.get("tag"))) or "none"
+            fail(f"{name_of(service)} has no tag {tag} that has traffic; its tags are: {known}")
+    if not url:
+        fail(f"{name_of(service)} has no URL yet; `serving describe {name_of(service)}` shows why")
+    parts = urllib.parse.urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    if host.endswith(".localhost"):
+        # This machine by definition (RFC 6761), though not every resolver knows.
+        return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
+    if api.state_path is None:
+        return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)
+    # Cluster-local: another listener of this machine.
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        port = StateFolder(api.state_path).read_ports()["inner"]
+    return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
+
+
+def print_url(api: ApiClient, service: Object) -> None:
+    """Both forms."""
+    address = address_of(api, service)
+    click.echo(address.url)
+    if address.connect_host != address.host:
+        click.echo(address.curl)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("--tag", default="", help="Of one tag of the traffic.")
+@click.option("--cluster-local", is_flag=True, help="The address at which other services call it.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
+@api_options
+def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:
+    """Where a service answers, and the curl for machines on which *.localhost does not resolve."""
+    if tag and cluster_local:
+        fail_usage("--tag and --cluster-local exclude each other")
+    address = address_of(api, service_of(api, name), tag=tag, is_inner=cluster_local)
+    if output == "json":
+        click.echo(json.dumps({**msgspec.to_builtins(address), "curl": address.curl}, indent=2))
+        return
+    click.echo(address.url)
+    if output == "text" and not cluster_local and address.connect_host != address.host:
+        click.echo(address.curl)

@@ -1,0 +1,172 @@
+"""Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
+
+import time
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+
+from serving.cli.client.api import ApiClient, fail
+from serving.cli.client.logtail import last_lines
+from serving.cli.client.objects import condition, is_settled, items_of, revisions_of, selector_of, superseded_failures
+from serving.cli.client.progress import Progress
+from serving.cli.client.resources import path_of
+from serving.cli.services.inforce import until_in_force
+from serving.cli.services.url import address_of
+from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
+from serving.home.pods.unready import OTHER_PORT
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import Object, labels_of, name_of, nested
+
+_POLL_S = 0.1
+_POLL_SLOWLY_S = 0.5
+_LOG_LINES = 10
+_IN_FORCE_WITHIN_S = 2.0
+# A route follows its configuration within milliseconds.
+_ROUTE_FAILS_S = 3.0
+# An app may open a port for administration a moment before the one for requests.
+_WRONG_PORT_S = 8.0
+
+
+def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
+    """The service when it is ready. ``patient`` lets it recover from what has failed until the time is over."""
+    service: Object = {}
+    # Since when the route fails while the configuration is ready.
+    route_failed_s: list[float] = []
+    wrong_port_s: list[float] = []
+
+    def look() -> str | None:
+        service.clear()
+        service.update(api.done("GET", path_of(SERVING_SERVICE, api.namespace, name)))
+        if is_settled(service) and condition(service).get("status") == "True":
+            return None
+        if not patient and _has_failed(service, route_failed_s, now_s=time.monotonic()):
+            fail(failure_text(api, service))
+        reason = " ".join(_reason(api, service).split())
+        if OTHER_PORT not in reason:
+            wrong_port_s.clear()
+        elif not patient:
+            wrong_port_s.append(time.monotonic())
+            if wrong_port_s[-1] - wrong_port_s[0] >= _WRONG_PORT_S:
+                fail(
+                    f"{failure_text(api, service)}\n{name} goes on trying; deploy it again with the port that it is given"
+                )
+        return reason
+
+    def late(_: str) -> str:
+        return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
+
+    until(look, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    if api.state_path is not None:
+        # If it is not, it is ready all the same.
+        until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
+    return service
+
+
+def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
+    """Whether what was applied has failed.
+
+    The controller reports on a configuration only once it has seen the present generation. A route still repeats the
+    failure of the revision before, until the new one is ready: it has failed if it does so after the configuration is ready.
+    """
+    if not is_settled(service):
+        route_failed_s.clear()
+        return False
+    configuration = condition(service, "ConfigurationsReady").get("status")
+    if configuration == "False" or (configuration is None and condition(service).get("status") == "False"):
+        return True
+    if configuration != "True" or condition(service, "RoutesReady").get("status") != "False":
+        route_failed_s.clear()
+        return False
+    route_failed_s.append(now_s)
+    return now_s - route_failed_s[0] >= _ROUTE_FAILS_S
+
+
+def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
+    """Return when neither the service nor any of its pods is there."""
+
+    def look() -> str | None:
+        status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        if status != HTTPStatus.NOT_FOUND:
+            return "the service is there"
+        return _pods_left(api, name, " left")
+
+    def late(state: str) -> str:
+        return f"{name} is not gone after {timeout_s:g} s: {state}"
+
+    until(look, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+
+
+def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
+    """Return when the service has no pod."""
+
+    def look() -> str | None:
+        # That it exists is checked each time: one that is deleted is at zero for another reason.
+        api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        # A revision that failed and was superseded tries again and again; it serves nothing.
+        ignored = superseded_failures(revisions_of(api, name))
+        return _pods_left(api, name, ignored=ignored)
+
+    def late(state: str) -> str:
+        return f"{name} is not at zero after {timeout_s:g} s: {state}"
+
+    until(look, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+
+
+def until(
+    look: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
+) -> None:
+    """Look until there is nothing to say, and show what there is meanwhile. Fails when the time is over."""
+    deadline_s = time.monotonic() + timeout_s
+    with Progress(what) as progress:
+        while (state := look()) is not None:
+            progress.tell(f"{what}: {state}" if state else what)
+            if time.monotonic() >= deadline_s:
+                fail(late(state))
+            time.sleep(poll_s)
+
+
+def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
+    pods = items_of(api, POD, selector_of(name))
+    count = sum(labels_of(one).get(REVISION_LABEL) not in ignored for one in pods)
+    return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
+
+
+def failure_text(api: ApiClient, service: Object) -> str:
+    """Why a service is not ready, with the end of what a pod of the revision wrote that keeps it from being ready."""
+    why = _reason(api, service) or "its pods are starting"
+    revision = _unready_revision(api, service)
+    lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
+    shown = [line for line in lines if line.strip() and line.strip() not in why]
+    log = "".join(f"\n  {line}" for line in shown)
+    return f"{name_of(service)}: {why}" + (f"\nlast lines of the log of {revision}:{log}" if log else "")
+
+
+def _reason(api: ApiClient, service: Object) -> str:
+    """Why a service is not ready: its own condition if it has failed, else what its revision waits for."""
+    ready = condition(service)
+    if ready.get("status") != "False" or not _is_of_configuration(service):
+        revision = _unready_revision(api, service)
+        if revision:
+            status, found = api.call("GET", path_of(REVISION, api.namespace, revision))
+            waits = condition(found) if status < 400 else {}
+            if waits.get("status") != "True" and waits.get("message"):
+                return _worded(waits)
+    return _worded(ready)
+
+
+def _unready_revision(api: ApiClient, service: Object) -> str:
+    """The revision that keeps a service from being ready: one that its traffic names and that has failed, else the newest."""
+    newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    if condition(service, "RoutesReady").get("status") == "True":
+        return newest
+    targets = nested(service, "spec", "traffic") or ()
+    named = {one["revisionName"] for one in targets if one.get("revisionName")} - {newest}
+    failed = (name_of(one) for one in revisions_of(api, name_of(service)) if condition(one).get("status") == "False")
+    return next((one for one in failed if one in named), newest)
+
+
+def _is_of_configuration(service: Object) -> bool:
+    return condition(service, "ConfigurationsReady").get("status") in {"False", "True"}
+
+
+def _worded(ready: dict[str, str]) -> str:
+    return ": ".join(part for part in (ready.get("reason", ""), ready.get("message", "")) if part)

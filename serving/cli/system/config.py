@@ -1,0 +1,240 @@
+"""``serving config``: show the settings in force with their origin, check files, print the files to start from.
+
+Exit code 2 means that settings are wrong; then each problem is one line on standard error.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serving.cli.client.api import ApiClient, state_option
+from serving.cli.client.checks import holder_of
+from serving.cli.client.progress import say_aside
+from serving.cli.client.table import aligned
+from serving.cli.system.groupfiles import groups_in_config_maps, read_group_files
+from serving.cli.system.liveconfig import LiveConfig, read_live_config
+from serving.home.state import default_state_path
+from serving.metrics.render import render_page as render_metrics_page
+from serving.model.errors import Problem, SettingsError
+from serving.settings.configmap import ConfigMap
+from serving.settings.daemons import DAEMONS
+from serving.settings.load import Daemon, Loaded, in_reading_order, load, unknown_config_maps
+from serving.settings.parse import read_config_maps
+from serving.settings.record import SettingsRecord
+from serving.settings.render import config_map_names, render_config_map, render_page
+
+_EXIT_SETTINGS = 2
+_HEADER = ("DAEMON", "CONFIGMAP", "KEY", "VALUE", "FROM")
+_BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
+
+_files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+
+
+@click.group()
+def config() -> None:
+    """Show, check and print settings."""
+
+
+@config.command()
+@click.argument("names", metavar="[DAEMON]...", nargs=-1, type=click.Choice(sorted(_BY_NAME)))
+@click.option(
+    "--config",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="ConfigMaps to read; of a folder all config-*.yaml.",
+)
+@click.option("--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="As the daemon's own flag.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@state_option
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="The API of a cluster.")
+def show(
+    *,
+    names: tuple[str, ...],
+    files: tuple[Path, ...],
+    settings: tuple[str, ...],
+    output: str,
+    state_path: Path | None,
+    kubeconfig: Path | None,
+) -> None:
+    """Each setting and where its value comes from.
+
+    Of a running system the settings that its daemons use now: the ConfigMaps in its store and the environment of its
+    processes. With --config or --set, or if nothing runs, what a daemon would use that is started here.
+    """
+    names = names or tuple(sorted(_BY_NAME))
+    live = None if files or settings else _live(state_path, kubeconfig)
+    if live is None:
+        config_maps, problems = _read(files)
+        flags = _flags(settings, problems)
+        loaded = {
+            name: _load(_BY_NAME[name], config_maps, flags=flags.get(name, {}), problems=problems) for name in names
+        }
+        _exit_with(problems)
+    else:
+        loaded = _load_live(names, live)
+    rows = [row for name, one in loaded.items() if one for row in _rows(_BY_NAME[name], one)]
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    # As `serving config defaults` prints them and a ConfigMap takes them.
+    columns = ("daemon", "config_map", "key", "written", "origin")
+    click.echo("\n".join(aligned([_HEADER, *([row[name] for name in columns] for row in rows)])))
+
+
+@config.command()
+@_files
+def check(files: tuple[Path, ...]) -> None:
+    """Check ConfigMaps and files of node groups; print each problem on a line and exit with 2 if there are any.
+
+    A file of node groups is Escalator's own, or NodeGroup manifests; those in the ConfigMap config-nodegroup are checked too.
+    """
+    groups = read_group_files(files)
+    config_maps, problems = _read(groups.others)
+    for daemon in DAEMONS:
+        _load(daemon, config_maps, flags={}, problems=problems, environment={})
+    in_maps = groups_in_config_maps(config_maps)
+    _exit_with([*problems, *groups.problems, *in_maps.problems])
+    count = groups.count + in_maps.count
+    fine = [_counted(len(config_maps), "ConfigMap")] if config_maps or not count else []
+    click.echo(" and ".join([*fine, *([_counted(count, "node group")] if count else [])]) + " fine")
+
+
+@config.command()
+@click.argument("name", required=False, type=click.Choice(config_map_names(DAEMONS)))
+@click.option("--page", is_flag=True, help="The documentation page instead.")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="A file each into this folder instead.")
+def defaults(name: str | None, write: Path | None, *, page: bool) -> None:
+    """Print the ConfigMaps with every key at its default and explained."""
+    if page:
+        click.echo(render_page(DAEMONS), nl=False)
+        return
+    names = [name] if name else config_map_names(DAEMONS)
+    texts = {one: render_config_map(one, DAEMONS) for one in names}
+    if write:
+        write.mkdir(parents=True, exist_ok=True)
+        for one, text in texts.items():
+            (write / f"{one}.yaml").write_text(text, encoding="utf-8")
+        return
+    click.echo("---\n".join(texts.values()), nl=False)
+
+
+@config.command()
+def metrics() -> None:
+    """Print the documentation page of all metrics."""
+    click.echo(render_metrics_page(), nl=False)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None:
+    """What a running system uses; None if none runs and none was named."""
+    is_named = state_path is not None or kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
+    path = (state_path or default_state_path()) if kubeconfig is None else kubeconfig
+    if not is_named and holder_of(path) is None:
+        say_aside("no system runs here: these are the settings of daemons that would be started now")
+        return None
+    return read_live_config(ApiClient(state_path, kubeconfig=kubeconfig))
+
+
+def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[SettingsRecord] | None]:
+    """The settings of running daemons. A ConfigMap with a mistake is reported and left out, as the daemons do."""
+    problems = list(live.problems)
+    loaded: dict[str, Loaded[SettingsRecord] | None] = {}
+    for name in names:
+        environment = dict(live.environments.get(name, {}))
+        wrong: list[Problem] = []
+        found = _load(_BY_NAME[name], live.maps_of(name), flags={}, problems=wrong, environment=environment)
+        if found is None:
+            found = _load(_BY_NAME[name], (), flags={}, problems=[], environment=environment)
+        problems += [one for one in wrong if one not in problems]
+        loaded[name] = found
+    for problem in in_reading_order(problems):
+        say_aside(f"not in force: {problem}")
+    return loaded
+
+
+def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:
+    config_maps: list[ConfigMap] = []
+    problems: list[Problem] = []
+    for path in paths:
+        for file in sorted(path.glob("config-*.yaml")) if path.is_dir() else [path]:
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                problems.append(Problem(where=str(file), what=f"not readable: {error}", expected="a text file"))
+                continue
+            if not text.strip():
+                problems.append(Problem(where=str(file), what="it is empty", expected="ConfigMaps or node groups"))
+            found, wrong = read_config_maps(text, str(file))
+            config_maps += found
+            problems += wrong
+    problems += unknown_config_maps(config_maps, DAEMONS)
+    return config_maps, problems
+
+
+def _flags(settings: Sequence[str], problems: list[Problem]) -> dict[str, dict[str, str]]:
+    flags: dict[str, dict[str, str]] = {}
+    for text in settings:
+        name, _, value = text.partition("=")
+        daemon, _, field = name.partition(".")
+        if daemon in _BY_NAME and field and "=" in text:
+            flags.setdefault(daemon, {})[field] = value
+        else:
+            expected = f"DAEMON.FIELD=VALUE with a daemon of {', '.join(sorted(_BY_NAME))}"
+            problems.append(Problem(where="flag --set", what=f"{text!r} is not right", expected=expected))
+    return flags
+
+
+def _load(
+    daemon: Daemon[SettingsRecord],
+    config_maps: Sequence[ConfigMap],
+    *,
+    flags: dict[str, str],
+    problems: list[Problem],
+    environment: dict[str, str] | None = None,
+) -> Loaded[SettingsRecord] | None:
+    """The daemon's settings, or None with its problems added: several daemons may share a ConfigMap and its mistakes."""
+    try:
+        return load(
+            daemon,
+            registry=DAEMONS,
+            config_maps=config_maps,
+            environment=dict(os.environ) if environment is None else environment,
+            flags=flags,
+        )
+    except SettingsError as error:
+        problems += [problem for problem in error.problems if problem not in problems]
+        return None
+
+
+def _exit_with(problems: Sequence[Problem]) -> None:
+    if problems:
+        click.echo(str(SettingsError(in_reading_order(problems))), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+
+def _rows(daemon: Daemon[SettingsRecord], loaded: Loaded[SettingsRecord]) -> Iterable[dict[str, Any]]:
+    for field in daemon.fields():
+        value: object = loaded.settings
+        for part in field.path:
+            value = getattr(value, part)
+        origin = loaded.origins[field.name]
+        yield {
+            "daemon": daemon.name,
+            "config_map": field.knob.config_map,
+            "key": field.knob.key,
+            "field": field.name,
+            "value": value,
+            "written": field.knob.unit.write(value),
+            "layer": origin.layer,
+            "origin": origin.where,
+        }

@@ -1,0 +1,68 @@
+"""``serving dashboard``: where the dashboard of a running ``serving up`` is; or a dashboard of its own for a cluster."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serving.cli.client.api import fail, state_option
+from serving.cli.client.stats import url_of
+from serving.home.state import default_state_path
+
+
+@click.command()
+@click.option(
+    "--kubeconfig", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Serve one for this cluster."
+)
+@click.option("--address", default="127.0.0.1:6090", show_default=True, help="Where to serve it.")
+@click.option(
+    "--autoscaler", default="http://127.0.0.1:6081", show_default=True, help="Its autoscaler, port-forwarded."
+)
+@click.option(
+    "--activator-metrics",
+    default="http://127.0.0.1:6082/metrics",
+    show_default=True,
+    help="Its activator's metrics, for answers and latencies.",
+)
+@click.option(
+    "--activator",
+    default="127.0.0.1:8080",
+    show_default=True,
+    help="Its activator's public port, port-forwarded, for waking services.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the token that actions require; without it actions are off.",
+)
+@click.option("--token", "is_token", is_flag=True, help="Print the token of `serving up`, with which the page may act.")
+@state_option
+def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Say where the dashboard is; with --kubeconfig, serve one until interrupted.
+
+    It is read-only but for those who have its token.
+    """
+    if is_token:
+        path = (state_path or default_state_path()) / "dashboard-token"
+        try:
+            click.echo(path.read_text())
+        except OSError as error:
+            fail(f"{path}: {error.strerror}; start the system with `serving up`, or say where it is (see --help)")
+        return
+    if kubeconfig is None:
+        click.echo(url_of("dashboard", state_path))
+        return
+    os.environ |= {
+        "KUBECONFIG": str(kubeconfig),
+        "SERVING_DASHBOARD_ADDRESS": asked["address"],
+        "SERVING_DASHBOARD_AUTOSCALER_URL": asked["autoscaler"],
+        "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": asked["activator_metrics"],
+        "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": asked["activator"],
+        "SERVING_DASHBOARD_TOKEN_FILE": str(asked["token_file"] or ""),
+    }
+    from serving.dashboard.main import main  # noqa: PLC0415 - only who serves needs a server
+
+    click.echo(f"dashboard: http://{asked['address']}", err=True)
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""``serving top``: revisions, pods, why, and nodes, in the terminal: what the dashboard shows, from its ``/state``."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from serving.cli.client.api import fail, state_option
+from serving.cli.client.stats import url_of
+from serving.cli.system.topnodes import node_lines, node_table
+from serving.model.revisionnumbers import PolicyCosts
+from serving.scaling.adaptive.policy_story import savings_sentence
+
+_PERIOD_S = 2.0
+_TIMEOUT_S = 10.0
+_TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "dim"}
+# Columns from which on the reasons have room beside the numbers.
+_WIDE = 110
+_BELOW_MAX = 5
+_NAME_LEAST = 12
+# Columns from which on there is room for all numbers.
+_ROOMY = 96
+_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
+_FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
+# Lines that are no row: the title, heads, and what parts and ends tables.
+_FRAME = 8
+_NODES_LEAST = 4
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print it once and end, as when the output is no terminal.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Print it once, as one JSON object.",
+)
+@click.option("--dashboard", "url", metavar="URL", help="A dashboard's address; else the state folder says.")
+@click.option("-n", "--namespace", default="", help="Only this namespace.")
+@state_option
+def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
+    """What runs now: revisions with load, pods and the last decision; nodes with what they have. Ends with Ctrl-C."""
+    url = (url or url_of("dashboard", state_path)).rstrip("/")
+    if output == "json":
+        click.echo(json.dumps(record_of(_state(url), namespace=namespace), indent=2))
+        return
+    console = Console()
+    if once or not console.is_terminal:
+        console.print(screen_of(_state(url), namespace=namespace, width=console.width))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            # The window may have been resized.
+            width, height = console.size
+            live.update(screen_of(_state(url), namespace=namespace, width=width, height=height), refresh=True)
+            time.sleep(_PERIOD_S)
+
+
+def record_of(state: Mapping[str, Any], *, namespace: str = "") -> dict[str, Any]:
+    """All that is known of revisions and nodes in one state of the dashboard, busiest revisions first."""
+    return {
+        "revisions": [row.record() for row in _rows(state, namespace)],
+        "nodes": node_lines(state.get("nodes") or {}),
+        "policies": [one for one in state.get("policies") or () if namespace in {"", one["namespace"]}],
+    }
+
+
+def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
+    rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
+    rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
+    return sorted(rows, key=lambda row: (-row.load, -row.number("ready"), row.key))
+
+
+def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
+    """All that is shown of one state of the dashboard, busiest revisions first; a narrow screen has the why below.
+
+    ``height`` is how many lines there are; None has no end. Nodes come below, and revisions leave some room for them.
+    """
+    is_wide = width >= _WIDE
+    rows = _rows(state, namespace)
+    ready = sum(row.number("ready") for row in rows)
+    count = len(rows)
+    title = Text.assemble(
+        ("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pod{'s' * (ready != 1)} ready"
+    )
+    nodes = node_lines(state.get("nodes") or {})
+    row_max, node_max = count, len(nodes)
+    if height is not None:
+        # A narrow screen has the why below, in two lines each.
+        room = height - _FRAME - (0 if is_wide else 2 * _BELOW_MAX)
+        node_max = min(len(nodes), max(_NODES_LEAST, room - count))
+        row_max = max(1, room - node_max)
+    shown, nodes_shown = rows[:row_max], nodes[:node_max]
+    saved = _saved(state, namespace)
+    parts: list[Text | Table] = [
+        title,
+        *([Text(saved, style="dim")] if saved else []),
+        Text(),
+        _revisions(shown, width=width),
+    ]
+    if len(shown) < count:
+        parts.append(Text(f"and {count - len(shown)} more", style="dim"))
+    if not is_wide:
+        parts += [
+            Text(),
+            *(Text.assemble((f"{row.view['name']} ", "bold"), row.said()) for row in shown[:_BELOW_MAX]),
+        ]
+    if nodes:
+        parts += [Text(), node_table(nodes_shown, is_roomy=width >= _ROOMY)]
+        left = state["nodes"]["count"] - len(nodes_shown)
+        if left:
+            parts.append(Text(f"and {left} more", style="dim"))
+    return Group(*parts)
+
+
+def _saved(state: Mapping[str, Any], namespace: str) -> str:
+    """What the policies of all revisions cost together, a line for each policy in force; "" for nothing."""
+    by_policy: dict[str, list[Mapping[str, float]]] = {}
+    for one in state.get("policies") or ():
+        if namespace in {"", one["namespace"]}:
+            by_policy.setdefault(one["policy"], []).append(one["costs"])
+    lines = []
+    for running, found in sorted(by_policy.items()):
+        total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
+        costs = PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)})
+        lines.append(savings_sentence(costs, running=running))
+    return "\n".join(one[:1].upper() + one[1:] for one in lines if one)
+
+
+def _revisions(rows: list["_Row"], *, width: int) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    # The numbers stay whole: of a long name the beginning is shown. A wide screen shares what is left out with the reasons.
+    is_wide = width >= _WIDE
+    table.add_column(
+        "REVISION",
+        no_wrap=True,
+        overflow="ellipsis",
+        max_width=width // 4 if is_wide else None,
+        min_width=None if is_wide else _NAME_LEAST,
+        ratio=None if is_wide else 1,
+    )
+    table.add_column("STATE", no_wrap=True)
+    for name in _NUMBERS if width >= _ROOMY else _FEW_NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("MODE", no_wrap=True)
+    if is_wide:
+        table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
+    for row in rows:
+        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said()] if is_wide else ()))
+    return table
+
+
+class _Row:
+    """One revision of a state."""
+
+    def __init__(self, state: Mapping[str, Any], one: Mapping[str, Any]) -> None:
+        self.key: str = one["key"]
+        self.view: Mapping[str, Any] = one["view"]
+        self._decision: Mapping[str, Any] | None = state["decisions"].get(self.key)
+        self._numbers = dict(zip(state["columns"], state["rows"].get(self.key, ()), strict=False))
+
+    @property
+    def load(self) -> float:
+        return self.number("running") + self.number("held")
+
+    def number(self, name: str) -> float:
+        return self._numbers.get(name) or 0.0
+
+    def record(self) -> dict[str, Any]:
+        """What the row is made from."""
+        numbers = {name: value for name, value in self._numbers.items() if value is not None}
+        return {**self.view, "shown_state": self._state(), "numbers": numbers, "decision": self._decision}
+
+    def said(self) -> Text:
+        """The last decision."""
+        return Text("" if self._decision is None else _said(self._decision))
+
+    def cells(self, *, has_all: bool) -> list[Text]:
+        state = self._state()
+        rates = [self._numbers.get(f"rps_{one}xx") for one in "2345"]
+        latencies_s = [self._numbers.get(f"p{one}_s") for one in ((50, 95, 99) if has_all else (95,))]
+        target = self.number("target")
+        return [
+            Text(self.view["name"]),
+            Text(state, style=_TONES[state]),
+            Text(self._pods()),
+            Text.assemble(f"{self.number('running'):.1f} ", (_bar(self.load, target), "cyan")),
+            Text(f"{self.number('held'):.1f}", style="yellow" if self.number("held") >= 1 else ""),
+            Text(f"{target:g}" if target else "-"),
+            Text("-" if rates[0] is None else f"{sum(rate or 0.0 for rate in rates):.1f}"),
+            *([Text("-" if rates[2] is None else f"{rates[2]:.1f}")] if has_all else ()),
+            Text("-" if rates[3] is None else f"{rates[3]:.1f}", style="red" if rates[3] else ""),
+            *(Text("-" if one is None else f"{one * 1000:.0f} ms") for one in latencies_s),
+            Text("panic", style="bold red") if self.number("is_panic") else Text("stable", style="dim"),
+        ]
+
+    def _state(self) -> str:
+        if self.view["ready"] == "False":
+            return "failed"
+        if self.view["state"] != "Active":
+            return "at zero"
+        return "active" if self.number("ready") else "starting"
+
+    def _pods(self) -> str:
+        # From the decision that is printed beside it: the metric of the same name arrives up to a second later.
+        ready, desired = self.number("ready"), self._numbers.get("desired")
+        if self._decision is not None:
+            desired = self._decision["wanted"]
+        return f"{ready:g}" if desired is None or desired == ready else f"{ready:g}→{desired:g}"
+
+
+def _bar(load: float, target: float) -> str:
+    """A bar of eighths: full at the target."""
+    return _BARS[min(8, round(8 * load / target))] if target else _BARS[0]
+
+
+def _said(decision: Mapping[str, Any]) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(decision['at_s']))} {decision['sentence']}"
+
+
+def _state(url: str) -> Mapping[str, Any]:
+    try:
+        with urllib.request.urlopen(f"{url}/state", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own server
+            found: Mapping[str, Any] = json.load(answer)
+    except ValueError:
+        fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
+    except OSError as error:
+        fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
+    return found

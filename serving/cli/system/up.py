@@ -1,0 +1,234 @@
+"""``serving up``: the whole system on this machine, with no cluster and no container engine."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from serving.cli.client.api import fail_usage
+from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
+from serving.cli.system.background import report_ready, start_in_background
+from serving.cli.system.environmentcheck import check_environment
+from serving.cli.system.programpath import path_lines
+from serving.cli.system.reload import reload_system
+from serving.home.containers.gateway import bind_gateway, gateway_of
+from serving.home.containers.leftovers import remove_leftovers
+from serving.home.processes.process_lifetime import die_with_parent
+from serving.home.state import StateFolder, default_state_path
+from serving.home.supervisor.binding import bind
+from serving.home.supervisor.children import CHILDREN
+from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.supervisor import Supervisor
+from serving.model.errors import InvalidCertificate, Problem, SettingsError
+from serving.model.knative import AUTOSCALING_GROUP
+from serving.samples import hello
+
+_EXIT_SETTINGS = 2
+_PORT_MAX = 65_535
+_TLS = "SERVING_ACTIVATOR_TLS_"
+_TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
+
+
+def _port_options(command: Callable[..., None]) -> Callable[..., None]:
+    for port in reversed(PORTS):
+        option = click.option(
+            f"--{port.name}-port",
+            type=click.IntRange(0, _PORT_MAX),
+            metavar="PORT",
+            default=port.number,
+            show_default=True,
+            help=port.what,
+        )
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="Folder for state.")
+@_port_options
+@click.option(
+    "--tls-cert",
+    "tls_certificates",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Serve over TLS with this certificate (PEM, with its chain); may be given several times, each with its key.",
+)
+@click.option(
+    "--tls-key",
+    "tls_keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Key (PEM) of the certificate in the same place.",
+)
+@click.option(
+    "--activators",
+    "activator_count",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    envvar="SERVING_ACTIVATOR_COUNT",
+    help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
+)
+@with_node_flags
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons serve.")
+@click.option(
+    "--reload",
+    "reloads",
+    is_flag=True,
+    help="Have the system that runs replace its processes without a failed request, as after an upgrade, and return. "
+    "Takes --state only. SIGHUP does the same.",
+)
+@click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
+def up(
+    *,
+    state_path: Path | None,
+    tls_certificates: Sequence[Path],
+    tls_keys: Sequence[Path],
+    activator_count: int,
+    sample: bool,
+    detach: bool,
+    **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
+) -> None:
+    """Run everything on this machine until interrupted, or with -d until `serving down`."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    if more.pop("reloads"):
+        _refuse_other_options()
+        reload_system(state.path)
+        return
+    _refuse_wrong_settings()
+    if detach:
+        sys.exit(_run_in_background(state, has_sample=sample))
+    by_name = {
+        name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
+    }
+    children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None)
+    # Activators beyond the first, and node groups, have their pages of metrics at any free port.
+    by_name |= {
+        name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
+    }
+    try:
+        environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more)
+        has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
+        # First of all: who holds the state holds its ports too, and is the better answer.
+        state.hold()
+        # Until there is a certificate, of a DomainMapping, connections are refused.
+        sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
+        api_host, api_port = sockets["api"].getsockname()
+        state.open(f"https://{api_host}:{api_port}")
+        state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
+        sockets["template"] = state.listen_template()
+        inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))
+        sockets |= bind_gateway(gateway_of(state.path), inner_port=inner_port, public_port=public_port)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+    def on_started() -> None:
+        port = sockets["public"].getsockname()[1]
+        click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
+        if has_certificate:
+            click.echo(f"over TLS: https://NAME.NAMESPACE.localhost:{sockets['tls'].getsockname()[1]}")
+        click.echo(f"dashboard: http://127.0.0.1:{sockets['dashboard'].getsockname()[1]}")
+        for line in path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", "")):
+            click.echo(line)
+        click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
+        click.echo(f"logs:    {state.logs}")
+        if activator_count > 1:
+            pages = (
+                sockets[name].getsockname()[1] for name in sockets if re.fullmatch(r"activator(-\d+)?-metrics", name)
+            )
+            click.echo(f"metrics of the {activator_count} activators: ports {', '.join(map(str, pages))}")
+        if sample:
+            # In a process of its own: this one has children to look after.
+            subprocess.Popen(_sample_command(state.path), preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
+        report_ready()
+
+    exit_code = Supervisor(state, sockets, children, environment=environment).run(on_started)
+    remove_leftovers(state.path)
+    click.echo("serving has ended", err=exit_code != 0)
+    sys.exit(exit_code)
+
+
+def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
+    """Start the system, and the sample if it is wanted; returns the exit code."""
+    # As they were typed: there is one place that reads options.
+    arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
+    code = start_in_background(arguments, state.logs)
+    if code == 0 and has_sample:
+        code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
+    return code
+
+
+def _refuse_wrong_settings() -> None:
+    """Settings that no daemon could use end the command before anything starts."""
+    try:
+        check_environment(os.environ)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+
+def _refuse_other_options() -> None:
+    """The system that runs keeps the options that it was started with."""
+    context = click.get_current_context()
+    typed = [
+        one.opts[0]
+        for one in context.command.params
+        if one.name not in {"reloads", "state_path"}
+        and context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        fail_usage(
+            f"--reload takes --state only, not {', '.join(typed)}; for other options: `serving down`, `serving up`"
+        )
+
+
+def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict[str, str]:
+    """The activator's settings for these certificates, each of which works; the first is the default.
+
+    Raises:
+        SettingsError: with a problem for each that does not.
+    """
+    if len(certificates) != len(keys):
+        what = f"{len(certificates)} of --tls-cert and {len(keys)} of --tls-key"
+        raise SettingsError([Problem(where="--tls-key", what=what, expected="one key for each certificate")])
+    if not certificates:
+        return {}
+    from serving.proxy.tls.certificate import load_certificate  # noqa: PLC0415 - OpenSSL, where there is TLS only
+    from serving.proxy.tls.files import CertificateFiles  # noqa: PLC0415 - as above
+
+    paths = [
+        (str(certificate.absolute()), str(key.absolute())) for certificate, key in zip(certificates, keys, strict=True)
+    ]
+    problems = []
+    for name, found in CertificateFiles(pairs=paths).read().items():
+        try:
+            if isinstance(found, InvalidCertificate):
+                raise found
+            load_certificate(name, found)
+        except InvalidCertificate as error:
+            expected = "a certificate with its key, as PEM"
+            problems.append(Problem(where=error.where, what=error.reason, expected=expected))
+    if problems:
+        raise SettingsError(problems)
+    return {
+        f"{_TLS}CERTIFICATE_FILES": ",".join(certificate for certificate, _ in paths),
+        f"{_TLS}KEY_FILES": ",".join(key for _, key in paths),
+        f"{_TLS}DEFAULT_CERTIFICATE": os.environ.get(f"{_TLS}DEFAULT_CERTIFICATE") or paths[0][0],
+    }
+
+
+def _sample_command(state_path: Path) -> list[str]:
+    """The command that deploys hello."""
+    app = Path(hello.__file__)
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
+    window = f"{AUTOSCALING_GROUP}/window=10s"
+    arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]
+    return [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)]

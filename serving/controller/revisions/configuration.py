@@ -1,0 +1,254 @@
+"""A Configuration: one revision for each generation, and the latest ready one.
+
+Input: the configuration and its revisions; output: the writes. The latest ready revision never goes back to an older one because
+a newer one failed. If it is deleted, or the status was lost with one machine's store, the newest revision that was ready
+takes over. A template may name its revision once: the same name with other content is refused. Follows knative/serving
+98e5ef90, pkg/reconciler/configuration.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from serving.controller.revisions.collection import collectable
+from serving.controller.revisions.defaults import spec_with_defaults, timeouts_too_long
+from serving.controller.revisions.revision import desired_revision, revision_name_for
+from serving.controller.revisions.revision_status import serving_state_of, was_ready
+from serving.controller.values.conditions import Condition, updated_conditions
+from serving.controller.values.writes import Create, Note, Patch, ResourceKind, Write, WritePlan, patch_of, status_patch
+from serving.model.knative import (
+    CONDITION_READY,
+    CONFIGURATION_GENERATION_LABEL,
+    CREATOR_ANNOTATION,
+    REVISION_STATE_ANNOTATIONS,
+    ROUTING_STATE_LABEL,
+    ConditionStatus,
+    ServingState,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    is_controlled_by,
+    labels_of,
+    meant,
+    name_of,
+    nested,
+)
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+# What the controller and the autoscaler write on a revision themselves.
+_OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
+_OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
+
+
+class _Latest(msgspec.Struct, frozen=True, kw_only=True):
+    """The revision of the current generation if it exists; ``refusal`` is why it cannot be created."""
+
+    revision: Object | None
+    refusal: str = ""
+
+
+def reconcile_configuration(
+    configuration: Object,
+    revisions: Mapping[str, Object],
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+    now: str,
+    refusal: str = "",
+) -> WritePlan:
+    """The writes for a configuration. ``revisions`` are those that it may own, by name.
+
+    ``refusal`` is why the server refused the revision of this generation, "" if it did not.
+    """
+    if is_being_deleted(configuration):
+        return WritePlan()
+    latest = _latest(configuration, revisions, settings=settings, scaling=scaling)
+    if latest.revision is None and refusal and not latest.refusal:
+        latest = _Latest(revision=None, refusal=refusal)
+    own = [one for one in revisions.values() if is_controlled_by(one, configuration)]
+    writes: list[Write] = []
+    notes: list[Note] = []
+    if latest.revision is None and not latest.refusal:
+        body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
+        writes.append(Create(resource=ResourceKind.REVISION, body=body))
+        if nested(configuration, "status", "latestCreatedRevisionName"):
+            # The first revision has its own Events.
+            notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
+    status = _status(configuration, own, latest, now=now)
+    writes += status_patch(ResourceKind.CONFIGURATION, configuration, status)
+    writes += _retirements({**configuration, "status": status}, own, settings, now=now)
+    notes += _notes(configuration, status, latest)
+    return WritePlan(writes=tuple(writes), notes=tuple(notes))
+
+
+def revision_name_is_taken(
+    configuration: Object, revisions: Mapping[str, Object], settings: ControllerSettings
+) -> bool:
+    """Whether the revision name of the template belongs to another configuration or to other content."""
+    name = nested(configuration, "spec", "template", "metadata", "name")
+    found = revisions.get(name) if name else None
+    if found is None:
+        return False
+    if not is_controlled_by(found, configuration):
+        return True
+    generation = str(nested(configuration, "metadata", "generation"))
+    return labels_of(found).get(CONFIGURATION_GENERATION_LABEL) != generation and not _has_content(
+        found, configuration, settings
+    )
+
+
+def _has_content(revision: Object, configuration: Object, settings: ControllerSettings) -> bool:
+    wanted = spec_with_defaults(nested(configuration, "spec", "template", "spec") or {}, settings)
+    found = spec_with_defaults(revision.get("spec") or {}, settings)
+    return bool(meant({**wanted, "servingState": ""}) == meant({**found, "servingState": ""}))
+
+
+def _latest(
+    configuration: Object,
+    revisions: Mapping[str, Object],
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+) -> _Latest:
+    name = revision_name_for(configuration)
+    found = revisions.get(name)
+    has_own_name = bool(nested(configuration, "spec", "template", "metadata", "name"))
+    is_taken = (
+        revision_name_is_taken(configuration, revisions, settings)
+        if has_own_name
+        else found is not None and not is_controlled_by(found, configuration)
+    )
+    if is_taken:
+        return _Latest(revision=None, refusal=f'revisions.serving.knative.dev "{name}" already exists')
+    if found is None and not has_own_name:
+        found = _unchanged(configuration, revisions, settings=settings, scaling=scaling)
+    if found is not None:
+        return _Latest(revision=found)
+    template = nested(configuration, "spec", "template") or {}
+    problems = [
+        *read_annotations(annotations_of(template), scaling).problems,
+        *timeouts_too_long(template.get("spec") or {}, settings),
+    ]
+    return _Latest(revision=None, refusal="; ".join(str(problem) for problem in problems))
+
+
+def _unchanged(
+    configuration: Object,
+    revisions: Mapping[str, Object],
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+) -> Object | None:
+    """The latest created revision if the template still means that one.
+
+    A real API server counts a generation where a client adds ``resources: {}``.
+    """
+    name = nested(configuration, "status", "latestCreatedRevisionName")
+    found = revisions.get(name) if name else None
+    if found is None or not is_controlled_by(found, configuration) or serving_state_of(found) is ServingState.RETIRED:
+        return None
+    wanted = desired_revision(configuration, settings=settings, scaling=scaling, now="")
+    is_same = (
+        _has_content(found, configuration, settings)
+        and _asked(labels_of(found), _OWN_LABELS) == _asked(labels_of(wanted), _OWN_LABELS)
+        and _asked(annotations_of(found), _OWN_ANNOTATIONS) == _asked(annotations_of(wanted), _OWN_ANNOTATIONS)
+    )
+    return found if is_same else None
+
+
+def _asked(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
+    """Labels or annotations that come from the template."""
+    return {key: text for key, text in texts.items() if key not in own}
+
+
+def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object | None) -> str:
+    """The revision that new traffic goes to; "" if none was ever ready."""
+    if latest is not None and _is_ready(latest):
+        return name_of(latest)
+    usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
+    present = usable.get(nested(configuration, "status", "latestReadyRevisionName") or "")
+    if present is None:
+        return _newest([one for one in usable.values() if was_ready(one)])
+    floor = _generation_of(present)
+    return _newest([one for one in usable.values() if _generation_of(one) > floor and _is_ready(one)]) or name_of(
+        present
+    )
+
+
+def _is_ready(revision: Object) -> bool:
+    return bool(condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE)
+
+
+def _newest(revisions: Sequence[Object]) -> str:
+    return name_of(max(revisions, key=_generation_of)) if revisions else ""
+
+
+def _generation_of(revision: Object) -> int:
+    text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _status(configuration: Object, own: Sequence[Object], latest: _Latest, *, now: str) -> Object:
+    before = nested(configuration, "status") or {}
+    created = (
+        before.get("latestCreatedRevisionName")
+        if latest.refusal
+        else name_of(latest.revision) or revision_name_for(configuration)
+    )
+    ready = latest_ready_of(configuration, own, latest.revision)
+    condition = _ready_condition(latest)
+    names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready}
+    kept = {key: value for key, value in before.items() if key not in names}
+    return {
+        **kept,
+        **{key: value for key, value in names.items() if value},
+        "observedGeneration": nested(configuration, "metadata", "generation"),
+        "conditions": updated_conditions([condition], before=before.get("conditions") or (), now=now),
+    }
+
+
+def _ready_condition(latest: _Latest) -> Condition:
+    if latest.refusal:
+        return _failed("RevisionFailed", f"Revision creation failed with message: {latest.refusal}.")
+    ready = condition_of(latest.revision or {}, CONDITION_READY)
+    if ready.get("status") == ConditionStatus.TRUE:
+        return Condition(type=CONDITION_READY, status=ConditionStatus.TRUE)
+    if ready.get("status") == ConditionStatus.FALSE:
+        name = name_of(latest.revision or {})
+        return _failed("RevisionFailed", f'Revision "{name}" failed with message: {ready.get("message", "")}.')
+    return Condition(type=CONDITION_READY, status=ConditionStatus.UNKNOWN)
+
+
+def _failed(reason: str, message: str) -> Condition:
+    return Condition(type=CONDITION_READY, status=ConditionStatus.FALSE, reason=reason, message=message)
+
+
+def _retirements(
+    configuration: Object, own: Sequence[Object], settings: ControllerSettings, *, now: str
+) -> Sequence[Patch]:
+    """Retire the collectable revisions. The activator does not wake a Retired one, and the next decision deletes it."""
+    return [
+        patch
+        for one in collectable(configuration, own, settings, now=now)
+        for patch in patch_of(ResourceKind.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
+    ]
+
+
+def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]:
+    """The Events of a change, with Knative's reasons."""
+    before = nested(configuration, "status", "latestReadyRevisionName") or ""
+    ready = status.get("latestReadyRevisionName", "")
+    notes: list[Note] = []
+    if ready and before and ready != before:
+        message = f'LatestReadyRevisionName updated to "{ready}"'
+        notes.append(Note(about=configuration, reason="LatestReadyUpdate", message=message))
+    old, new = condition_of(configuration, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
+    if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
+        reason = "CreationFailed" if latest.refusal else "LatestCreatedFailed"
+        notes.append(Note(about=configuration, reason=reason, message=new.get("message", ""), warning=True))
+    return notes

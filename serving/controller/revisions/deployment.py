@@ -1,0 +1,164 @@
+"""The Deployment of a revision, and the private Service that collects the addresses of its pods.
+
+Input: a revision with its defaults filled in; output: objects to create. Neither changes later: a revision is immutable, and
+the autoscaler owns the number of replicas. The queue-proxy is a container of the pod template if there is a ``Sidecar``;
+otherwise the runtime starts it beside the app (on one machine the kubelet does, from the warm template).
+
+Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
+"""
+
+from collections.abc import Sequence
+
+from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, with_sidecar
+from serving.controller.values.naming import deployment_name, private_service_name
+from serving.model.knative import (
+    APP_LABEL,
+    CONFIGURATION_LABEL,
+    LAST_APPLIED_ANNOTATION,
+    REVISION_LABEL,
+    REVISION_STATE_ANNOTATIONS,
+    REVISION_UID_LABEL,
+    SERVICE_LABEL,
+    SERVING_GROUP,
+)
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
+from serving.model.readinessprobe import with_kubernetes_scheme
+
+# The port of a container that declares none.
+USER_PORT = 8080
+_USER_PORT_NAME = "user-port"
+# What changes while a revision runs; a pod keeps its own.
+_NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
+# Fields of a revision's spec that are not part of the pod's spec.
+_NOT_OF_THE_POD = {
+    "containerConcurrency",
+    "timeoutSeconds",
+    "responseStartTimeoutSeconds",
+    "idleTimeoutSeconds",
+    "servingState",
+}
+
+
+def desired_deployment(
+    revision: Object, *, replica_count: int, progress_deadline_s: float, sidecar: Sidecar | None = None
+) -> Object:
+    """The Deployment of a revision with its initial number of replicas."""
+    pod_spec = _pod_spec(revision)
+    labels = _labels(revision)
+    annotations = _annotations(revision)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": deployment_name(name_of(revision)),
+            "namespace": namespace_of(revision),
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(revision)],
+        },
+        "spec": {
+            "replicas": replica_count,
+            "selector": {"matchLabels": {REVISION_UID_LABEL: uid_of(revision)}},
+            "progressDeadlineSeconds": int(progress_deadline_s),
+            # The template never changes, so no rollout ever happens.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
+            "revisionHistoryLimit": 0,
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": pod_spec if sidecar is None else with_sidecar(pod_spec, revision, sidecar),
+            },
+        },
+    }
+
+
+def desired_private_service(revision: Object) -> Object:
+    """The headless Service that selects a revision's pods, so that their addresses are in EndpointSlices.
+
+    It receives no requests and takes no cluster IP: a cluster may have as few as 254.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": private_service_name(name_of(revision)),
+            "namespace": namespace_of(revision),
+            "labels": _labels(revision),
+            "ownerReferences": [owner_reference(revision)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "selector": {REVISION_UID_LABEL: uid_of(revision)},
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": QUEUE_PORT}],
+        },
+    }
+
+
+def _labels(revision: Object) -> dict[str, str]:
+    """The labels of the template, and those that select a revision's pods."""
+    labels = {key: value for key, value in labels_of(revision).items() if not _is_about_routing(key)}
+    labels.setdefault(APP_LABEL, name_of(revision))
+    return {**labels, REVISION_LABEL: name_of(revision), REVISION_UID_LABEL: uid_of(revision)}
+
+
+def _is_about_routing(key: str) -> bool:
+    # A pod keeps its labels; the routing state changes.
+    return key.startswith(f"{SERVING_GROUP}/") and key not in {SERVICE_LABEL, CONFIGURATION_LABEL}
+
+
+def _annotations(revision: Object) -> dict[str, str]:
+    return {key: value for key, value in annotations_of(revision).items() if key not in _NOT_OF_PODS}
+
+
+def _pod_spec(revision: Object) -> Object:
+    spec = revision["spec"]
+    containers: Sequence[Object] = spec["containers"]
+    is_alone = len(containers) == 1
+    return {
+        **{key: value for key, value in spec.items() if key not in _NOT_OF_THE_POD},
+        "enableServiceLinks": spec.get("enableServiceLinks", False),
+        # An accepted request may last as long as the revision allows.
+        "terminationGracePeriodSeconds": spec["timeoutSeconds"],
+        "containers": [_container(one, revision, serves=is_alone or bool(one.get("ports"))) for one in containers],
+    }
+
+
+def _container(container: Object, revision: Object, *, serves: bool) -> Object:
+    labels = labels_of(revision)
+    environment = [
+        {"name": "K_REVISION", "value": name_of(revision)},
+        {"name": "K_CONFIGURATION", "value": labels.get(CONFIGURATION_LABEL, "")},
+        {"name": "K_SERVICE", "value": labels.get(SERVICE_LABEL, "")},
+    ]
+    made = {
+        **container,
+        "env": [*container.get("env", ()), *environment],
+        # The status of a failed container carries the last lines of its log.
+        "terminationMessagePolicy": container.get("terminationMessagePolicy") or "FallbackToLogsOnError",
+    }
+    if serves:
+        port = _port(container)
+        made["ports"] = [port]
+        # A server refuses a probe without a port.
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            if container.get(probe):
+                made[probe] = _at_own_port(container[probe], port["containerPort"])
+        if container.get("readinessProbe"):
+            made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
+    return made
+
+
+def _port(container: Object) -> Object:
+    first: Object = (container.get("ports") or [{}])[0]
+    return {
+        "name": first.get("name") or _USER_PORT_NAME,
+        "containerPort": first.get("containerPort") or USER_PORT,
+        "protocol": first.get("protocol") or "TCP",
+    }
+
+
+def _at_own_port(probe: Object, port: int) -> Object:
+    made = dict(probe)
+    for handler in ("tcpSocket", "httpGet", "grpc"):
+        if handler in probe and not probe[handler].get("port"):
+            made[handler] = {**probe[handler], "port": port}
+    return made

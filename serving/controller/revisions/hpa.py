@@ -1,0 +1,153 @@
+"""The HorizontalPodAutoscaler of a revision with the class hpa, which this project's autoscaler does not scale.
+
+Input: a revision, its existing HorizontalPodAutoscaler, the autoscaler's settings; output: the writes. An hpa cannot scale to
+zero: there is always a pod, and requests go to pods directly. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/hpa:
+
+| metric | target | compared with |
+|---|---|---|
+| cpu, the default | percent | the CPU usage of pods relative to their requests |
+| memory | MiB | the memory usage of a pod |
+| any other | a number | the average of the pod metric of that name, from custom.metrics.k8s.io |
+
+Without a target Kubernetes uses 80 percent of the CPU. A window applies to both directions.
+"""
+
+import math
+from collections.abc import Mapping
+
+from serving.controller.values.naming import deployment_name
+from serving.controller.values.routing import RoutingState
+from serving.controller.values.writes import Create, ResourceKind, Write, deletion_of, patch_of
+from serving.model.knative import (
+    CONFIGURATION_LABEL,
+    REVISION_LABEL,
+    REVISION_UID_LABEL,
+    ROUTING_STATE_LABEL,
+    SERVICE_LABEL,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    is_controlled_by,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+    uid_of,
+)
+from serving.model.quantity import format_bytes
+from serving.scaling.resolve import resolve_annotations
+from serving.scaling.spec import ScalingSpec
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+
+# Maximum of the field.
+_NO_LIMIT = 2**31 - 1
+_MIB = 2**20
+_CPU, _MEMORY = "cpu", "memory"
+_SUFFIXES = ("k", "M", "G", "T", "P", "E")
+
+
+def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -> bool:
+    """Whether revisions with these annotations are scaled by a HorizontalPodAutoscaler."""
+    return _spec_of(annotations, settings, reachable=True).class_name == HPA_CLASS
+
+
+def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
+    """The writes that give a revision the hpa that it requests, and no other.
+
+    An object of the same name with another owner is left alone.
+    """
+    if found is not None and not is_controlled_by(found, revision):
+        return ()
+    if not is_of_an_hpa(annotations_of(revision), settings):
+        return () if found is None else (deletion_of(ResourceKind.HPA, found),)
+    wanted = _desired(revision, settings)
+    if found is None:
+        return (Create(resource=ResourceKind.HPA, body=wanted),)
+    lacking = _lacking(nested(found, "spec") or {}, wanted["spec"])
+    return patch_of(ResourceKind.HPA, found, {"spec": lacking} if lacking else {})
+
+
+def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
+    """The fields to add or set; additional fields of the existing object were filled in by the server."""
+    patch: Object = {}
+    for key, value in wanted.items():
+        before = found.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = _lacking(before, value)
+            if inner:
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch
+
+
+def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
+    annotations = annotations_of(revision)
+    scaling = read_annotations(annotations, settings).scaling
+    is_reached = labels_of(revision).get(ROUTING_STATE_LABEL) != RoutingState.RESERVE
+    resolved = _spec_of(annotations, settings, reachable=is_reached)
+    spec: Object = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment_name(name_of(revision))},
+        "minReplicas": _min(resolved),
+        "maxReplicas": resolved.max_scale or _NO_LIMIT,
+    }
+    if scaling.target is not None:
+        spec["metrics"] = [_metric(scaling.metric or _CPU, scaling.target)]
+    if scaling.stable_window_s is not None:
+        rules = {"stabilizationWindowSeconds": int(scaling.stable_window_s)}
+        spec["behavior"] = {"scaleDown": rules, "scaleUp": rules}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {
+            "name": name_of(revision),
+            "namespace": namespace_of(revision),
+            "labels": {
+                **{
+                    key: value
+                    for key, value in labels_of(revision).items()
+                    if key in {CONFIGURATION_LABEL, SERVICE_LABEL}
+                },
+                REVISION_LABEL: name_of(revision),
+                REVISION_UID_LABEL: uid_of(revision),
+            },
+            "ownerReferences": [owner_reference(revision)],
+        },
+        "spec": spec,
+    }
+
+
+def _min(spec: ScalingSpec) -> int:
+    """The minimum: 1 for a revision without a route."""
+    return max(1, spec.min_scale if spec.reachable else 0)
+
+
+def _spec_of(annotations: Mapping[str, str], settings: AutoscalerSettings, *, reachable: bool) -> ScalingSpec:
+    return resolve_annotations(annotations, settings, container_concurrency=0, reachable=reachable)
+
+
+def _metric(name: str, target: float) -> Object:
+    """The target rounded up to a whole number: 70.5 percent is 71."""
+    whole = math.ceil(target)
+    if name == _CPU:
+        return _resource(name, {"type": "Utilization", "averageUtilization": whole})
+    if name == _MEMORY:
+        return _resource(name, {"type": "AverageValue", "averageValue": format_bytes(whole * _MIB)})
+    aim = {"type": "AverageValue", "averageValue": _quantity(whole)}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": aim}}
+
+
+def _quantity(whole: int) -> str:
+    """The quantity as the server formats it, so that its answer equals the request: 1500 is "1500", 2000 is "2k"."""
+    suffixes = iter(_SUFFIXES)
+    suffix = ""
+    while whole % 1000 == 0 and (larger := next(suffixes, "")):
+        whole, suffix = whole // 1000, larger
+    return f"{whole}{suffix}"
+
+
+def _resource(name: str, target: Object) -> Object:
+    return {"type": "Resource", "resource": {"name": name, "target": target}}

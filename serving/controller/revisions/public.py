@@ -1,0 +1,236 @@
+"""The public Service of a revision or route, and the EndpointSlices that lead it to activators or pods.
+
+The Service has no selector; the controller owns its slices. With the path "proxy" the slices name the activators' inner port,
+with "serve" the ready pods of the revision. The autoscaler requests a path in an annotation of the revision; this module
+decides what is possible, in this order:
+
+1. "serve" is requested, the revision is Active and has ready pods: the pods;
+2. there are ready activators: the activators;
+3. there are ready pods: the pods;
+4. otherwise the present endpoints stay, pods with ``ready: false``, so that a slice is never empty.
+
+Addresses and port change in one merge patch, so pods are never paired with the activators' port. There is one slice for each
+address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive requests through
+activators only.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from serving.controller.revisions.activators import EndpointGroup, EndpointGroups
+from serving.controller.revisions.sidecar import QUEUE_PORT
+from serving.controller.values.writes import Create, ResourceKind, Write, patch_of
+from serving.model.knative import (
+    CLAIMED_TAGS_ANNOTATION,
+    LAST_APPLIED_ANNOTATION,
+    ROLLOUT_ANNOTATION,
+    ROUTE_LABEL,
+    TRAFFIC_PATH_ANNOTATION,
+    VISIBILITY_LABEL,
+    TrafficPath,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    is_controlled_by,
+    labels_of,
+    merge_difference,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+    uid_of,
+)
+
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+# Not the controller-manager's own name: it would empty these slices.
+MANAGER = "serving-controller"
+# Limit of discovery.k8s.io/v1.
+ENDPOINTS_MAX = 1000
+_PORT_NAME = "http"
+# State of a Route that says nothing about its Services.
+_OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, LAST_APPLIED_ANNOTATION}
+_H2C = "kubernetes.io/h2c"
+PUBLIC_PORT = 80
+_SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
+
+
+class PublicService(msgspec.Struct, frozen=True, kw_only=True):
+    """A public Service as it exists, its slices, and the possible endpoints by address family."""
+
+    service: Object | None
+    slices: Sequence[Object]
+    activators: EndpointGroups
+    pods: EndpointGroups = {}
+    path: TrafficPath = TrafficPath.PROXY
+
+
+def traffic_path_of(revision: Object) -> TrafficPath:
+    """The path that the autoscaler requests; proxy without a request, and while a revision is not Active."""
+    is_active = (nested(revision, "spec", "servingState") or "Active") == "Active"
+    wants_pods = annotations_of(revision).get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
+    return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
+
+
+def pod_backends(pods: Iterable[Object]) -> EndpointGroups:
+    """The ready pods that are not being deleted, by address family."""
+    found: dict[str, list[Object]] = {}
+    for pod in sorted(pods, key=name_of):
+        if is_being_deleted(pod) or condition_of(pod, "Ready").get("status") != "True":
+            continue
+        addresses = [one["ip"] for one in nested(pod, "status", "podIPs") or () if one.get("ip")]
+        for address in addresses or filter(None, [nested(pod, "status", "podIP")]):
+            found.setdefault(_family_of(address), []).append(_pod_endpoint(pod, address))
+    return {
+        family: EndpointGroup(port=QUEUE_PORT, endpoints=tuple(endpoints[:ENDPOINTS_MAX]))
+        for family, endpoints in found.items()
+    }
+
+
+def slice_names(owner_name: str) -> tuple[str, ...]:
+    """The names of the slices of a public Service: "hello-public", "hello-public-ipv6"."""
+    return tuple(owner_name + suffix for suffix in _SUFFIXES.values())
+
+
+def public_owner_name(slice_name: str) -> str:
+    """The public Service of a slice, by the slice's name."""
+    suffix = next((one for one in reversed(_SUFFIXES.values()) if slice_name.endswith(one)), "")
+    return slice_name.removesuffix(suffix)
+
+
+def is_foreign(owner: Object, public: PublicService) -> bool:
+    """Whether a Service of that name has another owner. It is left alone and gets no endpoints."""
+    return public.service is not None and not is_controlled_by(public.service, owner)
+
+
+def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tuple[Write, ...]:
+    """The writes for a public Service of a revision or route, and its slices.
+
+    ``name`` is that of the Service of a tag; without it the Service has the name of its owner.
+    """
+    if is_foreign(owner, public):
+        return ()
+    name = name or name_of(owner)
+    writes: list[Write] = []
+    if public.service is None:
+        writes.append(Create(resource=ResourceKind.CORE_SERVICE, body=_service(owner, name)))
+    else:
+        writes += patch_of(ResourceKind.CORE_SERVICE, public.service, _metadata_changes(owner, public.service))
+    own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
+    for family in sorted({*(public.activators or public.pods), *own}):
+        writes += _slice_writes(owner, own.get(family), name=name, family=family, public=public)
+    return tuple(writes)
+
+
+def _slice_writes(
+    owner: Object, before: Object | None, *, name: str, family: str, public: PublicService
+) -> tuple[Write, ...]:
+    backend = _backend(before, family=family, public=public)
+    content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
+    if before is None:
+        return (Create(resource=ResourceKind.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
+    # Servers store an empty list as null.
+    changes = {key: value for key, value in content.items() if (before.get(key) or []) != value}
+    # Both or neither: an address is useless without its port.
+    return patch_of(ResourceKind.ENDPOINT_SLICE, before, content if changes else {})
+
+
+def _backend(before: Object | None, *, family: str, public: PublicService) -> EndpointGroup:
+    pods, activators = public.pods.get(family), public.activators.get(family)
+    is_alone = public.path is TrafficPath.SERVE or not public.activators
+    return (pods if is_alone else None) or activators or _kept(before or {})
+
+
+def _kept(before: Object) -> EndpointGroup:
+    """The present endpoints when there are no others; pods become unready."""
+    endpoints = [
+        {**one, "conditions": {**one.get("conditions", {}), "ready": False}} if one.get("targetRef") else one
+        for one in before.get("endpoints") or ()
+    ]
+    ports = before.get("ports") or [{}]
+    return EndpointGroup(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
+
+
+def _service(owner: Object, name: str) -> Object:
+    labels, annotations = _inherited(owner)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            **_metadata(owner, name),
+            "labels": labels,
+            **({"annotations": annotations} if annotations else {}),
+        },
+        "spec": {"ports": [_port(owner, PUBLIC_PORT)]},
+    }
+
+
+def _inherited(owner: Object) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels and annotations of a Service: a Route's own and its name, as Knative has them.
+
+    Visibility is not among them: on the Service of a tag it is the user's word about that tag.
+    """
+    if owner.get("kind") != "Route":
+        return {MANAGED_BY: MANAGER}, {}
+    labels = {key: value for key, value in labels_of(owner).items() if key != VISIBILITY_LABEL}
+    annotations = {key: value for key, value in annotations_of(owner).items() if key not in _OWN_ANNOTATIONS}
+    return {**labels, **_route_label(owner), MANAGED_BY: MANAGER}, annotations
+
+
+def _route_label(owner: Object) -> dict[str, str]:
+    return {ROUTE_LABEL: name_of(owner)} if owner.get("kind") == "Route" else {}
+
+
+def _metadata_changes(owner: Object, service: Object) -> Object:
+    """What a Service lacks of its labels and annotations. Those that others have added stay."""
+    labels, annotations = _inherited(owner)
+    known = {"labels": labels_of(service), "annotations": annotations_of(service)}
+    wanted = {"labels": known["labels"] | labels, "annotations": known["annotations"] | annotations}
+    changes = merge_difference(known, wanted)
+    return {"metadata": changes} if changes else {}
+
+
+def _slice(owner: Object, name: str, family: str) -> Object:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            **_metadata(owner, name + _SUFFIXES[family]),
+            # Without a revision's label: activators would take themselves for its pods.
+            "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER, **_route_label(owner)},
+        },
+        "addressType": family,
+    }
+
+
+def _metadata(owner: Object, name: str) -> Object:
+    return {"name": name, "namespace": namespace_of(owner), "ownerReferences": [owner_reference(owner)]}
+
+
+def _port(owner: Object, number: int) -> Object:
+    port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
+    # Gateways must use HTTP/2 with prior knowledge for gRPC calls to arrive as such.
+    return {**port, "appProtocol": _H2C} if _speaks_http2(owner) else port
+
+
+def _speaks_http2(owner: Object) -> bool:
+    containers = nested(owner, "spec", "containers") or ()
+    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
+
+
+def _pod_endpoint(pod: Object, address: str) -> Object:
+    endpoint: Object = {
+        "addresses": [address],
+        "conditions": {"ready": True},
+        "targetRef": {"kind": "Pod", "namespace": namespace_of(pod), "name": name_of(pod), "uid": uid_of(pod)},
+    }
+    node: str | None = nested(pod, "spec", "nodeName")
+    return {**endpoint, "nodeName": node} if node else endpoint
+
+
+def _family_of(address: str) -> str:
+    return "IPv6" if ":" in address else "IPv4"

@@ -1,0 +1,234 @@
+"""Revisions: creation from a Configuration's template, and reconciliation with their Deployment, Services and status.
+
+``desired_revision`` is the object to create; ``reconcile_revision`` plans the writes for an existing one, from its children and the
+routes that reference it. A Retired revision without routes is deleted; garbage collection follows its owner references. The
+only field of the spec that changes is ``servingState``.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.controller.revisions.defaults import spec_with_defaults
+from serving.controller.revisions.deployment import desired_deployment, desired_private_service
+from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
+from serving.controller.revisions.public import PublicService, is_foreign, public_writes
+from serving.controller.revisions.revision_status import RevisionChildren, desired_status, serving_state_of, was_ready
+from serving.controller.revisions.scaling import StartScale, start_scale
+from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.values.naming import revision_name
+from serving.controller.values.routing import RoutingState, metadata_changes, routing_state_of
+from serving.controller.values.writes import (
+    Create,
+    Note,
+    Patch,
+    ResourceKind,
+    Write,
+    WritePlan,
+    deletion_of,
+    patch_of,
+    status_patch,
+)
+from serving.model.knative import (
+    CONDITION_ACTIVE,
+    CONDITION_READY,
+    CONFIGURATION_GENERATION_LABEL,
+    CONFIGURATION_LABEL,
+    CONFIGURATION_UID_LABEL,
+    CREATOR_ANNOTATION,
+    LAST_APPLIED_ANNOTATION,
+    LAST_MODIFIER_ANNOTATION,
+    REVISION_STATE_ANNOTATIONS,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+    SERVICE_LABEL,
+    SERVICE_UID_LABEL,
+    SERVING_API_VERSION,
+    TRAFFIC_PATH_ANNOTATION,
+    ConditionStatus,
+    ServingState,
+    TrafficPath,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    conditions_of,
+    is_being_deleted,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+)
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+_COUNTS = {"actualReplicas", "desiredReplicas"}
+
+
+class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision about a revision reads beside the revision.
+
+    ``routes`` are the names of routes that reference it; ``is_newest`` says that its configuration created none after it,
+    ``is_awaited`` that a route follows the latest revision of that configuration; ``refusal`` is why the server refuses one of its
+    children, "" if it does not; ``public`` is its public Service, None where the settings have none; ``hpa`` is the
+    HorizontalPodAutoscaler of its name; ``count_period_s`` is how long changes of its pods are summed up.
+    """
+
+    children: RevisionChildren
+    private_service: Object | None
+    routes: Sequence[str] = ()
+    is_newest: bool = True
+    is_awaited: bool = False
+    refusal: str = ""
+    public: PublicService | None = None
+    hpa: Object | None = None
+    count_period_s: float = 0.0
+
+
+def revision_name_for(configuration: Object) -> str:
+    """The name of the revision of the configuration's current generation: the template's own, or by number."""
+    own = nested(configuration, "spec", "template", "metadata", "name")
+    return str(own or revision_name(name_of(configuration), nested(configuration, "metadata", "generation") or 0))
+
+
+def desired_revision(
+    configuration: Object, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
+) -> Object:
+    """The revision of the configuration's current generation, to create.
+
+    It starts Active; a revision that is ready without pods (initial-scale 0) starts in Reserve.
+    """
+    template = configuration["spec"]["template"]
+    labels, annotations = labels_of(template), annotations_of(template)
+    modifier = annotations_of(configuration).get(LAST_MODIFIER_ANNOTATION)
+    # A template that was exported from a revision has that revision's state.
+    not_asked = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
+    annotations = {key: value for key, value in annotations.items() if key not in not_asked}
+    if modifier:
+        annotations[CREATOR_ANNOTATION] = modifier
+    if is_of_an_hpa(annotations, scaling):
+        # It always has pods, and no autoscaler of this project sets its path.
+        annotations[TRAFFIC_PATH_ANNOTATION] = TrafficPath.SERVE
+    start = start_scale(annotations, scaling)
+    state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
+    return {
+        "apiVersion": SERVING_API_VERSION,
+        "kind": "Revision",
+        "metadata": {
+            "name": revision_name_for(configuration),
+            "namespace": namespace_of(configuration),
+            "labels": {**labels, **_own_labels(configuration)},
+            "annotations": {**annotations, ROUTING_STATE_MODIFIED_ANNOTATION: now},
+            "ownerReferences": [owner_reference(configuration)],
+        },
+        "spec": {**spec_with_defaults(template.get("spec") or {}, settings), "servingState": state.value},
+    }
+
+
+def _own_labels(configuration: Object) -> dict[str, str]:
+    theirs = labels_of(configuration)
+    own = {
+        CONFIGURATION_LABEL: name_of(configuration),
+        CONFIGURATION_UID_LABEL: str(nested(configuration, "metadata", "uid") or ""),
+        CONFIGURATION_GENERATION_LABEL: str(nested(configuration, "metadata", "generation")),
+        ROUTING_STATE_LABEL: RoutingState.PENDING.value,
+    }
+    return own | {key: theirs[key] for key in (SERVICE_LABEL, SERVICE_UID_LABEL) if key in theirs}
+
+
+def reconcile_revision(
+    revision: Object, context: RevisionContext, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
+) -> WritePlan:
+    """The writes for a revision: its children, labels and status.
+
+    ``sidecar`` is the shared configuration of queue-proxies; None where they are not containers of the pod.
+    """
+    if is_being_deleted(revision):
+        return WritePlan()
+    if serving_state_of(revision) is ServingState.RETIRED and not context.routes:
+        return WritePlan(writes=(deletion_of(ResourceKind.REVISION, revision),))
+    scale = start_scale(annotations_of(revision), scaling)
+    refusal = context.refusal or _conflict(revision, context.public)
+    status = desired_status(revision, context.children, scale, now=now, refusal=refusal)
+    after = {**revision, "status": status}
+    ready = was_ready(revision) or was_ready(after)
+    state = routing_state_of(
+        routes=context.routes, is_newest=context.is_newest, is_awaited=context.is_awaited, was_ready=ready
+    )
+    changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now)
+    public = () if context.public is None else public_writes(revision, context.public)
+    writes: tuple[Write, ...] = (
+        # Endpoints that no longer receive requests are removed first.
+        *(one for one in public if isinstance(one, Patch)),
+        *(() if context.refusal else _missing(revision, context, scale, sidecar=sidecar)),
+        *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
+        *(one for one in public if isinstance(one, Create)),
+        *patch_of(ResourceKind.REVISION, revision, changes),
+        *status_patch(ResourceKind.REVISION, revision, status),
+    )
+    is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
+    is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
+    return WritePlan(
+        writes=writes,
+        notes=tuple(_notes(revision, after)),
+        again_after_s=scale.progress_deadline_s + 1 if is_waiting else None,
+        can_wait=bool(writes) and all(_is_count(write) for write in writes),
+        debounce_s=context.count_period_s if is_transient else 0.0,
+    )
+
+
+def _conflict(revision: Object, public: PublicService | None) -> str:
+    if public is None or not is_foreign(revision, public):
+        return ""
+    return f'There is an existing Service "{name_of(revision)}" that we do not own.'
+
+
+def _is_count(write: Write) -> bool:
+    """Whether a write changes nothing but the number of pods."""
+    return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
+
+
+def _is_status(write: Write) -> bool:
+    return isinstance(write, Patch) and write.subresource == "status"
+
+
+def _is_between_states(before: Object, after: Object) -> bool:
+    """Whether a revision wakes up or goes to sleep: its pods are not the desired ones yet, and nothing else has changed."""
+    known = conditions_of(before)
+    if any(one["type"] != CONDITION_ACTIVE and one not in known for one in conditions_of(after)):
+        return False
+    actual, desired = (after["status"][key] for key in ("actualReplicas", "desiredReplicas"))
+    active = condition_of(after, CONDITION_ACTIVE).get("status")
+    return actual != desired or active != (ConditionStatus.TRUE if desired else ConditionStatus.FALSE)
+
+
+def _missing(
+    revision: Object, context: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
+) -> Sequence[Write]:
+    """The missing children of a revision."""
+    made: list[Write] = []
+    if context.children.deployment is None:
+        is_active = serving_state_of(revision) is ServingState.ACTIVE
+        body = desired_deployment(
+            revision,
+            replica_count=scale.start_count if is_active else 0,
+            progress_deadline_s=scale.progress_deadline_s,
+            sidecar=sidecar,
+        )
+        made.append(Create(resource=ResourceKind.DEPLOYMENT, body=body))
+    if context.private_service is None:
+        made.append(Create(resource=ResourceKind.CORE_SERVICE, body=desired_private_service(revision)))
+    return made
+
+
+def _notes(before: Object, after: Object) -> list[Note]:
+    """Events for: not ready, with the reason; ready again. The first time is recorded in an annotation instead."""
+    old, new = condition_of(before, CONDITION_READY), condition_of(after, CONDITION_READY)
+    if (old.get("status"), new.get("status")) == ("False", "True"):
+        message = "Revision becomes ready upon all resources being ready"
+        return [Note(about=before, reason="RevisionReady", message=message)]
+    if new.get("status") == "False" and (old.get("status"), old.get("message")) != ("False", new.get("message")):
+        return [Note(about=before, reason=new.get("reason", ""), message=new.get("message", ""), warning=True)]
+    return []

@@ -1,0 +1,194 @@
+"""The status of a revision: whether it can serve, why not, and its number of pods.
+
+Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. It reports only what
+the pods have shown. A revision that was ready once stays ready while it has no pods or wakes up; only failing pods make it
+unready. Active is informational: a revision at zero is ready.
+
+Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, which reads a PodAutoscaler instead.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.controller.revisions.pod_failure import Failure, HealthLayer, failure_of, not_ready_because
+from serving.controller.revisions.scaling import StartScale
+from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.controller.values.naming import deployment_name
+from serving.model.knative import BECAME_READY_ANNOTATIONS, CONDITION_READY, ConditionStatus, ServingState
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_controlled_by,
+    name_of,
+    nested,
+    timestamp_s,
+)
+
+
+class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
+    """The Deployment of a revision, None before it exists, and its pods."""
+
+    deployment: Object | None
+    pods: Sequence[Object] = ()
+
+
+_DEPLOYING = "Deploying"
+_DEADLINE = "ProgressDeadlineExceeded"
+
+
+def serving_state_of(revision: Object) -> ServingState:
+    """``spec.servingState``; Active by default."""
+    return ServingState(nested(revision, "spec", "servingState") or ServingState.ACTIVE)
+
+
+def was_ready(revision: Object) -> bool:
+    """Whether the revision was ready once, by its status or, after a restart of one machine's store, by its annotation."""
+    is_ready = condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE
+    return is_ready or not BECAME_READY_ANNOTATIONS.isdisjoint(annotations_of(revision))
+
+
+def ready_count_of(deployment: Object | None) -> int:
+    """Ready pods of a Deployment."""
+    return int(nested(deployment, "status", "readyReplicas") or 0)
+
+
+def desired_count_of(deployment: Object | None) -> int:
+    """Desired pods of a Deployment."""
+    return int(nested(deployment, "spec", "replicas") or 0)
+
+
+def desired_status(
+    revision: Object, children: RevisionChildren, scale: StartScale, *, now: str, refusal: str = ""
+) -> Object:
+    """The desired status; ``now`` is the timestamp of conditions that change.
+
+    ``refusal`` is why the server refuses the Deployment, "" if it does not.
+    """
+    if refusal:
+        dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
+    else:
+        dependencies = _dependencies(revision, children, scale, now=now)
+    conditions = [*dependencies, ready_of(dependencies), _active(revision, children.deployment, scale)]
+    before = nested(revision, "status") or {}
+    # The same plan creates the Deployment: its size needs no second write.
+    begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
+    deployment = children.deployment
+    return {
+        **before,
+        **_digests(revision, children.pods, before),
+        "observedGeneration": nested(revision, "metadata", "generation"),
+        "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
+        "actualReplicas": ready_count_of(children.deployment),
+        "desiredReplicas": begins_with if deployment is None else desired_count_of(deployment),
+    }
+
+
+def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object:
+    """The digests of the images that the first pod runs, by container; they stay when the pod is gone."""
+    found = {}
+    for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
+        names = [one.get("name", "") for one in nested(revision, "spec", field) or ()]
+        if len(before.get(status_field) or ()) == len(names):
+            continue
+        for pod in pods:
+            ids = {one.get("name"): one.get("imageID") or "" for one in nested(pod, "status", status_field) or ()}
+            # As containerd writes it, or with a scheme, as docker does.
+            digests = [{"name": name, "imageDigest": ids.get(name, "").rpartition("//")[2]} for name in names]
+            if all("@" in one["imageDigest"] for one in digests):
+                found[status_field] = digests
+                break
+    return found
+
+
+def _dependencies(revision: Object, children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
+    """ResourcesAvailable and ContainerHealthy."""
+    deployment = children.deployment
+    if deployment and not is_controlled_by(deployment, revision):
+        message = f'There is an existing Deployment "{deployment_name(name_of(revision))}" that we do not own.'
+        return _failed(Failure(layer=HealthLayer.RESOURCES, reason="NotOwned", message=message))
+    ready_count = ready_count_of(deployment)
+    if ready_count >= max(1, scale.start_count) or (ready_count and was_ready(revision)):
+        return _well()
+    failure = _failure(revision, children, ready_count=ready_count)
+    if failure:
+        return _failed(failure)
+    if was_ready(revision) or scale.start_count == 0:
+        return _well()
+    if serving_state_of(revision) is not ServingState.ACTIVE:
+        # The revision was deactivated before it was ever ready; an earlier failure explains more.
+        return _kept_failure(revision) or _failed(_never_started())
+    return _deploying(children, scale, now=now)
+
+
+def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) -> Failure | None:
+    """Why desired pods do not become ready; None if one is ready, because then they can."""
+    wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(children.deployment) > 0
+    if not wanted or ready_count:
+        return None
+    for condition in nested(children.deployment, "status", "conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            return Failure(
+                layer=HealthLayer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
+            )
+    # One exit of a proven revision may be accidental; a new revision that exits has failed.
+    return failure_of(children.pods, exits_tolerated=1 if was_ready(revision) else 0)
+
+
+def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
+    """Unknown until the deadline, then failed."""
+    why = not_ready_because(children.pods)
+    progressing = condition_of(children.deployment or {}, "Progressing")
+    told = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
+    created_s = timestamp_s(nested(children.deployment, "metadata", "creationTimestamp"))
+    now_s = timestamp_s(now)
+    is_late = created_s is not None and now_s is not None and now_s - created_s > scale.progress_deadline_s
+    if told or is_late:
+        message = why or progressing.get("message") or f"no pod was ready within {scale.progress_deadline_s:g} s"
+        return _failed(Failure(layer=HealthLayer.RESOURCES, reason=_DEADLINE, message=message))
+    return [
+        Condition(type=HealthLayer.RESOURCES.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
+        Condition(type=HealthLayer.CONTAINER.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
+    ]
+
+
+def _kept_failure(revision: Object) -> list[Condition] | None:
+    for layer in HealthLayer:
+        before = condition_of(revision, layer)
+        if before.get("status") == ConditionStatus.FALSE:
+            return _failed(Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", "")))
+    return None
+
+
+def _never_started() -> Failure:
+    return Failure(layer=HealthLayer.RESOURCES, reason=_DEADLINE, message="Initial scale was never achieved")
+
+
+def _well() -> list[Condition]:
+    return [Condition(type=layer.value, status=ConditionStatus.TRUE) for layer in HealthLayer]
+
+
+def _failed(failure: Failure) -> list[Condition]:
+    """The failed condition is False, the other Unknown."""
+    return [
+        Condition(type=layer.value, status=ConditionStatus.FALSE, reason=failure.reason, message=failure.message)
+        if layer is failure.layer
+        else Condition(type=layer.value, status=ConditionStatus.UNKNOWN, reason=failure.reason)
+        for layer in HealthLayer
+    ]
+
+
+def _active(revision: Object, deployment: Object | None, scale: StartScale) -> Condition:
+    state = serving_state_of(revision)
+    if state is not ServingState.ACTIVE:
+        why = ("NoTraffic", "The target is not receiving traffic.")
+        if state is ServingState.RETIRED:
+            why = ("Retired", "The revision is retired and will be deleted.")
+        return Condition(type="Active", status=ConditionStatus.FALSE, reason=why[0], message=why[1], informative=True)
+    if ready_count_of(deployment) >= max(1, scale.min_count) and desired_count_of(deployment):
+        return Condition(type="Active", status=ConditionStatus.TRUE, informative=True)
+    if not was_ready(revision):
+        return Condition(type="Active", status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, informative=True)
+    message = "Requests to the target are being buffered as resources are provisioned."
+    return Condition(type="Active", status=ConditionStatus.UNKNOWN, reason="Queued", message=message, informative=True)

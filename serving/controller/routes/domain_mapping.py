@@ -1,0 +1,179 @@
+"""The status of a DomainMapping, and the ClusterDomainClaim that reserves its host.
+
+Input: the mapping, the claim of its host, the referenced object, and the route that holds the host if one does. Output: the
+writes. A host belongs to the namespace that its claim names. Where the settings allow it, the controller creates the claim with
+the first mapping and deletes it with the last; a claim that a user created is left alone. The activators serve a mapping while
+DomainClaimed and ReferenceResolved are true.
+
+Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here the controller deletes
+a claim that it created and that no mapping needs, so that deleting a mapping never waits for the controller.
+"""
+
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serving.controller.routes.hosts import Key, url_of
+from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.controller.values.writes import Create, ResourceKind, WritePlan, deletion_of, status_patch
+from serving.model.knative import SERVING_API_VERSION, SERVING_GROUP, ConditionStatus
+from serving.model.objects import (
+    Object,
+    generation_of,
+    is_being_deleted,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+)
+from serving.settings.controller import ControllerSettings
+
+_CREATED_BY = "app.kubernetes.io/managed-by"
+_CREATOR = "serving-controller"
+_HTTPS_PORT = 443
+_TARGETS = {
+    (SERVING_GROUP, "Service"): ResourceKind.SERVICE,
+    (SERVING_GROUP, "Route"): ResourceKind.ROUTE,
+    ("", "Service"): ResourceKind.CORE_SERVICE,
+}
+
+
+class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mapping depends on.
+
+    ``claim`` and ``target`` are None where they do not exist; ``holder`` is the route that has the host already.
+    """
+
+    claim: Object | None = None
+    target: Object | None = None
+    holder: Key | None = None
+
+
+def target_of(mapping: Object) -> tuple[ResourceKind, Key] | None:
+    """The object that a mapping references; None if it is of a kind that takes no requests here."""
+    ref = nested(mapping, "spec", "ref") or {}
+    group = ref.get("group") or (ref.get("apiVersion") or "").rpartition("/")[0]
+    resource = _TARGETS.get((group, ref.get("kind", "")))
+    return None if resource is None else (resource, (namespace_of(mapping), ref.get("name", "")))
+
+
+def reconcile_domain_mapping(
+    mapping: Object, context: MappingContext, *, settings: ControllerSettings, now: str
+) -> WritePlan:
+    """The writes for a mapping."""
+    if is_being_deleted(mapping):
+        return WritePlan()
+    if context.claim is None and settings.autocreate_cluster_domain_claims:
+        # The claim's arrival wakes the mapping again.
+        return WritePlan(writes=(Create(resource=ResourceKind.DOMAIN_CLAIM, body=_claim(mapping)),))
+    claimed, resolved = _claimed(mapping, context.claim), _resolved(mapping, context.target, settings)
+    certificate = _certificate(mapping)
+    conditions = [claimed, resolved, certificate, _ingress(mapping, [claimed, resolved], context.holder)]
+    url = _url(mapping, settings)
+    before = nested(mapping, "status") or {}
+    status = {
+        **before,
+        "url": url,
+        "address": {"url": url},
+        "observedGeneration": generation_of(mapping),
+        "conditions": updated_conditions(
+            [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
+        ),
+    }
+    return WritePlan(writes=status_patch(ResourceKind.DOMAIN_MAPPING, mapping, status))
+
+
+def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
+    """Delete a claim that the controller created once the mapping that it is for is gone."""
+    is_ours = labels_of(claim).get(_CREATED_BY) == _CREATOR
+    if mapping is not None or not is_ours or is_being_deleted(claim):
+        return WritePlan()
+    return WritePlan(writes=(deletion_of(ResourceKind.DOMAIN_CLAIM, claim),))
+
+
+def _claim(mapping: Object) -> Object:
+    return {
+        "apiVersion": "networking.internal.knative.dev/v1alpha1",
+        "kind": "ClusterDomainClaim",
+        "metadata": {"name": name_of(mapping), "labels": {_CREATED_BY: _CREATOR}},
+        "spec": {"namespace": namespace_of(mapping)},
+    }
+
+
+def _claimed(mapping: Object, claim: Object | None) -> Condition:
+    host = name_of(mapping)
+    if claim is None:
+        message = (
+            f'There is no ClusterDomainClaim "{host}". Create one for namespace "{namespace_of(mapping)}", or set '
+            "autocreate-cluster-domain-claims to true in ConfigMap config-network."
+        )
+        return _false("DomainClaimed", "DomainClaimFailed", message)
+    if nested(claim, "spec", "namespace") != namespace_of(mapping):
+        message = "The domain name is already in use by another DomainMapping"
+        return _false("DomainClaimed", "DomainAlreadyClaimed", message)
+    return Condition(type="DomainClaimed", status=ConditionStatus.TRUE)
+
+
+def _resolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> Condition:
+    why = _unresolved(mapping, target, settings)
+    if why:
+        return _false("ReferenceResolved", "ResolveFailed", why)
+    return Condition(type="ReferenceResolved", status=ConditionStatus.TRUE)
+
+
+def _unresolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> str:
+    """Why the reference leads nowhere; "" if it is good."""
+    ref = nested(mapping, "spec", "ref") or {}
+    namespace, name = namespace_of(mapping), ref.get("name", "")
+    wanted = target_of(mapping)
+    if wanted is None:
+        kind = f"{ref.get('apiVersion') or ref.get('group')} {ref.get('kind')}"
+        return f'{kind} "{name}" takes no requests: reference a Service or Route of {SERVING_API_VERSION}'
+    resource, _ = wanted
+    if ref.get("namespace") not in (None, "", namespace):
+        return f'{resource} "{ref["namespace"]}/{name}" must be in same namespace as DomainMapping'
+    if target is None:
+        return f'{resource} "{name}" not found'
+    if resource is ResourceKind.CORE_SERVICE:
+        kinds = {one.get("kind") for one in nested(target, "metadata", "ownerReferences") or ()}
+        is_ours = bool(kinds & {"Route", "Revision"})
+        return "" if is_ours else f'services "{name}" is of no Route or Revision: requests cannot be routed to it'
+    return _wrong_address(target, f"{name}.{namespace}.svc.{settings.cluster_domain}", what=f'{resource} "{name}"')
+
+
+def _wrong_address(target: Object, host: str, *, what: str) -> str:
+    url = nested(target, "status", "address", "url") or ""
+    if not url:
+        return f"address not set for {what}"
+    return "" if urlsplit(url).hostname == host else f'resolved URI "{url}" must be of the form http://{host}'
+
+
+def _certificate(mapping: Object) -> Condition:
+    if nested(mapping, "spec", "tls"):
+        reason, message = "CertificateExternallyProvided", "TLS certificate was provided externally"
+    else:
+        reason, message = "TLSNotEnabled", "external-domain-tls is not enabled"
+    return Condition(type="CertificateProvisioned", status=ConditionStatus.TRUE, reason=reason, message=message)
+
+
+def _ingress(mapping: Object, needed: list[Condition], holder: Key | None) -> Condition:
+    if holder is not None:
+        message = f'The host "{name_of(mapping)}" is already in use by Route "{"/".join(holder)}".'
+        return _false("IngressReady", "DomainAlreadyClaimed", message)
+    if any(one.status is not ConditionStatus.TRUE for one in needed):
+        message = "Ingress has not yet been reconciled."
+        status = ConditionStatus.UNKNOWN
+        return Condition(type="IngressReady", status=status, reason="IngressNotConfigured", message=message)
+    return Condition(type="IngressReady", status=ConditionStatus.TRUE)
+
+
+def _false(condition_type: str, reason: str, message: str) -> Condition:
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)
+
+
+def _url(mapping: Object, settings: ControllerSettings) -> str:
+    host = name_of(mapping)
+    if not nested(mapping, "spec", "tls"):
+        return url_of(host, settings.public_port)
+    port = settings.public_tls_port
+    return f"https://{host}" if port == _HTTPS_PORT else f"https://{host}:{port}"

@@ -1,0 +1,294 @@
+"""The HTTPRoutes of a route for a Gateway: its hosts, weights and tags, and what the Gateway reports about them.
+
+There is one HTTPRoute for the route's host ("hello") and one for each tag's host ("hello.blue"), because the rules of an HTTPRoute
+apply to all its hosts. The route owns them. Their backends are the public Services of revisions (``public.py``), so the Gateway
+decides on weights once. Two headers tell the activator which revision was chosen; it trusts them on its inner listener.
+
+Input: the route, the assigned traffic, and the existing HTTPRoutes; output: writes, and the condition IngressReady. Follows
+gateway.networking.k8s.io/v1 and the headers of knative-extensions/net-gateway-api, which creates an HTTPRoute per host, too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from serving.controller.revisions.public import PUBLIC_PORT
+from serving.controller.routes.hosts import Key
+from serving.controller.values.conditions import Condition
+from serving.controller.values.writes import Create, ResourceKind, Write, deletion_of, patch_of
+from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
+from serving.model.objects import (
+    Object,
+    is_controlled_by,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+)
+from serving.model.rollout import Rollout
+from serving.model.routehosts import hosts_of, is_cluster_local
+from serving.settings.controller import ControllerSettings
+
+_API = "gateway.networking.k8s.io/v1"
+_GROUP = "gateway.networking.k8s.io"
+_TAG_HEADER = "Knative-Serving-Tag"
+_NAMESPACE_HEADER, _REVISION_HEADER = "Knative-Serving-Namespace", "Knative-Serving-Revision"
+# Limits of one rule and one HTTPRoute in their definition.
+_BACKENDS_MAX = 16
+_RULES_MAX = 16
+_MATCHES_MAX = 64
+_WHOLE = 100
+# Conditions of an HTTPRoute that count. Programmed is defined for Gateways; some implementations set it here.
+_ASKED = ("Accepted", "ResolvedRefs", "Programmed")
+_CONDITION = "IngressReady"
+# Knative's reason.
+_NOT_READY = "HTTPRouteNotReady"
+
+_NO_ROLLOUT = Rollout()
+
+Desired = Mapping[str, Object]
+
+
+class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
+    """The existing HTTPRoutes with names of a route, whichever their owner.
+
+    ``missing`` says why the server has none, "" if it has.
+    """
+
+    found: Sequence[Object] = ()
+    missing: str = ""
+
+
+def httproute_owner_name(name: str) -> str:
+    """The route of an HTTPRoute: "hello" of "hello.blue". Names of routes have no dots."""
+    return name.partition(".")[0]
+
+
+def reconcile_httproutes(
+    route: Object,
+    targets: Sequence[Object] | None,
+    routes: HttpRoutes,
+    *,
+    rollout: Rollout = _NO_ROLLOUT,
+    settings: ControllerSettings,
+    lost: Mapping[str, Key],
+) -> tuple[tuple[Write, ...], Condition]:
+    """The writes for a route with this traffic, and IngressReady.
+
+    ``targets`` is None while no traffic is assigned: existing HTTPRoutes stay.
+    """
+    if routes.missing:
+        return (), _condition(ConditionStatus.FALSE, "GatewayApiMissing", routes.missing)
+    if targets is None:
+        return (), _condition(ConditionStatus.UNKNOWN, "IngressNotConfigured", "No traffic is assigned yet.")
+    desired = desired_httproutes(route, targets, rollout=rollout, settings=settings, lost=lost)
+    if isinstance(desired, Condition):
+        return (), desired
+    return _writes(route, routes, desired), _told_of(route, routes, desired, gateway=settings.gateway)
+
+
+def desired_httproutes(
+    route: Object,
+    targets: Sequence[Object],
+    *,
+    rollout: Rollout = _NO_ROLLOUT,
+    settings: ControllerSettings,
+    lost: Mapping[str, Key],
+) -> Desired | Condition:
+    """The desired HTTPRoutes of a route by name for the assigned traffic, or why there can be none.
+
+    A host that another route holds gets none, and neither does a cluster-local route.
+    """
+    if is_cluster_local(route):
+        return {}
+    shares = _shares(targets)
+    tags = _tag_shares(targets, rollout)
+    said = _excess(shares, tags)
+    if said:
+        return _condition(ConditionStatus.FALSE, "TooManyTargets", said)
+    made: dict[str, Object] = {}
+    for tag in ("", *tags):
+        host = hosts_of(route, settings.host_rules, tag=tag).shown
+        rules = [_rule(route, tags[tag])] if tag else _rules(route, shares, tags)
+        if rules and host not in lost:
+            one = _httproute(route, tag, host=host, rules=rules, gateway=settings.gateway)
+            made[name_of(one)] = one
+    return made
+
+
+def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write, ...]:
+    """The writes that lead to exactly the desired HTTPRoutes. HTTPRoutes of other owners are left alone."""
+    found = {name_of(one): one for one in routes.found}
+    writes: list[Write] = []
+    for name, wanted in desired.items():
+        before = found.get(name)
+        if before is None:
+            writes.append(Create(resource=ResourceKind.HTTP_ROUTE, body=wanted))
+        elif is_controlled_by(before, route):
+            writes += patch_of(ResourceKind.HTTP_ROUTE, before, _changes(before, wanted))
+    leftover = [one for name, one in found.items() if name not in desired and is_controlled_by(one, route)]
+    return (*writes, *(deletion_of(ResourceKind.HTTP_ROUTE, one) for one in leftover))
+
+
+def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:
+    """IngressReady from the Gateway's conditions for the current generation: the first problem decides."""
+    found = {name_of(one): one for one in routes.found}
+    verdicts = [_verdict(route, found.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
+    for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
+        for one in verdicts:
+            if one.status is status:
+                return one
+    return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
+
+
+def _shares(targets: Iterable[Object]) -> dict[str, int]:
+    """Percent by revision, summed over targets."""
+    shares: dict[str, int] = {}
+    for target in targets:
+        if target.get("percent"):
+            name = target["revisionName"]
+            shares[name] = shares.get(name, 0) + target["percent"]
+    return shares
+
+
+def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[str, int]]:
+    """Percent by revision for each tag: 100 for its revision, or the shares of a rollout in progress."""
+    shares = {target["tag"]: {target["revisionName"]: _WHOLE} for target in targets if target.get("tag")}
+    for one in rollout.configurations:
+        if one.tag in shares:
+            shares[one.tag] = {share.revision_name: share.percent for share in one.revisions}
+    return shares
+
+
+def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> str:
+    """Which limit of HTTPRoutes is exceeded; "" if none is."""
+    for count, most, what in (
+        (len(shares), _BACKENDS_MAX, "revisions that share the traffic"),
+        (len(_by_shares(tags)), _RULES_MAX - 1, "revisions with tags"),
+        (len(tags), _MATCHES_MAX, "tags"),
+    ):
+        if count > most:
+            return f"An HTTPRoute takes {most} {what}, and there are {count}."
+    return ""
+
+
+def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, int], ...], list[str]]:
+    """Tags by their revisions and percents: tags that route alike share a rule."""
+    found: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for tag, shares in tags.items():
+        found.setdefault(tuple(shares.items()), []).append(tag)
+    return found
+
+
+def _rules(route: Object, shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> list[Object]:
+    """The rules of the route's own host: one for each set of revisions that a tag header selects, then the weights."""
+    if not shares:
+        return []
+    asked = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
+    return [*asked, _rule(route, shares)]
+
+
+def _rule(route: Object, shares: Mapping[str, int], *, tags: Sequence[str] = ()) -> Object:
+    everywhere = {"path": {"type": "PathPrefix", "value": "/"}}
+    matches = [{**everywhere, "headers": [{"type": "Exact", "name": _TAG_HEADER, "value": tag}]} for tag in tags]
+    return {
+        "matches": matches or [everywhere],
+        "backendRefs": [_backend(namespace_of(route), name, weight) for name, weight in shares.items()],
+        # Activators and queue-proxies enforce the revision's timeouts.
+        "timeouts": {"request": "0s"},
+    }
+
+
+def _backend(namespace: str, revision: str, weight: int) -> Object:
+    told = ((_NAMESPACE_HEADER, namespace), (_REVISION_HEADER, revision))
+    return {
+        "group": "",
+        "kind": "Service",
+        "name": revision,
+        "port": PUBLIC_PORT,
+        "weight": weight,
+        # ``set`` replaces values that the client sent.
+        "filters": [
+            {
+                "type": "RequestHeaderModifier",
+                "requestHeaderModifier": {"set": [{"name": name, "value": value} for name, value in told]},
+            }
+        ],
+    }
+
+
+def _httproute(route: Object, tag: str, *, host: str, rules: list[Object], gateway: str) -> Object:
+    namespace, name = gateway.split("/")
+    return {
+        "apiVersion": _API,
+        "kind": "HTTPRoute",
+        "metadata": {
+            "name": f"{name_of(route)}.{tag}" if tag else name_of(route),
+            "namespace": namespace_of(route),
+            "labels": {
+                **{key: value for key, value in labels_of(route).items() if key == SERVICE_LABEL},
+                ROUTE_LABEL: name_of(route),
+            },
+            "ownerReferences": [owner_reference(route)],
+        },
+        "spec": {
+            "parentRefs": [{"group": _GROUP, "kind": "Gateway", "namespace": namespace, "name": name}],
+            "hostnames": [host],
+            "rules": rules,
+        },
+    }
+
+
+def _changes(before: Object, wanted: Object) -> Object:
+    """The parts of the spec that differ from the desired ones. A merge patch replaces lists, so each part is written whole."""
+    parts = {key: value for key, value in wanted["spec"].items() if not _says(nested(before, "spec", key), value)}
+    return {"spec": parts} if parts else {}
+
+
+def _says(found: object, wanted: object) -> bool:
+    """Whether the object has all desired values; additional ones were filled in by the server."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_says(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_says, found, wanted))
+    return found == wanted
+
+
+def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: str) -> Condition:
+    name = name_of(wanted)
+    if found is not None and not is_controlled_by(found, route):
+        return _condition(
+            ConditionStatus.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.'
+        )
+    told = [] if found is None or _changes(found, wanted) else _told(found, gateway)
+    for one in told:
+        if one.get("status") == ConditionStatus.FALSE:
+            message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {one.get("message") or one.get("type")}'
+            return _condition(ConditionStatus.FALSE, one.get("reason") or _NOT_READY, message)
+    is_accepted = any(one.get("type") == "Accepted" for one in told)
+    if is_accepted and all(one.get("status") == ConditionStatus.TRUE for one in told):
+        return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
+    message = f'HTTPRoute "{name}" waits for Gateway "{gateway}" to accept it.'
+    return _condition(ConditionStatus.UNKNOWN, _NOT_READY, message)
+
+
+def _told(found: Object, gateway: str) -> list[Object]:
+    """The conditions that an implementation reports for this Gateway and the current generation."""
+    generation = nested(found, "metadata", "generation") or 0
+    return [
+        condition
+        for parent in nested(found, "status", "parents") or ()
+        if _is_of(found, nested(parent, "parentRef"), gateway)
+        for condition in parent.get("conditions") or ()
+        if condition.get("type") in _ASKED and (condition.get("observedGeneration") or generation) >= generation
+    ]
+
+
+def _is_of(found: Object, parent: object, gateway: str) -> bool:
+    """Whether a parentRef names the Gateway. Its namespace may be missing: then it is that of the HTTPRoute."""
+    return f"{nested(parent, 'namespace') or namespace_of(found)}/{nested(parent, 'name')}" == gateway
+
+
+def _condition(status: ConditionStatus, reason: str, message: str) -> Condition:
+    return Condition(type=_CONDITION, status=status, reason=reason, message=message)

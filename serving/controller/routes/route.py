@@ -1,0 +1,286 @@
+"""The status of a route: its URLs, its traffic by revision, and whether requests arrive.
+
+Input: the route, the objects that its targets reference, and its ``RouteContext``; output: the writes. Traffic stays as assigned
+while the spec asks for a revision that is not ready. With a rollout duration it moves in steps (``rollout.py``). A host that another
+route claimed first is left to that route. IngressReady is true once all activators serve the status (``io/route_prober.py``)
+and, behind a Gateway, once that has accepted the route's HTTPRoutes. TLS is not the route's concern, so CertificateProvisioned
+is true with its reason.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from serving.controller.revisions.public import PublicService, is_foreign, public_writes
+from serving.controller.routes.hosts import Key, tag_claims, url_of
+from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
+from serving.controller.routes.rollout import (
+    advance,
+    next_step_s,
+    observe_ready,
+    rollout_goal,
+    rollout_of_status,
+    split_targets,
+)
+from serving.controller.routes.tag_services import TagServices, is_local_tag, tag_service_writes
+from serving.controller.routes.traffic import Assignment, RouteTargets, assign, can_serve
+from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.controller.values.writes import Note, ResourceKind, Write, WritePlan, patch_of, status_patch
+from serving.model.errors import Problem
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    is_true,
+    labels_of,
+    merge_difference,
+    name_of,
+    namespace_of,
+    nested,
+)
+from serving.model.rollout import Rollout, read_rollout, write_rollout
+from serving.model.routedigest import route_digest
+from serving.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
+from serving.model.routepolicy import route_policy
+from serving.settings.annotations import read_rollout_duration
+from serving.settings.controller import ControllerSettings
+
+_INGRESS_READY = "IngressReady"
+_ROLLOUT_IN_PROGRESS = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="RolloutInProgress",
+    message="A gradual rollout of the latest revision(s) is in progress.",
+)
+_UNCONFIRMED = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="Uninitialized",
+    message="Waiting for load balancer to be ready",
+)
+_UNCONFIGURED = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="IngressNotConfigured",
+    message="No traffic is assigned yet.",
+)
+
+
+class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a route depends on beside its targets.
+
+    ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
+    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are
+    those of its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked.
+    """
+
+    lost: Mapping[str, Key]
+    public: PublicService | None = None
+    refusal: str = ""
+    httproutes: HttpRoutes | None = None
+    confirmed: str | None = None
+    tag_services: TagServices = TagServices()
+
+
+def reconcile_route(
+    route: Object, known: RouteTargets, context: RouteContext, *, settings: ControllerSettings, now: str, now_s: float
+) -> WritePlan:
+    """The writes for a route. ``now_s`` is the time since the epoch, ``now`` the same as a timestamp."""
+    if is_being_deleted(route):
+        return WritePlan()
+    asked = nested(route, "spec", "traffic") or ()
+    assignment = assign(asked, known)
+    rollout = _rollout(route, assignment, known, settings=settings, now_s=now_s)
+    targets: Sequence[Object] | None = nested(route, "status", "traffic") or None
+    if assignment.targets is not None:
+        targets = split_targets(asked, assignment.targets, rollout)
+    writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
+    changing = _routing_status(route, targets, context=context, settings=settings)
+    annotations = _annotations(route, rollout, settings=settings, now=now)
+    after = {**route, "metadata": {**route["metadata"], "annotations": annotations}, "status": changing}
+    digest = route_digest(after, settings.host_rules)
+    ingress = _in_the_way(route, context, settings) or ingress
+    unconfirmed = ""
+    if ingress.status is ConditionStatus.TRUE and not _is_confirmed(route, digest, context, rules=settings.host_rules):
+        unconfirmed = digest if targets else ""
+        ingress = _UNCONFIRMED if targets else _UNCONFIGURED
+    due_s = None
+    if assignment.targets is not None and not rollout.is_done:
+        if ingress.status is ConditionStatus.TRUE:
+            rollout = observe_ready(rollout, duration_s=_duration_s(route, settings), now_s=now_s)
+            annotations = _annotations(route, rollout, settings=settings, now=now)
+            ingress = _ROLLOUT_IN_PROGRESS
+        due_s = next_step_s(rollout)
+    status = _status(route, [assignment.condition, ingress], changing, now=now)
+    return WritePlan(
+        writes=(
+            *(() if context.public is None or context.refusal else public_writes(route, context.public)),
+            *tag_service_writes(route, context.tag_services, settings),
+            *patch_of(ResourceKind.ROUTE, route, _annotation_changes(route, annotations)),
+            *(() if context.refusal else writes),
+            *status_patch(ResourceKind.ROUTE, route, status),
+        ),
+        notes=tuple(_notes(route, ingress)),
+        again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
+        unconfirmed=unconfirmed,
+    )
+
+
+def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: HostRules) -> bool:
+    """Whether all activators serve the new status. A status that was Ready before a restart was confirmed then."""
+    if context.confirmed is None or digest == context.confirmed:
+        return True
+    said = condition_of(route, _INGRESS_READY)
+    was_confirmed = is_true(route, _INGRESS_READY) or said.get("reason") == _ROLLOUT_IN_PROGRESS.reason
+    return was_confirmed and route_digest(route, rules) == digest
+
+
+def _rollout(
+    route: Object, assignment: Assignment, known: RouteTargets, *, settings: ControllerSettings, now_s: float
+) -> Rollout:
+    """The state of the route's rollouts now. It does not change while targets cannot be assigned."""
+    before = read_rollout(annotations_of(route))
+    if assignment.targets is None:
+        return before
+    asked = nested(route, "spec", "traffic") or ()
+    goal = rollout_goal(asked, assignment.targets)
+    if not _duration_s(route, settings):
+        return goal
+    if not before.configurations:
+        configurations = {name: labels_of(one).get(CONFIGURATION_LABEL, "") for name, one in known.revisions.items()}
+        served = nested(route, "status", "traffic") or ()
+        before = rollout_of_status(asked, served, configurations=configurations)
+    return advance(goal, before, can_serve=lambda name: can_serve(known.revisions.get(name)), now_s=now_s)
+
+
+def _duration_s(route: Object, settings: ControllerSettings) -> float:
+    asked = read_rollout_duration(annotations_of(route))
+    return settings.rollout_duration_s if asked is None or isinstance(asked, Problem) else asked
+
+
+def _by_gateway(
+    route: Object,
+    targets: Sequence[Object] | None,
+    context: RouteContext,
+    *,
+    rollout: Rollout,
+    settings: ControllerSettings,
+) -> tuple[tuple[Write, ...], Condition]:
+    if context.httproutes is None:
+        return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
+    own = (namespace_of(route), name_of(route))
+    hidden = {
+        hosts_of(route, settings.host_rules, tag=tag).shown: own
+        for tag in tags_of(route)
+        if _is_local(route, context, tag)
+    }
+    lost = {**hidden, **context.lost}
+    return reconcile_httproutes(route, targets, context.httproutes, rollout=rollout, settings=settings, lost=lost)
+
+
+def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
+    return is_local_tag(route, context.tag_services, tag)
+
+
+def _notes(before: Object, after: Condition) -> Iterator[Note]:
+    """Warnings: requests do not arrive, and why; the rollout duration cannot be read."""
+    asked = read_rollout_duration(annotations_of(before))
+    if isinstance(asked, Problem) and nested(before, "status", "observedGeneration") is None:
+        yield Note(about=before, reason="RolloutDurationInvalid", message=str(asked), warning=True)
+    said = condition_of(before, _INGRESS_READY)
+    if after.status is ConditionStatus.FALSE and (said.get("status"), said.get("message")) != (
+        ConditionStatus.FALSE,
+        after.message,
+    ):
+        yield Note(about=before, reason=after.reason, message=after.message, warning=True)
+
+
+def _annotations(route: Object, rollout: Rollout, *, settings: ControllerSettings, now: str) -> dict[str, str]:
+    claims = tag_claims(route, now)
+    own = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
+    after = {key: value for key, value in annotations_of(route).items() if key not in own}
+    if claims:
+        after[CLAIMED_TAGS_ANNOTATION] = json.dumps(claims, sort_keys=True)
+    if rollout.configurations and _duration_s(route, settings):
+        after[ROLLOUT_ANNOTATION] = write_rollout(rollout)
+    return after
+
+
+def _annotation_changes(route: Object, annotations: Mapping[str, str]) -> Object:
+    before = {"metadata": {"annotations": annotations_of(route)}}
+    return merge_difference(before, {"metadata": {"annotations": annotations}})
+
+
+def _routing_status(
+    route: Object, targets: Sequence[Object] | None, *, context: RouteContext, settings: ControllerSettings
+) -> Object:
+    """The part of the status that activators read; None removes a field."""
+    lost = context.lost
+    hosts = hosts_of(route, settings.host_rules)
+    port = settings.inner_port if is_cluster_local(route) else settings.public_port
+    return {
+        "url": url_of(hosts.shown, port) if hosts.shown not in lost else None,
+        "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
+        "traffic": [_with_url(route, target, context=context, settings=settings) for target in targets or ()] or None,
+    }
+
+
+def _status(route: Object, decided: Sequence[Condition], changing: Object, *, now: str) -> Object:
+    before = nested(route, "status") or {}
+    conditions = [*decided, _certificate_condition(route)]
+    kept = {key: value for key, value in before.items() if key not in changing}
+    return {
+        **kept,
+        **{key: value for key, value in changing.items() if value is not None},
+        "observedGeneration": nested(route, "metadata", "generation"),
+        "conditions": updated_conditions(
+            [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
+        ),
+    }
+
+
+def _with_url(route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings) -> Object:
+    made = {key: value for key, value in target.items() if key != "url"}
+    tag = target.get("tag")
+    if not tag:
+        return made
+    hosts, is_local = hosts_of(route, settings.host_rules, tag=tag), _is_local(route, context, tag)
+    host, port = (hosts.inner, settings.inner_port) if is_local else (hosts.shown, settings.public_port)
+    return made if host in context.lost else {**made, "url": url_of(host, port)}
+
+
+def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:
+    if context.public is not None and is_foreign(route, context.public):
+        message = f'There is an existing Service "{name_of(route)}" that we do not own.'
+        return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="NotOwned", message=message)
+    if context.refusal:
+        return Condition(
+            type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="CreationFailed", message=context.refusal
+        )
+    problems = route_policy(annotations_of(route)).problems
+    if problems:
+        message = "; ".join(problems)
+        return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="InvalidAnnotation", message=message)
+    lost = context.lost
+    for tag in ("", *tags_of(route)):
+        hosts = hosts_of(route, settings.host_rules, tag=tag)
+        for host in (hosts.shown, hosts.inner):
+            if host in lost:
+                holder = "/".join(lost[host])
+                message = f'The host "{host}" is already in use by Route "{holder}", which claimed it first.'
+                return Condition(
+                    type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="DomainAlreadyClaimed", message=message
+                )
+    return None
+
+
+def _certificate_condition(route: Object) -> Condition:
+    message = (
+        "TLS is not enabled for cluster-local" if is_cluster_local(route) else "external-domain-tls is not enabled"
+    )
+    return Condition(
+        type="CertificateProvisioned", status=ConditionStatus.TRUE, reason="TLSNotEnabled", message=message
+    )

@@ -1,0 +1,248 @@
+"""A Service: its Configuration and Route, and its status, which mirrors theirs.
+
+Input: the service, its children if they exist, and whether the revision name of its template is taken; output: the writes. Spec and
+labels of the children follow the service; annotations that other reconcilers own stay. The status of a child that has not
+observed its latest spec is not mirrored. Follows knative/serving 98e5ef90, pkg/reconciler/service.
+"""
+
+import msgspec
+
+from serving.controller.values.conditions import Condition, mirrored, ready_of, updated_conditions
+from serving.controller.values.writes import Create, Note, ResourceKind, Write, WritePlan, patch_of, status_patch
+from serving.model.knative import (
+    CLAIMED_TAGS_ANNOTATION,
+    CONDITION_READY,
+    LAST_APPLIED_ANNOTATION,
+    ROLLOUT_ANNOTATION,
+    SERVICE_LABEL,
+    SERVICE_UID_LABEL,
+    ConditionStatus,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    is_controlled_by,
+    labels_of,
+    meant,
+    merge_difference,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+    uid_of,
+)
+
+# How long an Unknown status waits for its children's changes.
+_UNSETTLED_S = 0.5
+_CONFIGURATIONS_READY = "ConfigurationsReady"
+_ROUTES_READY = "RoutesReady"
+_MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
+# Annotations of a child that its own reconciler writes.
+_CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
+
+
+class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
+    """The children of a service; None where they do not exist. ``name_is_taken``: the named revision belongs to another template."""
+
+    configuration: Object | None
+    route: Object | None
+    name_is_taken: bool = False
+
+
+def desired_configuration(service: Object) -> Object:
+    """The Configuration of a service."""
+    return _child(service, "Configuration", {"template": service["spec"]["template"]})
+
+
+def desired_route(service: Object) -> Object:
+    """The Route of a service; a target without a revision gets the latest of the service's configuration."""
+    asked = nested(service, "spec", "traffic") or [{"latestRevision": True, "percent": 100}]
+    traffic = [
+        {"latestRevision": False, **target}
+        if target.get("revisionName")
+        else {"latestRevision": True, **target, "configurationName": name_of(service)}
+        for target in asked
+    ]
+    return _child(service, "Route", {"traffic": traffic})
+
+
+def _child(service: Object, kind: str, spec: Object) -> Object:
+    annotations = {
+        key: value
+        for key, value in annotations_of(service).items()
+        if key not in {LAST_APPLIED_ANNOTATION, *_CHILDS_OWN}
+    }
+    return {
+        "apiVersion": service["apiVersion"],
+        "kind": kind,
+        "metadata": {
+            "name": name_of(service),
+            "namespace": namespace_of(service),
+            "labels": {**labels_of(service), SERVICE_LABEL: name_of(service), SERVICE_UID_LABEL: uid_of(service)},
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(service)],
+        },
+        "spec": spec,
+    }
+
+
+def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -> WritePlan:
+    """The writes for a service."""
+    if is_being_deleted(service):
+        return WritePlan()
+    configuration, route = children.configuration, children.route
+    writes: list[Write] = list(
+        _brought_about(ResourceKind.CONFIGURATION, service, configuration, desired=desired_configuration(service))
+    )
+    if not _must_wait(service, children):
+        writes += _brought_about(ResourceKind.ROUTE, service, route, desired=desired_route(service))
+    if any(isinstance(one, Create) for one in writes):
+        # The new children report in a moment: this saves one status write.
+        return WritePlan(writes=tuple(writes))
+    status = _status(service, children, now=now)
+    told = {
+        condition_of(one, CONDITION_READY).get("status", ConditionStatus.UNKNOWN)
+        for one in (service, {"status": status})
+    }
+    patches = status_patch(ResourceKind.SERVICE, service, status)
+    return WritePlan(
+        writes=(*writes, *patches),
+        notes=tuple(_notes(service, status)),
+        # Ready, failed and no longer ready are written at once; not ready yet can wait.
+        debounce_s=_UNSETTLED_S if patches and not writes and told == {ConditionStatus.UNKNOWN} else 0.0,
+    )
+
+
+def _must_wait(service: Object, children: ServiceChildren) -> bool:
+    """Whether the route must not change yet.
+
+    The server may refuse a template that names its revision, and traffic that references this name must not reach an earlier
+    revision of the same name. So the route waits for the configuration's answer.
+    """
+    if not nested(service, "spec", "template", "metadata", "name"):
+        return False
+    return children.name_is_taken or not _is_up_to_date(children.configuration, desired_configuration(service))
+
+
+def _brought_about(
+    resource: ResourceKind, service: Object, existing: Object | None, *, desired: Object
+) -> tuple[Write, ...]:
+    """The write that creates or updates a child. A child with another owner is left alone."""
+    if existing is None:
+        return (Create(resource=resource, body=desired),)
+    if not is_controlled_by(existing, service):
+        return ()
+    return patch_of(resource, existing, _changes(existing, desired))
+
+
+def _changes(existing: Object, desired: Object) -> Object:
+    kept = {key: value for key, value in annotations_of(existing).items() if key in _CHILDS_OWN}
+    before = {
+        "metadata": {"labels": labels_of(existing), "annotations": annotations_of(existing)},
+        "spec": existing.get("spec") or {},
+    }
+    after = {
+        "metadata": {"labels": labels_of(desired), "annotations": {**annotations_of(desired), **kept}},
+        # An empty field is no change: a real API server would count a new generation for it, so a new revision.
+        "spec": before["spec"] if _means(existing, desired) else desired["spec"],
+    }
+    return merge_difference(before, after)
+
+
+def _means(child: Object, desired: Object) -> bool:
+    return bool(meant(child.get("spec")) == meant(desired["spec"]))
+
+
+def _is_up_to_date(child: Object | None, desired: Object) -> bool:
+    """Whether a child's status is about the service's current spec."""
+    return (
+        child is not None
+        and _means(child, desired)
+        and nested(child, "status", "observedGeneration") == nested(child, "metadata", "generation")
+    )
+
+
+def _status(service: Object, children: ServiceChildren, *, now: str) -> Object:
+    before = nested(service, "status") or {}
+    configuration = _own(children.configuration, service)
+    route = _own(children.route, service)
+    dependencies = [_configurations_ready(service, children), _routes_ready(service, children)]
+    mirrored_fields = {
+        **{
+            key: nested(configuration, "status", key)
+            for key in ("latestCreatedRevisionName", "latestReadyRevisionName")
+        },
+        **{key: nested(route, "status", key) for key in ("url", "address", "traffic")},
+    }
+    kept = {key: value for key, value in before.items() if key not in mirrored_fields}
+    return {
+        **kept,
+        **{key: value for key, value in mirrored_fields.items() if value is not None},
+        "observedGeneration": nested(service, "metadata", "generation"),
+        "conditions": updated_conditions(
+            [*dependencies, ready_of(dependencies)], before=before.get("conditions") or (), now=now
+        ),
+    }
+
+
+def _own(child: Object | None, service: Object) -> Object | None:
+    return child if child is not None and is_controlled_by(child, service) else None
+
+
+def _configurations_ready(service: Object, children: ServiceChildren) -> Condition:
+    child = children.configuration
+    if child is not None and not is_controlled_by(child, service):
+        return _not_owned(_CONFIGURATIONS_READY, "Configuration", service)
+    if not _is_up_to_date(child, desired_configuration(service)):
+        return _out_of_date(_CONFIGURATIONS_READY, "Configuration")
+    return mirrored(condition_of(child, CONDITION_READY), _CONFIGURATIONS_READY)
+
+
+def _routes_ready(service: Object, children: ServiceChildren) -> Condition:
+    child = children.route
+    if child is not None and not is_controlled_by(child, service):
+        return _not_owned(_ROUTES_READY, "Route", service)
+    if children.name_is_taken:
+        name = nested(service, "spec", "template", "metadata", "name")
+        message = f'The revision name "{name}" is taken by a conflicting Revision, so traffic will not be migrated'
+        return Condition(type=_ROUTES_READY, status=ConditionStatus.FALSE, reason="RevisionNameTaken", message=message)
+    if child is None or not _is_up_to_date(child, desired_route(service)):
+        return _out_of_date(_ROUTES_READY, "Route")
+    condition = mirrored(condition_of(child, CONDITION_READY), _ROUTES_READY)
+    if condition.status is ConditionStatus.TRUE and not _is_migrated(child, children.configuration):
+        reason, message = _MIGRATING
+        return Condition(type=_ROUTES_READY, status=ConditionStatus.UNKNOWN, reason=reason, message=message)
+    return condition
+
+
+def _is_migrated(route: Object, configuration: Object | None) -> bool:
+    """Whether the traffic of the status is that of the spec with the current latest ready revision."""
+    latest = nested(configuration, "status", "latestReadyRevisionName")
+    keys = ("percent", "tag")
+    wanted = [
+        (latest if target.get("configurationName") else target.get("revisionName"), *map(target.get, keys))
+        for target in nested(route, "spec", "traffic") or ()
+    ]
+    got = [(target.get("revisionName"), *map(target.get, keys)) for target in nested(route, "status", "traffic") or ()]
+    return wanted == got
+
+
+def _not_owned(condition_type: str, kind: str, service: Object) -> Condition:
+    message = f'There is an existing {kind} "{name_of(service)}" that we do not own.'
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason="NotOwned", message=message)
+
+
+def _out_of_date(condition_type: str, kind: str) -> Condition:
+    message = f"The {kind} is still working to reflect the latest desired specification."
+    return Condition(type=condition_type, status=ConditionStatus.UNKNOWN, reason="OutOfDate", message=message)
+
+
+def _notes(service: Object, status: Object) -> list[Note]:
+    old, new = condition_of(service, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
+    if new.get("status") == ConditionStatus.TRUE and old.get("status") != ConditionStatus.TRUE:
+        return [Note(about=service, reason="ServiceReady", message=f"Service is ready at {status.get('url', '')}")]
+    if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
+        return [Note(about=service, reason=new.get("reason", ""), message=new.get("message", ""), warning=True)]
+    return []

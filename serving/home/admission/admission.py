@@ -1,0 +1,205 @@
+"""Admission: complete and check an object before the store takes it.
+
+``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with everything that is wrong. Defaults
+are the CRD's and Knative's (``defaults.py``), rules are the CRD's CEL (``validations.py``) and those that CEL cannot state
+(``rules.py``). ``unknown`` lists the fields that would be dropped. Kubernetes' own kinds, which have no CRD, pass
+unchanged, except that a Secret's texts are encoded, and are checked by ``kuberules``. Pure except for reading the CRDs once.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
+from serving.cluster.port import Subresource
+from serving.home.admission.defaults import fill_in_defaults, with_requests
+from serving.home.admission.kuberules.objects import kube_problems, undecodable
+from serving.home.admission.kuberules.templates import template_problems
+from serving.home.admission.rules import own_problems
+from serving.home.admission.userinfo import user_info_problems, with_user_info
+from serving.home.schemas.crds import crds
+from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
+from serving.home.schemas.validations import ABSENT, rule_problems
+from serving.home.store.requester import acting_manager, acting_user
+from serving.model.errors import Invalid, Problem
+from serving.model.knative import QUEUE_PROXY_ANNOTATION, QueueProxyPlace
+from serving.model.objects import Object, name_of, nested
+from serving.settings.annotations import read_annotations, read_rollout_duration
+from serving.settings.autoscaler import AutoscalerSettings
+
+_OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
+_METADATA = frozenset(
+    {
+        *("annotations", "clusterName", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"),
+        *("finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace"),
+        *("ownerReferences", "resourceVersion", "selfLink", "uid"),
+    }
+)
+# Where a kind's annotations for the autoscaler are.
+_TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
+# Kinds that say how long a rollout lasts.
+_ROLLED_OUT = {SERVING_SERVICE, ROUTE}
+_SETTINGS = AutoscalerSettings()
+
+
+def admit(
+    kind: Kind,
+    new: Object,
+    old: Object | None = None,
+    *,
+    subresource: Subresource | None = None,
+    scaling: AutoscalerSettings = _SETTINGS,
+    is_one_machine: bool = False,
+) -> Object:
+    """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
+
+    ``scaling`` is what annotations are held to; ``is_one_machine`` checks what a real API server checks in its own kinds.
+    """
+    crd = crds().get(kind)
+    if crd is None:
+        if is_one_machine and subresource is None and _is_checked(kind, new, old or {}):
+            problems = undecodable(kind, new) or list(kube_problems(kind, new))
+            if problems:
+                raise _invalid(kind, name_of(new), problems)
+        if kind == POD:
+            return with_requests(new)
+        return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
+    # What a write has not touched was completed and checked when it was written.
+    same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
+    whole = _completed(kind, new, same, old=old or {})
+    if subresource is None:
+        whole = with_user_info(kind, whole, old, user=acting_user())
+    parts = [key for key in whole if key not in _OWN_PARTS and key not in same]
+    properties = crd.schema.get("properties", {})
+    before = old or {}
+    problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key, old=before.get(key))]
+    if not problems and subresource is None:
+        problems = _rule_problems(kind, whole, old, scaling=scaling, is_one_machine=is_one_machine)
+    if problems:
+        raise _invalid(kind, name_of(whole), problems)
+    return whole
+
+
+def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
+    """Whether rules apply: to what changes, and of what this process writes itself only to what runs."""
+    is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
+    return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))
+
+
+def _rule_problems(
+    kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, is_one_machine: bool
+) -> list[Problem]:
+    """What is wrong with an object that keeps its schema; each place by the first rule that it breaks."""
+    found = [
+        *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
+        *own_problems(kind, whole),
+        *user_info_problems(kind, whole, old),
+    ]
+    if is_one_machine and kind in _TEMPLATES and not found:
+        found += template_problems(*_pod_spec(kind, whole))
+    by_place = {problem.where: problem for problem in reversed(found)}
+    return [*(one for one in found if by_place[one.where] is one), *_annotation_problems(kind, whole, scaling)]
+
+
+def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
+    """The error of an object, worded as a kube-apiserver words it."""
+    title = f"{kind.name}.{kind.group}" if kind.group else kind.name
+    texts = list(dict.fromkeys(_text_of(one) for one in problems))
+    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    return Invalid(f'{title} "{name}" is invalid: {said}', problems)
+
+
+def _text_of(problem: Problem) -> str:
+    """A problem in the text of an error. The name of a ServiceAccount has Knative's words, on which its clients rely.
+
+    The causes of the error keep a kube-apiserver's: CEL allows no line break.
+    """
+    prefix, suffix = 'Invalid value: "', f'": {problem.expected}'
+    is_name = problem.where.endswith("spec.serviceAccountName") and problem.what.startswith(prefix)
+    if is_name and problem.what.endswith(suffix):
+        value = problem.what.removeprefix(prefix).removesuffix(suffix)
+        return f"invalid value: {value}: {problem.where}\n{problem.expected}"
+    return f"{problem.where}: {problem.what}"
+
+
+def unknown(kind: Kind, body: Object) -> list[str]:
+    """The paths of fields that would be dropped, in the order of the object."""
+    found = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
+    crd = crds().get(kind)
+    # The schema of metadata names only what rules read.
+    rest = {key: value for key, value in body.items() if key != "metadata"}
+    return found if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *found]
+
+
+def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
+    """Fields of the containers that run before the others that no container has."""
+    spec, where = _pod_spec(kind, whole) if kind in _TEMPLATES else (None, "")
+    if isinstance(spec, dict):
+        schema: Schema = crds()[kind].schema
+        for key in (*_TEMPLATES[kind], "spec", "containers"):
+            schema = schema["properties"][key]
+        yield from unknown_fields(schema, spec.get("initContainers"), f"{where}.initContainers")
+
+
+def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
+    """The pod's spec in an object with a template, and its place."""
+    path = (*_TEMPLATES[kind], "spec")
+    return nested(whole, *path), ".".join(path)
+
+
+def annotation_warnings(kind: Kind, body: Object) -> list[str]:
+    """Annotations in the autoscaler's group that have no effect because there is no such thing."""
+    annotations = _annotations(kind, body)
+    return [str(one) for one in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
+
+
+def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:
+    annotations = _annotations(kind, body)
+    place = annotations.get(QUEUE_PROXY_ANNOTATION)
+    if place is not None and place not in list(QueueProxyPlace):
+        expected = " or ".join(QueueProxyPlace)
+        what = f"{place!r} is not valid; expected {expected}"
+        yield Problem(where=f"annotation {QUEUE_PROXY_ANNOTATION}", what=what, expected=expected)
+    for problem in read_annotations(annotations, scaling).problems if annotations else ():
+        # What a server says has no field for what would be right.
+        yield msgspec.structs.replace(problem, what=f"{problem.what}; expected {problem.expected}")
+    if kind in _ROLLED_OUT:
+        own = (body.get("metadata") or {}).get("annotations") or {}
+        rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})
+        if isinstance(rollout, Problem):
+            yield rollout
+
+
+def _annotations(kind: Kind, body: Object) -> dict[str, str]:
+    found: Any = body
+    for key in (*_TEMPLATES.get(kind, ("",)), "metadata", "annotations"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
+
+
+def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
+    """The object with all defaults; parts named in ``same`` have them already, and so has what is shared with ``old``."""
+    schema = crds()[kind].schema
+    known = schema.get("properties", {})
+    result = {key: value for key, value in body.items() if key in known and value is not None}
+    done = _OWN_PARTS | same
+    rest = {key: value for key, value in result.items() if key not in done}
+    wanted = {key: one for key, one in known.items() if key not in done}
+    result |= completed({"type": "object", "properties": wanted}, rest, old)
+    spec = result.get("spec")
+    if isinstance(spec, dict) and "spec" not in same:
+        fill_in_defaults(kind, result, spec)
+    return result
+
+
+def _with_encoded_data(secret: Object) -> Object:
+    """``stringData`` is for writing only: its texts go to ``data`` in base64, and win there."""
+    texts = secret["stringData"] or {}
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        problem = Problem(where="stringData", what="Invalid value: not a map of texts", expected="texts by key")
+        raise _invalid(SECRET, name_of(secret), [problem])
+    data = {**(secret.get("data") or {})}
+    data |= {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    return {key: value for key, value in secret.items() if key != "stringData"} | {"data": data}

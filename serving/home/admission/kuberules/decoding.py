@@ -1,0 +1,93 @@
+"""Fields of Kubernetes' own kinds with a value of the wrong type: a real API server cannot decode such an object.
+
+Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. Null is as good as absent, as
+in Go. Unknown fields are ignored: they are reported elsewhere. Pure.
+"""
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+from serving.home.admission.kuberules.findings import is_quantity
+from serving.home.schemas.builtin_schemas import resolved
+from serving.home.schemas.schema import Schema
+from serving.model.errors import Problem
+
+_QUANTITY = "api.resource.Quantity"
+_INTEGERS = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63)}
+_FORMATS = {
+    "byte": "base64",
+    "date-time": "a time such as 2026-01-02T03:04:05Z",
+    "int32": "a whole number of 32 bits",
+    "int64": "a whole number of 64 bits",
+}
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+
+
+def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON
+    """Yield each value below a path that the schema does not take."""
+    if value is None:
+        return
+    reference, schema = schema.get("$ref", ""), resolved(schema)
+    if expected := _expected(schema, value, is_quantity_wanted=reference.endswith(_QUANTITY)):
+        yield _wrong(path, value, expected)
+    elif isinstance(value, dict):
+        properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
+        for key, child in value.items():
+            known = properties.get(key, rest if isinstance(rest, dict) else None)
+            if known is not None:
+                yield from type_problems(known, child, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from type_problems(schema.get("items", {}), child, f"{path}[{index}]")
+
+
+def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str:
+    """What a value should be; "" if it is."""
+    if schema.get("x-kubernetes-int-or-string"):
+        if isinstance(value, bool) or not isinstance(value, int | str | float):
+            return "a number or a string"
+        return "a quantity, as 128Mi, 1Gi, 500m or 2" if is_quantity_wanted and not is_quantity(value) else ""
+    wanted = schema.get("type", "")
+    if wanted and not _has_type(wanted, value):
+        return f"of type {wanted}"
+    has_format = "format" not in schema or _has_format(schema["format"], value)
+    return "" if has_format else _FORMATS[schema["format"]]
+
+
+def _has_type(wanted: str, value: object) -> bool:
+    types = _PYTHON_TYPES[wanted]
+    if isinstance(value, bool):
+        return bool in types
+    return isinstance(value, types) or (wanted == "integer" and isinstance(value, float) and value.is_integer())
+
+
+def _has_format(wanted: str, value: Any) -> bool:  # noqa: ANN401 - of the schema's type
+    try:
+        match wanted:
+            case "byte":
+                base64.b64decode("".join(value.split()), validate=True)
+            case "date-time":
+                dt.datetime.fromisoformat(value)
+            case "int32" | "int64":
+                return int(value) in _INTEGERS[wanted]
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _wrong(path: str, value: object, expected: str) -> Problem:
+    name = _NAMES.get(type(value), "a value")
+    # What should be base64 is often secret.
+    shown = f' "{value[:40]}"' if isinstance(value, str) and expected != _FORMATS["byte"] else ""
+    return Problem(where=path, what=f"must be {expected}, not {name}{shown}", expected=expected)

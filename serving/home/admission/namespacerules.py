@@ -1,0 +1,160 @@
+"""Admission by what else a namespace has: ServiceAccounts, LimitRanges and ResourceQuotas, as a kube-apiserver's plugins apply them.
+
+Input: an object that is to be created or replaced, after ``admission``, and the store. A pod gets its account, the account's
+``imagePullSecrets`` and the defaults of LimitRanges; whatever breaks a rule is refused with the server's own words. Updates of
+pods are not held to it, nor pods that ran before a restart: see ``enforce``.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from serving.cluster.kinds import LIMIT_RANGE, NAMESPACE, POD, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
+from serving.cluster.port import Subresource
+from serving.home.admission.limitranges import limit_breaches, with_limit_defaults
+from serving.home.admission.quotas import Claim, claim_of, quota_refusal
+from serving.home.schemas.records import Stored, decoded
+from serving.home.store.state import filter_of
+from serving.home.store.tables import KindTable
+from serving.model.amounts import amounts_of
+from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
+from serving.model.objects import Object, name_of, namespace_of, nested
+
+DEFAULT_ACCOUNT = "default"
+"""The ServiceAccount that each namespace has, and of pods that name none."""
+
+_LIMIT_FIELDS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+_LIMIT_TYPES = ("Container", "Pod", "PersistentVolumeClaim")
+
+
+Tables = Callable[[Kind], KindTable]
+"""The store as it is now."""
+
+# A claim lasts as long as its version of the object.
+_claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
+
+
+def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim]]:
+    """The claims of the objects of a namespace, each computed once for each version of an object."""
+    return lambda kind: (_claim_of(kind, one) for one in _stored(tables, kind, namespace))
+
+
+def _stored(tables: Tables, kind: Kind, namespace: str) -> Iterable[Stored]:
+    return tables(kind).select(filter_of(kind, namespace, labels="", fields=""))
+
+
+def _claim_of(kind: Kind, one: Stored) -> Claim:
+    found = _claims.get(one)
+    if found is None:
+        try:
+            found = claim_of(kind, decoded(one.encoded))
+        except InvalidValue:
+            # Stored before there was a quota, when its amounts were not read: it counts for nothing.
+            found = Claim(usage={})
+        _claims[one] = found
+    return found
+
+
+class NamespaceRules:
+    """The rules on one store. They are not applied before ``enforce``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._is_enforced = False
+
+    def __repr__(self) -> str:
+        return f"NamespaceRules({'enforced' if self._is_enforced else 'not enforced yet'})"
+
+    def enforce(self) -> None:
+        """Apply the rules from now on. Pods that already run are taken over before, whatever the rules have become."""
+        self._is_enforced = True
+
+    def admit(
+        self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        """The object as it is stored. Raises ``Forbidden`` or ``Invalid``."""
+        if subresource is not None or not kind.namespaced:
+            return new
+        if kind in {RESOURCE_QUOTA, LIMIT_RANGE}:
+            _check_amounts(kind, new)
+        namespace = namespace_of(new)
+        # Without its namespace it cannot be created anyhow.
+        if old is not None or not self._is_enforced or ("", namespace) not in self._tables(NAMESPACE).objects:
+            return new
+        try:
+            return self._admitted(kind, new, namespace)
+        except InvalidValue as error:
+            raise Invalid(f'{kind.name} "{name_of(new)}" is invalid: {error}') from error
+
+    def _admitted(self, kind: Kind, new: Object, namespace: str) -> Object:
+        if kind == POD:
+            new = self._with_account(new, namespace)
+            ranges = self._objects(LIMIT_RANGE, namespace)
+            new = with_limit_defaults(new, ranges) if ranges else new
+            breaches = limit_breaches(new, ranges) if ranges else []
+            if breaches:
+                raise _forbidden(kind, new, breaches[0] if len(breaches) == 1 else f"[{', '.join(breaches)}]")
+        quotas = self._objects(RESOURCE_QUOTA, namespace)
+        refusal = quota_refusal(kind, new, quotas, claims_of=claims_in(self._tables, namespace)) if quotas else ""
+        if refusal:
+            raise _forbidden(kind, new, refusal)
+        return new
+
+    def _with_account(self, pod: Object, namespace: str) -> Object:
+        """The pod with its account's name, and with the account's pull secrets if it has none of its own."""
+        spec = pod["spec"]
+        name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
+        found = self._tables(SERVICE_ACCOUNT).objects.get((namespace, name))
+        # A namespace that was just created gets its default account a moment later.
+        if found is None and name != DEFAULT_ACCOUNT:
+            missing = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+            raise _forbidden(POD, pod, missing)
+        account = {} if found is None else decoded(found.encoded)
+        secrets = spec.get("imagePullSecrets") or account.get("imagePullSecrets")
+        more: dict[str, Any] = {"imagePullSecrets": secrets} if secrets else {}
+        return {**pod, "spec": {**spec, "serviceAccountName": name, **more}}
+
+    def _objects(self, kind: Kind, namespace: str) -> list[Object]:
+        return [decoded(one.encoded) for one in _stored(self._tables, kind, namespace)]
+
+
+def _forbidden(kind: Kind, whole: Object, why: str) -> Forbidden:
+    """The server's words. A generated name is left out: the message of each try is the same."""
+    name = nested(whole, "metadata", "generateName") or name_of(whole)
+    return Forbidden(f'{kind.resource} "{name}" is forbidden: {why}')
+
+
+def _check_amounts(kind: Kind, whole: Object) -> None:
+    """Raise ``Invalid`` for a quota or a LimitRange with an amount that is none, or a limit of an unknown type."""
+    problems = [*_amount_problems(nested(whole, "spec", "hard"), "spec.hard")]
+    limits = nested(whole, "spec", "limits") or ()
+    if not isinstance(limits, list | tuple) or not all(isinstance(one, dict) for one in limits):
+        problems.append(Problem(where="spec.limits", what="Invalid value: not a list", expected="a list of limits"))
+        limits = ()
+    for index, item in enumerate(limits):
+        place = f"spec.limits[{index}]"
+        if item.get("type") not in _LIMIT_TYPES:
+            supported = ", ".join(f'"{one}"' for one in _LIMIT_TYPES)
+            what = f'Unsupported value: "{item.get("type", "")}": supported values: {supported}'
+            problems.append(Problem(where=f"{place}.type", what=what, expected=f"one of {supported}"))
+        for field in _LIMIT_FIELDS:
+            problems += _amount_problems(item.get(field), f"{place}.{field}")
+    if problems:
+        said = [f"{one.where}: {one.what}" for one in problems]
+        text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+        raise Invalid(f'{kind.name} "{name_of(whole)}" is invalid: {text}', problems)
+
+
+def _amount_problems(written: object, where: str) -> Iterable[Problem]:
+    if written is not None and not isinstance(written, dict):
+        yield Problem(where=where, what="Invalid value: not a map", expected="quantities by resource")
+        return
+    for name, text in (written or {}).items():
+        try:
+            (amount,) = amounts_of({name: text}).values()
+        except InvalidValue as error:
+            yield Problem(where=f"{where}[{name}]", what=f'Invalid value: "{text}": {error}', expected=error.expected)
+        else:
+            if amount.nanos < 0:
+                what = f'Invalid value: "{text}": must be greater than or equal to 0'
+                yield Problem(where=f"{where}[{name}]", what=what, expected="a quantity of 0 or more")

@@ -1,0 +1,93 @@
+"""Tokens of service accounts for pods: what a projected volume with ``serviceAccountToken`` contains.
+
+A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256 and the cluster key, with the claims that a kube-apiserver writes.
+The server's TokenReview accepts it; it grants no right in the API. A token covers a fixed slot of time, so that each reader
+of one slot gets the same text, and is replaced when half of its time is over.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+import msgspec
+
+from serving.home.apiserver.reviews import API_AUDIENCE, KnownToken
+from serving.model.objects import Object, name_of, namespace_of, uid_of
+
+LIFETIME_MIN_S = 600
+"""Shortest lifetime, in seconds. Source: Kubernetes, TokenRequestSpec."""
+
+_HEADER = b'{"alg":"HS256","typ":"JWT"}'
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    name: str
+    uid: str = ""
+
+
+class _Place(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: _Bound
+    serviceaccount: _Bound
+
+
+class _TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
+    aud: tuple[str, ...]
+    exp: int
+    iat: int
+    iss: str
+    sub: str
+    place: _Place = msgspec.field(name="kubernetes.io")
+
+
+def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, now_s: float) -> str:
+    """The token of a pod's service account for ``audience`` ("" is the API server), valid for at least half of ``lifetime_s``.
+
+    ``now_s`` is seconds since the epoch.
+    """
+    slot_s = lifetime_s // 2
+    issued_s = int(now_s) // slot_s * slot_s
+    account = pod["spec"].get("serviceAccountName") or "default"
+    namespace = namespace_of(pod)
+    claims = _TokenClaims(
+        aud=(audience or API_AUDIENCE,),
+        exp=issued_s + lifetime_s,
+        iat=issued_s,
+        iss=API_AUDIENCE,
+        sub=f"system:serviceaccount:{namespace}:{account}",
+        place=_Place(namespace, _Bound(name_of(pod), uid_of(pod)), _Bound(account)),
+    )
+    signed = b".".join(map(_encoded, (_HEADER, msgspec.json.encode(claims))))
+    return (signed + b"." + _signature(key, signed)).decode()
+
+
+def read_account_token(key: bytes, text: str) -> KnownToken | None:
+    """Whose token this is, expired or not; None if ``account_token`` did not make it with this key."""
+    signed, _, signature = text.encode("utf-8", "surrogateescape").rpartition(b".")
+    if not hmac.compare_digest(signature, _signature(key, signed)):
+        return None
+    try:
+        claims = msgspec.json.decode(_decoded(signed.partition(b".")[2]), type=_TokenClaims)
+    except (binascii.Error, msgspec.DecodeError):
+        return None
+    return KnownToken(
+        namespace=claims.place.namespace,
+        pod=claims.place.pod.name,
+        pod_uid=claims.place.pod.uid,
+        audiences=claims.aud,
+        account=claims.place.serviceaccount.name,
+        until_s=claims.exp,
+    )
+
+
+def _signature(key: bytes, signed: bytes) -> bytes:
+    return _encoded(hmac.new(key, signed, hashlib.sha256).digest())
+
+
+def _encoded(content: bytes) -> bytes:
+    return base64.urlsafe_b64encode(content).rstrip(b"=")
+
+
+def _decoded(text: bytes) -> bytes:
+    return base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))

@@ -1,0 +1,119 @@
+"""Objects as HTTP responses: whole, as a table, or as metadata only, as the client accepts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+from aiohttp import web
+
+from serving.aio.clock import wall_s
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Listing, Subresource
+from serving.home.apiserver.content import Shape, WantedShape
+from serving.home.apiserver.fields import warning_header
+from serving.home.apiserver.tables import metadata_list, partial_metadata, table
+from serving.model.objects import Object
+
+JSON_TYPE = "application/json"
+
+
+def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+    """A JSON response with a header for each warning."""
+    answer = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
+    for warning in warnings:
+        answer.headers.add("Warning", warning_header(warning))
+    return answer
+
+
+def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:
+    """One object in the accepted shape. A response that is not an object of the kind, such as a Status, stays unchanged."""
+    if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
+        return one
+    if wanted.shape is Shape.TABLE:
+        metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
+        return table(kind, [one], metadata, version=wanted.version, include=include, now_s=wall_s())
+    return partial_metadata(one, wanted.version)
+
+
+@runtime_checkable
+class EncodedReads(Protocol):
+    """A store that returns JSON as stored, so that the server passes objects on without decoding them."""
+
+    async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
+        """One object. Raises ``NotFound``."""
+        ...
+
+    def list_encoded(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> "EncodedItems":
+        """All objects, as ``Cluster.list``."""
+        ...
+
+
+@runtime_checkable
+class ServerSideApply(Protocol):
+    """A store that knows the owners of fields."""
+
+    async def apply(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        config: Mapping[str, Any],
+        subresource: Subresource | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """The object after the apply, and whether it is new. Raises ``ApplyConflict``."""
+        ...
+
+
+class EncodedItems(Protocol):
+    """A ``Listing`` of JSON."""
+
+    @property
+    def items(self) -> Sequence[bytes]:
+        """The objects."""
+        ...
+
+    @property
+    def resource_version(self) -> str:
+        """The version of the list."""
+        ...
+
+    @property
+    def next_page(self) -> str:
+        """The continue token; "" on the last page."""
+        ...
+
+
+def whole_list(kind: Kind, items: Sequence[Object | msgspec.Raw], *, version: str, next_page: str) -> Object:
+    """A list of whole objects."""
+    return {
+        "kind": f"{kind.name}List",
+        "apiVersion": kind.api_version,
+        "metadata": _list_metadata(version, next_page),
+        "items": items,
+    }
+
+
+def _list_metadata(version: str, next_page: str) -> Object:
+    return {"resourceVersion": version, **({"continue": next_page} if next_page else {})}
+
+
+def shaped_list(kind: Kind, listing: Listing, *, wanted: WantedShape, include: str) -> Object:
+    """A list in the accepted shape."""
+    metadata = _list_metadata(listing.resource_version, listing.next_page)
+    if wanted.shape is Shape.TABLE:
+        return table(kind, listing.items, metadata, version=wanted.version, include=include, now_s=wall_s())
+    if wanted.shape is not Shape.WHOLE:
+        return metadata_list(listing.items, metadata, wanted.version)
+    return whole_list(kind, listing.items, version=listing.resource_version, next_page=listing.next_page)

@@ -1,0 +1,109 @@
+"""Fields and annotations that manifests often have and that have no effect on one machine.
+
+Input: an object; output: a sentence for each such field, for ``Warning`` headers, the CLI and events. Every other field has
+its effect or is rejected; none is ignored silently.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.home.apiserver.located import located
+from serving.model.knative import COMMAND_ANNOTATION
+from serving.model.objects import Object, nested
+
+_ONE_NODE = "pods run on this machine"
+_NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
+_ONE_USER = "pods run as the user that started the server"
+_NO_IMAGES = "no image is pulled; the command is run"
+_NO_VOLUME = "only configMap, secret, projected and emptyDir volumes exist here"
+
+_POD_FIELDS = {
+    "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution": _NO_SUCH_RULE,
+    "affinity.podAffinity": _NO_SUCH_RULE,
+    "affinity.podAntiAffinity": _NO_SUCH_RULE,
+    "automountServiceAccountToken": "a token is only mounted by a projected volume",
+    "dnsConfig": "names are resolved as on this machine",
+    "dnsPolicy": "names are resolved as on this machine",
+    "enableServiceLinks": "no variables are made for services",
+    "hostAliases": "names are resolved as on this machine",
+    "imagePullSecrets": _NO_IMAGES,
+    "priorityClassName": _ONE_NODE,
+    "runtimeClassName": "pods are processes",
+    "schedulerName": _ONE_NODE,
+    "securityContext": _ONE_USER,
+    "shareProcessNamespace": "pods are processes",
+    "topologySpreadConstraints": _NO_SUCH_RULE,
+    "containers[*].imagePullPolicy": _NO_IMAGES,
+    "containers[*].securityContext": _ONE_USER,
+    "containers[*].resources.claims": "there are no devices to claim",
+    "containers[*].terminationMessagePath": "the message is the end of the log",
+    "containers[*].terminationMessagePolicy": "the message is the end of the log",
+    "volumes[*].csi": _NO_VOLUME,
+    "volumes[*].ephemeral": _NO_VOLUME,
+    "volumes[*].hostPath": _NO_VOLUME,
+    "volumes[*].nfs": _NO_VOLUME,
+    "volumes[*].persistentVolumeClaim": _NO_VOLUME,
+}
+# What containers of images honour, and processes do not.
+_OF_CONTAINERS = frozenset(
+    {"imagePullSecrets", "securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"}
+)
+# Where pods are containers, it is for another reason that these have no effect.
+_IN_CONTAINERS = {
+    "dnsConfig": "containers ask the name server of this machine",
+    "dnsPolicy": "containers ask the name server of this machine",
+    "runtimeClassName": "one runtime runs all containers of this machine",
+    "shareProcessNamespace": "each container has processes of its own",
+}
+_POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
+_ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
+# The path of the template of pods, "" where the object is the pod.
+_TEMPLATES = {SERVING_SERVICE: "spec.template", CONFIGURATION: "spec.template", DEPLOYMENT: "spec.template", POD: ""}
+# Groups of annotations that belong to another platform.
+_FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
+
+
+def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[str]:
+    """A sentence for each field or annotation without effect. ``runs_images``: pods may be containers of their images."""
+    if kind not in _POD_SPECS:
+        return []
+    fields = _POD_FIELDS
+    if runs_images:
+        fields = {one: _IN_CONTAINERS.get(one, why) for one, why in fields.items() if one not in _OF_CONTAINERS}
+    return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body)]
+
+
+def unrunnable(kind: Kind, body: Object) -> list[str]:
+    """A sentence for each container of a whole object that names only an image: without a container runtime it cannot run."""
+    if kind not in _TEMPLATES:
+        return []
+    root = _TEMPLATES[kind]
+    template = nested(body, *root.split(".")) if root else body
+    if nested(template, "metadata", "annotations", COMMAND_ANNOTATION):
+        return []
+    return [
+        f"{path}: no container runtime runs images here; give it a command, or annotate the template with {COMMAND_ANNOTATION}"
+        for path, container in located(body, f"{root}.spec.containers[*]".lstrip("."))
+        if isinstance(container, dict) and not container.get("command") and not container.get("args")
+    ]
+
+
+def _fields(root: str, body: Object, fields: Mapping[str, str]) -> Iterator[str]:
+    for field, reason in fields.items():
+        for path, value in located(body, f"{root}.{field}"):
+            if _is_set(value):
+                yield f"{path}: accepted without effect: {reason}"
+
+
+def _annotations(body: Object) -> Iterator[str]:
+    for place in _ANNOTATED:
+        for path, annotations in located(body, place):
+            for name in annotations if isinstance(annotations, dict) else ():
+                if name.startswith(_FOREIGN):
+                    yield f"{path}[{name}]: accepted without effect: it is for another platform"
+
+
+def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
+    """An empty or false value requests the default; exported manifests are full of them."""
+    return value not in (None, False, "", {}, [])

@@ -1,0 +1,127 @@
+"""Container logs: the options of ``GET .../pods/POD/log``, and the port to the component that stores the lines.
+
+The server reads no files. The component that runs pods passes in a ``PodLogs``; without one the response is 501.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from serving.home.apiserver.status import Fault
+from serving.model.objects import Object
+
+KEPT_LOGS_PATH = "/logs/pods/{namespace}"
+"""Not of Kubernetes: which pods of a namespace have logs, gone ones too, as a JSON list of ``KeptLog``."""
+
+_TRUE = {"1", "true", "True"}
+# Runs beside the containers of a local pod; the pod's spec does not name it.
+_QUEUE_PROXY = "queue-proxy"
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines to return."""
+
+    container: str
+    """The container's name; never empty."""
+
+    follow: bool = False
+    """Follow the log until the container ends."""
+
+    previous: bool = False
+    """Return the log of the run before the last restart."""
+
+    timestamps: bool = False
+    """Prefix each line with its time."""
+
+    tail_line_count: int | None = None
+    """Number of lines from the end; None is all."""
+
+    limit_bytes: int | None = None
+    """Most bytes to return; None is no limit."""
+
+    since_s: float | None = None
+    """Age of the oldest line, in seconds; None is no limit."""
+
+    since_stamp: str = ""
+    """Time of the first line, as an API timestamp; "" is no limit."""
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the request needs the time of each line."""
+        return self.timestamps or self.since_s is not None or bool(self.since_stamp)
+
+
+class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The logs that are kept of a pod: its name, its containers, and when it wrote last, in seconds since the epoch."""
+
+    pod: str
+    containers: list[str]
+    written_s: float
+
+
+class PodLogs(Protocol):
+    """Stores what containers write, without the time of a line; also for a bounded number of pods that are gone."""
+
+    def kept(self, namespace: str) -> list[KeptLog]:
+        """The pods of a namespace that have logs, the last one to write first."""
+        ...
+
+    def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """Yield the log in pieces, until its end or, when following, until the container ends. Raises ``NotFound``."""
+        ...
+
+
+def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
+    """Read the options of a request. Raises ``Fault`` 400."""
+    return _options(chosen_container(pod, query.get("container", "")), query)
+
+
+def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
+    """The same for a pod that is gone. Raises ``Fault`` 400."""
+    containers = [{"name": one} for one in kept.containers if one != _QUEUE_PROXY]
+    gone: Object = {"metadata": {"name": kept.pod}, "spec": {"containers": containers}}
+    return _options(chosen_container(gone, query.get("container", "")), query)
+
+
+def _options(container: str, query: Mapping[str, str]) -> LogOptions:
+    return LogOptions(
+        container=container,
+        follow=query.get("follow", "") in _TRUE,
+        previous=query.get("previous", "") in _TRUE,
+        timestamps=query.get("timestamps", "") in _TRUE,
+        tail_line_count=_whole(query, "tailLines"),
+        limit_bytes=_whole(query, "limitBytes"),
+        since_s=_whole(query, "sinceSeconds"),
+        since_stamp=query.get("sinceTime", ""),
+    )
+
+
+def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> str:
+    """The container that a request names, or the pod's only or default one. Raises ``Fault`` 400."""
+    metadata = pod.get("metadata", {})
+    spec = pod.get("spec", {})
+    names, first = (
+        [one.get("name", "") for one in spec.get(field) or ()] for field in ("containers", "initContainers")
+    )
+    name = metadata.get("name", "")
+    default = (metadata.get("annotations") or {}).get("kubectl.kubernetes.io/default-container", "")
+    chosen = wanted or default or (names[0] if len(names) == 1 else "")
+    if not chosen:
+        raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
+    if chosen not in (*names, *first) and not (with_proxy and chosen == _QUEUE_PROXY):
+        raise Fault(400, f"container {chosen} is not valid for pod {name}")
+    return str(chosen)
+
+
+def _whole(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise Fault(400, f"{name}: {text!r} is not a whole number of 0 or more")
+    return value

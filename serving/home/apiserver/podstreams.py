@@ -1,0 +1,109 @@
+"""The port to what runs inside pods: exec, attach and connections to ports. The component that runs pods passes it in."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+from multidict import MultiMapping
+
+from serving.home.apiserver.channels import STDERR, STDOUT
+from serving.home.apiserver.logoptions import chosen_container
+from serving.home.apiserver.status import Fault
+from serving.model.errors import NotFound
+from serving.model.objects import Object, nested
+
+_TRUE = {"1", "true", "True"}
+
+
+class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A command to run in a container, and the streams that the client wants. Without a command it attaches."""
+
+    container: str
+    command: tuple[str, ...] = ()
+    has_stdin: bool = False
+    has_terminal: bool = False
+    streams: frozenset[int] = frozenset({STDOUT, STDERR})
+
+
+class ExecSession(Protocol):
+    """A command that runs, or an attached container."""
+
+    def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Its output as it comes, each piece with its channel, until it has ended."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send to its standard input; nothing happens if it has none or has ended."""
+        ...
+
+    def end_input(self) -> None:
+        """End its standard input."""
+        ...
+
+    def resize(self, *, columns: int, rows: int) -> None:
+        """Change the size of its terminal, if it has one."""
+        ...
+
+    async def exit_code(self) -> int:
+        """Wait for its end. 0 for an attached container."""
+        ...
+
+    async def close(self) -> None:
+        """End the command, if it still runs, and free everything."""
+        ...
+
+
+class PodStreams(Protocol):
+    """What runs in pods. All methods raise ``NotFound`` if the pod or its container does not run."""
+
+    async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
+        """Run a command in a container. Raises ``OSError`` if it cannot be started."""
+        ...
+
+    async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
+        """Attach to a container that runs."""
+        ...
+
+    async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a port of the pod. Raises ``OSError``."""
+        ...
+
+
+def exec_options(pod: Object, query: MultiMapping[str], *, subresource: str) -> ExecOptions:
+    """Read the options of an exec or attach request. Raises ``Fault`` 400."""
+    wanted = {channel for channel, name in ((STDOUT, "stdout"), (STDERR, "stderr")) if _is_set(query, name)}
+    command = tuple(query.getall("command", [])) if subresource == "exec" else ()
+    if subresource == "exec" and not command:
+        raise Fault(400, "you must specify at least one command for the container")
+    if not wanted and not _is_set(query, "stdin"):
+        raise Fault(400, "you must specify at least 1 of stdin, stdout, stderr")
+    return ExecOptions(
+        container=chosen_container(pod, query.get("container", ""), with_proxy=False),
+        command=command,
+        has_stdin=_is_set(query, "stdin"),
+        has_terminal=_is_set(query, "tty"),
+        streams=frozenset(wanted),
+    )
+
+
+async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], container: str) -> ExecSession:
+    """Begin a session. Raises ``NotFound`` that says why the container does not run, where its status does."""
+    try:
+        return await begin()
+    except NotFound as error:
+        statuses = [
+            one
+            for field in ("containerStatuses", "initContainerStatuses")
+            for one in nested(pod, "status", field) or ()
+            if one.get("name") == container
+        ]
+        waiting = nested(statuses, 0, "state", "waiting") or {}
+        why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+        if not why:
+            raise
+        raise NotFound(f"{error}: {why}") from error
+
+
+def _is_set(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "") in _TRUE

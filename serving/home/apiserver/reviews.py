@@ -1,0 +1,94 @@
+"""TokenReviews: whether a token is valid, and for which account and pod.
+
+Who signs tokens verifies them: the owner of the server passes in a function that identifies a token. The answer has the
+format of a real server's.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from serving.aio.clock import wall_s
+from serving.home.apiserver.status import Fault
+from serving.model.objects import Object
+
+API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
+"""The audience of tokens and reviews that name none: the API server."""
+
+TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+
+
+RULES_REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+SELF_REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_ALL = ["*"]
+# The group that a real server gives its administrators.
+_GROUPS = ["system:masters", "system:authenticated"]
+
+
+def rules_review() -> Object:
+    """A SelfSubjectRulesReview: the one token grants every right."""
+    status = {
+        "resourceRules": [{"verbs": _ALL, "apiGroups": _ALL, "resources": _ALL}],
+        "nonResourceRules": [{"verbs": _ALL, "nonResourceURLs": _ALL}],
+        "incomplete": False,
+    }
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "status": status}
+
+
+def self_review(user: str) -> Object:
+    """A SelfSubjectReview: the user of the token."""
+    status = {"userInfo": {"username": user, "groups": _GROUPS}}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}, "status": status}
+
+
+class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
+    """One token of a ServiceAccount, bound to a pod. ``until_s`` is its expiry since the epoch; None is never."""
+
+    namespace: str
+    pod: str
+    pod_uid: str
+    audiences: tuple[str, ...]
+    account: str = "default"
+    until_s: float | None = None
+
+
+class _ReviewSpec(msgspec.Struct, frozen=True):
+    token: str = ""
+    audiences: list[str] = []
+
+
+class _Review(msgspec.Struct, frozen=True):
+    spec: _ReviewSpec
+
+
+class TokenReviews:
+    """Answers by ``identify``, which returns whose a token is; None for one that is unknown. Default: all are."""
+
+    def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
+        self._identify = identify
+
+    def __repr__(self) -> str:
+        return f"TokenReviews({self._identify!r})"
+
+    def answer(self, asked: object) -> Object:
+        """The TokenReview with its status. Raises ``Fault`` 400 if ``asked`` is not a TokenReview."""
+        try:
+            spec = msgspec.convert(asked, _Review).spec
+        except msgspec.ValidationError as error:
+            raise Fault(400, f"this is no TokenReview: {error}") from error
+        status = _status(self._identify(spec.token), set(spec.audiences or (API_AUDIENCE,)))
+        return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "status": status}
+
+
+def _status(token: KnownToken | None, asked: set[str]) -> Object:
+    if token is None or (token.until_s is not None and token.until_s <= wall_s()):
+        return {"user": {}, "error": "token is unknown, or has expired"}
+    audiences = sorted(asked & set(token.audiences))
+    if not audiences:
+        return {"user": {}, "error": f"token audiences {list(token.audiences)} are none of {sorted(asked)}"}
+    extra = {
+        "authentication.kubernetes.io/pod-name": [token.pod],
+        "authentication.kubernetes.io/pod-uid": [token.pod_uid],
+    }
+    username = f"system:serviceaccount:{token.namespace}:{token.account}"
+    return {"authenticated": True, "audiences": audiences, "user": {"username": username, "extra": extra}}

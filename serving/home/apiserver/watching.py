@@ -1,0 +1,210 @@
+"""A watch over HTTP: one line of JSON for each change, until its timeout, the store or the client ends it.
+
+A watch without a version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` it does so from any
+version and then sends an annotated bookmark. A client that allows bookmarks gets more of them if a period is set, with the
+version that it has seen. An error after the first byte is an ERROR event.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+from aiohttp import web
+
+from serving.aio.clock import now_s, wall_s
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Cluster, EventType, WatchEvent
+from serving.home.apiserver.answers import JSON_TYPE, shaped_object
+from serving.home.apiserver.content import Shape, WantedShape
+from serving.home.apiserver.paths import RequestTarget
+from serving.home.apiserver.status import Fault, refusal
+from serving.home.apiserver.tables import partial_metadata, table
+from serving.model.errors import ClusterError, Unavailable
+from serving.model.objects import Object
+
+_log = logging.getLogger(__name__)
+
+# A client that does not say how long gets the upper end of a kube-apiserver's default range of 30 to 60 minutes.
+_TIMEOUT_MAX_S = 3600.0
+# How long a quiet watch takes to notice that its client has disconnected.
+_LOOK_EVERY_S = 10.0
+# A client that does not read is disconnected this long after its watch should have ended.
+_UNREAD_S = 30.0
+_INITIAL_END = {"k8s.io/initial-events-end": "true"}
+_TRUE = {"1", "true", "True"}
+
+
+class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of a watch."""
+
+    resource_version: str
+    label_selector: str
+    field_selector: str
+    timeout_s: float
+    bookmarks: bool
+    initial_events: bool
+    wanted: WantedShape
+    include: str
+    bookmark_period_s: float
+
+
+def watch_options(
+    target: RequestTarget, given: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float = math.inf
+) -> WatchOptions:
+    """Read a request's parameters. Raises ``Fault`` 400."""
+    version = given.get("resourceVersion", "")
+    asked = given.get("sendInitialEvents", "")
+    if asked in _TRUE and given.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
+        raise Fault(400, "sendInitialEvents needs resourceVersionMatch=NotOlderThan")
+    field_selector = given.get("fieldSelector", "")
+    if target.name:
+        field_selector = ",".join(part for part in (field_selector, f"metadata.name={target.name}") if part)
+    try:
+        timeout_s = float(given.get("timeoutSeconds", "") or _TIMEOUT_MAX_S)
+    except ValueError:
+        raise Fault(400, "timeoutSeconds is not a number") from None
+    return WatchOptions(
+        resource_version=version,
+        label_selector=given.get("labelSelector", ""),
+        field_selector=field_selector,
+        timeout_s=min(timeout_s, _TIMEOUT_MAX_S) if timeout_s > 0 else _TIMEOUT_MAX_S,
+        bookmarks=given.get("allowWatchBookmarks", "") in _TRUE,
+        initial_events=asked in _TRUE or (version in {"", "0"} and not asked),
+        wanted=wanted,
+        include=given.get("includeObject", "Metadata"),
+        bookmark_period_s=bookmark_period_s,
+    )
+
+
+async def stream_watch(
+    cluster: Cluster, target: RequestTarget, request: web.Request, *, options: WatchOptions
+) -> web.StreamResponse:
+    """Serve one watch to its end. Raises only before the first byte."""
+    kind = target.kind
+    initial: list[Object] = []
+    version = options.resource_version
+    if options.initial_events or version in {"", "0"}:
+        listing = await cluster.list(
+            kind, target.namespace, label_selector=options.label_selector, field_selector=options.field_selector
+        )
+        version = listing.resource_version
+        initial = listing.items if options.initial_events else []
+    watch = cluster.watch(
+        kind,
+        target.namespace,
+        resource_version=version,
+        label_selector=options.label_selector,
+        field_selector=options.field_selector,
+    )
+    until_s = now_s() + options.timeout_s
+    async with watch as events:
+        response = web.StreamResponse(headers={"Content-Type": JSON_TYPE})
+        try:
+            async with asyncio.timeout_at(until_s + _UNREAD_S):
+                await response.prepare(request)
+                for one in initial:
+                    await response.write(_line(EventType.ADDED, kind, one, options=options))
+                if request.query.get("sendInitialEvents", "") in _TRUE:
+                    await response.write(_line(EventType.BOOKMARK, kind, _initial_end(kind, version), options=options))
+                since = msgspec.structs.replace(options, resource_version=version)
+                await _forward(events, kind, since, request=request, response=response, until_s=until_s)
+                await response.write_eof()
+        except ConnectionResetError:
+            # The client has disconnected.
+            return response
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+    return response
+
+
+async def _forward(
+    events: AsyncIterator[WatchEvent],
+    kind: Kind,
+    options: WatchOptions,
+    *,
+    request: web.Request,
+    response: web.StreamResponse,
+    until_s: float,
+) -> None:
+    """Write events as they come. A task is kept over each look at the client: cancelling it would end the watch."""
+    step: asyncio.Task[WatchEvent | None] | None = None
+    last: WatchEvent | None = None
+    bookmark_s = now_s() + options.bookmark_period_s if options.bookmarks else math.inf
+    try:
+        while (rest_s := until_s - now_s()) > 0 and request.transport is not None:
+            if now_s() >= bookmark_s:
+                bookmark_s = now_s() + options.bookmark_period_s
+                await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
+            step = step or asyncio.create_task(_next(events), name=f"watch of {kind.resource}")
+            wait_s = min(rest_s, _LOOK_EVERY_S, max(0.0, bookmark_s - now_s()))
+            done, _ = await asyncio.wait({step}, timeout=wait_s)
+            if not done:
+                continue
+            event, step = step.result(), None
+            if event is None:
+                return
+            last = event
+            if event.type is not EventType.BOOKMARK or options.bookmarks:
+                await response.write(_event_line(event, kind, options))
+    except ClusterError as error:
+        await response.write(_error_line(error))
+    except ConnectionResetError:
+        raise
+    except Exception:  # noqa: BLE001 - the response has begun, so the guard cannot answer
+        _log.exception("watch of %s failed", kind.resource)
+        await response.write(_error_line(Unavailable("the watch failed; its cause is in the server's log")))
+    finally:
+        if step is not None:
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+
+
+async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
+    return await anext(events, None)
+
+
+def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:
+    """The object of a bookmark: only the version of the last event, or the version from which the watch began."""
+    version = options.resource_version if last is None else last.shared["metadata"].get("resourceVersion", "")
+    return {"metadata": {"resourceVersion": version, "creationTimestamp": None}}
+
+
+def _initial_end(kind: Kind, version: str) -> Object:
+    metadata = {"resourceVersion": version, "creationTimestamp": None, "annotations": _INITIAL_END}
+    return {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata}
+
+
+def _event_line(event: WatchEvent, kind: Kind, options: WatchOptions) -> bytes:
+    """As ``_line``, but reuses the JSON that the store encoded once for all watchers."""
+    if event.encoded is None or options.wanted.shape is not Shape.WHOLE or event.type is EventType.BOOKMARK:
+        return _line(event.type, kind, event.object, options=options)
+    return b'{"type":"%b","object":%b}\n' % (event.type.encode(), event.encoded)
+
+
+def _line(type_: EventType, kind: Kind, one: Object, *, options: WatchOptions) -> bytes:
+    shape = options.wanted.shape
+    if type_ is EventType.BOOKMARK:
+        shaped = _shaped_bookmark(kind, one, options)
+    elif shape is Shape.WHOLE:
+        shaped = one
+    else:
+        shaped = shaped_object(kind, one, wanted=options.wanted, include=options.include)
+    return msgspec.json.encode({"type": type_, "object": shaped}) + b"\n"
+
+
+def _shaped_bookmark(kind: Kind, one: Object, options: WatchOptions) -> Object:
+    """A bookmark in the accepted shape: as a table it has one row of empty cells."""
+    if options.wanted.shape is Shape.WHOLE:
+        return {"kind": kind.name, "apiVersion": kind.api_version} | one
+    if options.wanted.shape is Shape.TABLE:
+        metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
+        version = options.wanted.version
+        return table(kind, [], metadata, version=version, include=options.include, now_s=wall_s())
+    return partial_metadata(one, options.wanted.version)
+
+
+def _error_line(error: ClusterError) -> bytes:
+    return msgspec.json.encode({"type": "ERROR", "object": refusal(error)}) + b"\n"

@@ -1,0 +1,333 @@
+"""Writes over HTTP: create, replace, patch, delete.
+
+This module checks the request, the store checks the object. Warnings for the writer become ``Warning`` headers.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, cast
+
+import msgspec
+from multidict import MultiMapping
+
+from serving.cluster.kinds import REVISION
+from serving.cluster.port import Cluster, PatchType, Subresource
+from serving.home.admission.admission import annotation_warnings
+from serving.home.admission.kuberules.objects import undecodable
+from serving.home.apiserver.answers import ServerSideApply
+from serving.home.apiserver.content import decode_body, duplicate_fields
+from serving.home.apiserver.effects import effectless, unrunnable
+from serving.home.apiserver.fields import check_fields, touched
+from serving.home.apiserver.paths import RequestTarget
+from serving.home.apiserver.remarks import record_remarks
+from serving.home.apiserver.settingswarnings import settings_warnings
+from serving.home.apiserver.status import Fault, success
+from serving.model.errors import Conflict, NotFound, Unsupported
+from serving.model.objects import Object
+
+_APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
+_TRUE = {"1", "true", "True"}
+_PATCH_TYPES = {one.value: one for one in PatchType}
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The parts of a write request, and whether pods can run images here."""
+
+    query: MultiMapping[str]
+    content_type: str
+    data: bytes
+    runs_images: bool = False
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a write: the response's object, its HTTP status and warnings."""
+
+    object: Object
+    status: int = 200
+    warnings: tuple[str, ...] = ()
+
+
+async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """POST to a collection."""
+    if target.name:
+        raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
+    if target.kind.namespaced and target.namespace is None:
+        raise Fault(405, "POST of a kind with namespaces goes to one of them")
+    body = _object_of(target, sent)
+    warnings = _field_warnings(target, [body], sent)
+    made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
+    return Written(
+        object=made, status=201, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent))
+    )
+
+
+async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """PUT of an object or a subresource."""
+    _must_name(target)
+    body = _object_of(target, sent)
+    warnings = _field_warnings(target, [body], sent)
+    made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
+    return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)))
+
+
+async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """PATCH of an object or a subresource, of the type that the content type names."""
+    _must_name(target)
+    media = sent.content_type.partition(";")[0].strip().lower()
+    if media in _APPLY:
+        return await _apply(cluster, target, sent)
+    if sent.query.get("force", ""):
+        raise Fault(422, "force: Forbidden: may not be specified for non-apply patch")
+    patch_type = _PATCH_TYPES.get(media)
+    if patch_type is None:
+        raise Fault(
+            415, f"a patch is one of {', '.join((*_PATCH_TYPES, *_APPLY))}, not {media or 'of no content type'}"
+        )
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, list if patch_type is PatchType.JSON else dict):
+        raise Fault(400, f"a patch of type {media} is {'a list' if patch_type is PatchType.JSON else 'an object'}")
+    parts = touched(body, patch_type)
+    warnings = _field_warnings(target, parts, sent)
+    made = await cluster.patch(
+        target.kind,
+        target.one_namespace,
+        target.name,
+        patch=body,
+        patch_type=patch_type,
+        subresource=_part(target),
+        dry_run=_dry_run(sent.query),
+    )
+    return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, parts, made=made, sent=sent)))
+
+
+async def _apply(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """Server-side apply: the body states all fields that its manager wants."""
+    if not isinstance(cluster, ServerSideApply):
+        raise Unsupported("server-side apply is not served by this store")
+    if not sent.query.get("fieldManager", ""):
+        raise Fault(422, "fieldManager: Required value: is required for apply patch")
+    body = _object_of(target, sent)
+    if body["metadata"].get("managedFields"):
+        raise Fault(400, "metadata.managedFields must be nil")
+    warnings = _field_warnings(target, [body], sent)
+    config = body
+    if target.subresource == "scale":
+        # The entry of a scale names the field of the object itself.
+        spec = body.get("spec") or {}
+        config = {"metadata": body["metadata"], "spec": {"replicas": spec["replicas"]} if "replicas" in spec else {}}
+    made, is_new = await cluster.apply(
+        target.kind,
+        target.one_namespace,
+        target.name,
+        config=config,
+        subresource=_part(target),
+        force=sent.query.get("force", "") in _TRUE,
+        dry_run=_dry_run(sent.query),
+    )
+    return Written(
+        object=made,
+        status=201 if is_new else 200,
+        warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)),
+    )
+
+
+async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """DELETE of an object. The response is the object while finalizers or a grace period hold it, else a Status."""
+    if target.subresource:
+        raise Fault(405, f"{target.subresource} cannot be deleted")
+    body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
+    return await delete_with(cluster, target, delete_options_of(sent.query, body))
+
+
+async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteOptions") -> Written:
+    """Delete an object with options that have been read."""
+    found = await cluster.get(target.kind, target.one_namespace, target.name)
+    if options.dry_run:
+        _check_preconditions(target, found, options)
+        return Written(object=found)
+    await cluster.delete(
+        target.kind,
+        target.one_namespace,
+        target.name,
+        uid=options.wants("uid"),
+        resource_version=options.wants("resourceVersion"),
+        propagation=options.propagation,
+        grace_s=options.grace_period_seconds,
+    )
+    uid = found.get("metadata", {}).get("uid", "")
+    try:
+        left = await cluster.get(target.kind, target.one_namespace, target.name)
+    except NotFound:
+        left = None
+    if left is not None and left.get("metadata", {}).get("uid", "") == uid:
+        return Written(object=left)
+    return Written(object=success(target, uid))
+
+
+async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """DELETE of all objects that match the selectors, one after another."""
+    if target.kind.namespaced and target.namespace is None:
+        raise Fault(405, "a deletion of many goes to one namespace")
+    body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
+    options = delete_options_of(sent.query, body)
+    listing = await cluster.list(
+        target.kind,
+        target.namespace,
+        label_selector=sent.query.get("labelSelector", ""),
+        field_selector=sent.query.get("fieldSelector", ""),
+    )
+    for one in () if options.dry_run else listing.items:
+        metadata = one["metadata"]
+        try:
+            await cluster.delete(
+                target.kind,
+                metadata.get("namespace", ""),
+                metadata["name"],
+                uid=metadata.get("uid"),
+                propagation=options.propagation,
+                grace_s=options.grace_period_seconds,
+            )
+        except (NotFound, Conflict):
+            # It was deleted, or replaced by another of its name, since the list.
+            continue
+    return Written(object=success(target, ""))
+
+
+def _check_types(target: RequestTarget, body: Object) -> None:
+    """Raise ``Fault`` 400 for fields of the wrong type, as a server that decodes into types."""
+    kind = target.kind
+    if not isinstance(body["metadata"], dict):
+        raise Fault(400, "metadata is not an object")
+    if target.subresource != "scale" and (wrong := undecodable(kind, body)):
+        said = ", ".join(f"{one.where}: {one.what}" for one in wrong)
+        raise Fault(400, f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {said}')
+
+
+def _object_of(target: RequestTarget, sent: Sent) -> Object:
+    """The body, checked against the path and completed from it."""
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, dict):
+        raise Fault(400, "the body is not an object")
+    kind = target.kind
+    if target.subresource != "scale":
+        for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
+            given = body.get(field)
+            if given not in (None, "", right):
+                raise Fault(400, f"{field} of the data ({given}) does not match the expected {field} ({right})")
+            body[field] = right
+    metadata = body.setdefault("metadata", {})
+    _check_types(target, body)
+    given_name, given_namespace = metadata.get("name"), metadata.get("namespace")
+    if target.name and given_name not in (None, "", target.name):
+        raise Fault(400, f"the name of the object ({given_name}) does not match the name on the URL ({target.name})")
+    if target.namespace and given_namespace not in (None, "", target.namespace):
+        raise Fault(400, "the namespace of the provided object does not match the namespace sent on the request")
+    if target.name:
+        metadata["name"] = target.name
+    if target.namespace:
+        metadata["namespace"] = target.namespace
+    return body
+
+
+def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) -> list[str]:
+    level = sent.query.get("fieldValidation", "")
+    duplicates = duplicate_fields(sent.data, sent.content_type) if level != "Ignore" else []
+    if target.subresource == "scale":
+        written = []
+    return check_fields(target.kind, written, duplicates=duplicates, level=level)
+
+
+def _warnings(target: RequestTarget, parts: Iterable[Object], *, runs_images: bool) -> list[str]:
+    """Warnings about whole or partial objects. Only people need them: controllers write revisions and subresources."""
+    if target.subresource or target.kind == REVISION:
+        return []
+    texts = [
+        text
+        for part in parts
+        for text in (
+            *effectless(target.kind, part, runs_images=runs_images),
+            *annotation_warnings(target.kind, part),
+        )
+    ]
+    return list(dict.fromkeys(texts))
+
+
+async def _tell(
+    cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
+) -> list[str]:
+    """Warnings about a write, also recorded as Events of the object unless it was a dry run."""
+    texts = _warnings(target, parts, runs_images=sent.runs_images)
+    if not sent.runs_images and not target.subresource:
+        texts += unrunnable(target.kind, made)
+    about_settings = settings_warnings(target.kind, made)
+    if texts and target.kind.namespaced and not _dry_run(sent.query):
+        await record_remarks(cluster, target.kind, made, texts=texts)
+    return [*texts, *about_settings]
+
+
+def _must_name(target: RequestTarget) -> None:
+    if not target.name:
+        raise Fault(405, "the server does not allow this method on the requested resource")
+
+
+def _part(target: RequestTarget) -> Subresource | None:
+    return cast("Subresource", target.subresource) if target.subresource else None
+
+
+def _dry_run(query: Mapping[str, str]) -> bool:
+    given = query.get("dryRun", "")
+    if given not in {"", "All"}:
+        raise Fault(400, f"dryRun is All or nothing, not {given}")
+    return given == "All"
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The options of a deletion, from the body and the query; the query wins."""
+
+    kind: Literal["DeleteOptions"] = "DeleteOptions"
+    propagation_policy: Literal["", "Background", "Foreground", "Orphan"] | None = None
+    orphan_dependents: bool | None = None
+    grace_period_seconds: int | None = None
+    preconditions: dict[Literal["uid", "resourceVersion"], str | None] | None = None
+    dry_run: list[str] | None = None
+
+    @property
+    def propagation(self) -> Literal["Background", "Foreground", "Orphan"]:
+        """The policy in force."""
+        return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
+
+    def wants(self, field: Literal["uid", "resourceVersion"]) -> str | None:
+        """A precondition; None if it is not set."""
+        return (self.preconditions or {}).get(field)
+
+
+def delete_options_of(query: MultiMapping[str], body: Any) -> DeleteOptions:  # noqa: ANN401 - as it was sent
+    """Read the options of a deletion. Raises ``Fault`` 400."""
+    _dry_run(query)
+    given: dict[str, Any] = {
+        "propagationPolicy": query.get("propagationPolicy"),
+        "orphanDependents": query.get("orphanDependents"),
+        "gracePeriodSeconds": query.get("gracePeriodSeconds"),
+        "dryRun": query.getall("dryRun", None),
+    }
+    if not isinstance(body, dict):
+        raise Fault(400, "the body of a deletion is a DeleteOptions")
+    try:
+        whole = body | {name: value for name, value in given.items() if value is not None}
+        options = msgspec.convert(whole, type=DeleteOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise Fault(400, f"the body of a deletion is a DeleteOptions: {error}") from error
+    if options.dry_run not in (None, [], ["All"]):
+        raise Fault(400, f"dryRun is All or nothing, not {options.dry_run}")
+    if options.grace_period_seconds is not None and options.grace_period_seconds < 0:
+        raise Fault(400, "gracePeriodSeconds is 0 or more")
+    return options
+
+
+def _check_preconditions(target: RequestTarget, found: Object, options: DeleteOptions) -> None:
+    metadata = found.get("metadata", {})
+    fields: tuple[Literal["uid", "resourceVersion"], ...] = ("uid", "resourceVersion")
+    for field in fields:
+        wanted = options.wants(field)
+        if wanted not in (None, metadata.get(field)):
+            said = f"the {field} in the precondition ({wanted}) does not match {metadata.get(field)}"
+            raise Conflict(f'{target.kind.resource} "{target.name}": {said}')

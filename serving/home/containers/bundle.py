@@ -1,0 +1,195 @@
+"""The configuration of a container as crun and runc take it (OCI runtime specification, config.md), as a decision.
+
+Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``.
+What a manifest says goes before what the image says, as in Kubernetes. A container has the capabilities that Docker
+gives, without the one that makes device nodes.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.home.containers.users import ContainerUser
+from serving.home.images.archive import ImageRun
+from serving.home.processes.mounts import MountPoint
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+_CAPABILITIES = (
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+)
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_MASKED = (
+    *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
+    *("/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware"),
+)
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_CGROUPS = "/sys/fs/cgroup"
+_SAFE = ["nosuid", "noexec", "nodev"]
+_SYSTEM_MOUNTS: tuple[Object, ...] = (
+    {"destination": "/proc", "type": "proc", "source": "proc", "options": _SAFE},
+    {
+        "destination": "/dev",
+        "type": "tmpfs",
+        "source": "tmpfs",
+        "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
+    },
+    {
+        "destination": "/dev/pts",
+        "type": "devpts",
+        "source": "devpts",
+        "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+    },
+    {
+        "destination": "/dev/shm",  # noqa: S108 - the container's own
+        "type": "tmpfs",
+        "source": "shm",
+        "options": [*_SAFE, "mode=1777", "size=65536k"],
+    },
+    {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": _SAFE},
+    {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*_SAFE, "ro"]},
+)
+
+# There is no group 5 with one user, and sysfs belongs to who made the network.
+_ROOTLESS_MOUNTS: tuple[Object, ...] = (
+    *(
+        {**one, "options": [option for option in one["options"] if not option.startswith("gid=")]}
+        for one in _SYSTEM_MOUNTS[:-1]
+    ),
+    {"destination": "/sys", "type": "bind", "source": "/sys", "options": [*_SAFE, "rbind", "ro"]},
+)
+
+
+class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container is started with: arguments, environment, working folder, user, mounts, and where it is found.
+
+    ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
+    ``cgroup_views`` are folders by the path at which the container reads them. ``is_rootless`` says that one user is all there is
+    in it, and that it shares the machine's network.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    user: ContainerUser
+    mounts: tuple[MountPoint, ...]
+    hostname: str
+    network: str
+    cgroup: str = ""
+    cgroup_views: Mapping[str, str] = {}
+    is_rootless: bool = False
+
+
+def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What is executed: ``command`` replaces the image's entrypoint and its arguments, ``args`` only the arguments.
+
+    Raises:
+        InvalidValue: when neither says anything.
+    """
+    command, args = container.get("command") or [], container.get("args") or []
+    words = [*command, *args] if command else [*(image.entrypoint or ()), *(args or image.command or ())]
+    if not words:
+        name = container.get("image", "")
+        raise InvalidValue(text=name, expected="a command or args, because the image has no entrypoint and no command")
+    is_given = bool(command or args)
+    return tuple(_expanded(word, environment) if is_given else word for word in words)
+
+
+def environment_of(image: ImageRun, given: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
+    """The environment: of the image, then what the manifest gives; PORT for the container that serves."""
+    found = {"PATH": _PATH, "HOSTNAME": hostname}
+    found |= dict(one.partition("=")[::2] for one in image.env or ())
+    found |= given
+    if port is not None:
+        found["PORT"] = str(port)
+    return found
+
+
+def security_of(pod: Object, container: Object) -> Object:
+    """The security context of a container over that of its pod."""
+    return {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
+
+
+def bundle_config(box: ContainerBox, security: Object) -> Object:
+    """The whole ``config.json``."""
+    namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    if not box.is_rootless:
+        namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})
+    system = _ROOTLESS_MOUNTS if box.is_rootless else _SYSTEM_MOUNTS
+    linux: Object = {"namespaces": namespaces, "maskedPaths": list(_MASKED), "readonlyPaths": list(_READ_ONLY)}
+    if box.cgroup:
+        linux["cgroupsPath"] = box.cgroup
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": box.user.uid, "gid": box.user.gid, "additionalGids": list(box.user.groups)},
+            "args": list(box.arguments),
+            "env": [f"{name}={value}" for name, value in box.environment.items()],
+            "cwd": box.folder or "/",
+            "capabilities": _capabilities(security, is_root=box.user.uid == 0),
+            "noNewPrivileges": security.get("allowPrivilegeEscalation") is False,
+            "oomScoreAdj": 0,
+        },
+        "root": {"path": "rootfs", "readonly": bool(security.get("readOnlyRootFilesystem"))},
+        "hostname": box.hostname,
+        "mounts": [*system, *_cgroup_mounts(box.cgroup_views), *map(_bind, box.mounts)],
+        "linux": linux,
+    }
+
+
+def _cgroup_mounts(views: Mapping[str, str]) -> list[Object]:
+    """A container's own cgroups, where programs look for their limits."""
+    found: list[Object] = []
+    if any(path != _CGROUPS for path in views):
+        found.append(
+            {"destination": _CGROUPS, "type": "tmpfs", "source": "tmpfs", "options": [*_SAFE, "mode=755", "size=64k"]}
+        )
+    binds: list[Object] = [
+        {"destination": path, "type": "bind", "source": folder, "options": [*_SAFE, "bind", "ro"]}
+        for path, folder in views.items()
+    ]
+    return [*found, *binds]
+
+
+def _bind(mount: MountPoint) -> Object:
+    options = ["rbind", "rprivate", "nosuid", "nodev", "ro" if mount.read_only else "rw"]
+    return {"destination": mount.target, "type": "bind", "source": mount.source, "options": options}
+
+
+def _capabilities(security: Object, *, is_root: bool) -> dict[str, list[str]]:
+    """Capabilities by set. A user other than root has them only as the bound of what it may gain, as with Docker."""
+    asked = security.get("capabilities") or {}
+    added, dropped = _names(asked.get("add") or ()), _names(asked.get("drop") or ())
+    kept = set() if "CAP_ALL" in dropped else set(_CAPABILITIES) - dropped
+    wanted = sorted(kept | added - {"CAP_ALL"})
+    if is_root:
+        return dict.fromkeys(("bounding", "effective", "permitted"), wanted)
+    return {"bounding": wanted, "effective": [], "permitted": []}
+
+
+def _names(listed: Sequence[str]) -> set[str]:
+    return {f"CAP_{one.upper().removeprefix('CAP_')}" for one in listed}
+
+
+def _expanded(word: str, environment: Mapping[str, str]) -> str:
+    """``$(NAME)`` as Kubernetes expands it: an unknown name stays as it is, and ``$$`` is a dollar."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        return "$" if name is None else environment.get(name, match[0])
+
+    return _VARIABLE.sub(value, word)

@@ -1,0 +1,116 @@
+"""Which runtime starts containers here: crun or runc, found by really running a container.
+
+A container of a shell script's size says more than a version: the kernel, the rights of this user and the runtime must all
+agree. A failure is reported in the runtime's own words, with what to install.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from serving.home.containers.bundle import ContainerBox, bundle_config
+from serving.home.containers.users import ContainerUser
+from serving.home.processes.containerlaunch import ContainerLaunch
+from serving.home.processes.mounts import MountPoint, OverlayMount
+from serving.home.processes.orders import Launch, StartProcess
+
+RUNTIMES = ("crun", "runc", "rootless")
+"""The runtimes that start containers, the preferred one first; "rootless" is crun in a user namespace, for users other than root."""
+
+RUNTIME_VARIABLE = "SERVING_CONTAINER_RUNTIME"
+"""The environment variable that names the one runtime to use."""
+
+_INSTALL = "install crun (apt-get install crun)"
+_ROOTLESS = "rootless"
+_MACHINE_FOLDERS = ("bin", "lib", "lib64", "usr", "sbin")
+
+
+class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """The runtime that works here, by its path; "" and the reason where none does. ``is_rootless`` says how it is used."""
+
+    runtime: str = ""
+    reason: str = ""
+    is_rootless: bool = False
+
+
+def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
+    """How a runtime is called, up to its command."""
+    options = ("--root", state, "--log", error_log, "--log-format", "json")
+    # crun would refuse cgroups of both versions at once; ours are joined before it starts.
+    manager = () if joins_cgroups(runtime) else ("--cgroup-manager", "disabled")
+    return (runtime, *options, *manager)
+
+
+def joins_cgroups(runtime: str) -> bool:
+    """Whether a runtime moves containers to cgroups whatever it is asked for, as runc does."""
+    return Path(runtime).name != "crun"
+
+
+def find_engine(wanted: str = "") -> ContainerEngine:
+    """Try each runtime that is installed, or only the one that is ``wanted``; takes some tens of milliseconds."""
+    if wanted and wanted not in RUNTIMES:
+        return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected one of {', '.join(RUNTIMES)}")
+    is_root = os.geteuid() == 0
+    if not is_root and wanted not in ("", _ROOTLESS):
+        return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted} needs root")
+    reasons = []
+    for name in (wanted,) if wanted else RUNTIMES[:-1] if is_root else (_ROOTLESS,):
+        path = shutil.which("crun" if name == _ROOTLESS else name)
+        if path is None:
+            continue
+        reason = _probe(path, is_rootless=name == _ROOTLESS)
+        if not reason:
+            return ContainerEngine(runtime=path, is_rootless=name == _ROOTLESS)
+        reasons.append(f"{name}: {reason}")
+    missing = f"{wanted or 'neither crun nor runc'} is {'not ' if wanted else ''}installed; {_INSTALL}"
+    return ContainerEngine(reason="; ".join(reasons) or missing)
+
+
+def _probe(runtime: str, *, is_rootless: bool) -> str:
+    """Run a container that ends at once; why it failed, "" if it ran."""
+    with tempfile.TemporaryDirectory(prefix="serving-probe-") as name:
+        folder = Path(name)
+        lower = folder / "lower"
+        lower.mkdir()
+        for one in _MACHINE_FOLDERS:
+            (lower / one).mkdir()
+        mounts = tuple(
+            MountPoint(source=f"/{one}", target=f"/{one}", read_only=True)
+            for one in _MACHINE_FOLDERS
+            if Path("/", one).is_dir()
+        )
+        box = ContainerBox(
+            arguments=("/bin/sh", "-c", "exit 0"),
+            environment={},
+            folder="/",
+            user=ContainerUser(uid=0, gid=0),
+            mounts=mounts,
+            hostname="probe",
+            network="",
+            is_rootless=is_rootless,
+        )
+        (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, {})))
+        errors, pid_file, state = str(folder / "errors"), str(folder / "pid"), str(folder / "state")
+        root = OverlayMount(
+            lower=str(lower), upper=str(folder / "upper"), work=str(folder / "work"), target=str(folder / "rootfs")
+        )
+        order = StartProcess(
+            pod="probe",
+            name="probe",
+            environment={},
+            log=str(folder / "log"),
+            arguments=(
+                *runtime_arguments(runtime, state, errors),
+                *("run", "--detach", "--pid-file", pid_file, "--bundle", name, f"serving-probe-{os.getpid()}"),
+            ),
+            launch=Launch(pid_file=pid_file, error_log=errors, state=state, root=root, is_rootless=is_rootless),
+        )
+        try:
+            ContainerLaunch(order).finish()
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error.strerror if isinstance(error, OSError) else error)
+    return ""

@@ -1,0 +1,142 @@
+"""The name server of the pods on this machine, at their gateway: UDP and TCP.
+
+Names that are not ours are asked from this machine's own servers, as /etc/resolv.conf names them.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import cast
+
+from serving.home.containers.names import NameAnswers, failure
+from serving.model.errors import InvalidValue
+
+_log = logging.getLogger("names")
+
+_PORT = 53
+_TIMEOUT_S = 3.0
+_IDLE_S = 10.0
+
+
+def servers_of(resolv_conf: str) -> list[str]:
+    """The servers in the text of a resolv.conf."""
+    lines = (line.split() for line in resolv_conf.splitlines())
+    return [line[1] for line in lines if len(line) > 1 and line[0] == "nameserver"]
+
+
+class NameServer:
+    """Answers at ``address``. ``hosts`` are the public hosts of services, as they are at each query."""
+
+    def __init__(
+        self, address: str, answers: NameAnswers, hosts: Container[str], *, resolv_conf: Path = Path("/etc/resolv.conf")
+    ) -> None:
+        self._address, self._answers, self._hosts, self._resolv_conf = address, answers, hosts, resolv_conf
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"NameServer({self._address}, {self._answers})"
+
+    async def run(self, *, port: int = _PORT) -> None:
+        """Answer until cancelled. Without the port pods have no names, which is logged."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_datagram_endpoint(
+                lambda: _Datagrams(self), local_addr=(self._address, port)
+            )
+            server = await asyncio.start_server(self._connected, self._address, port)
+        except OSError as error:
+            _log.warning("names.unavailable", extra={"address": f"{self._address}:{port}", "error": str(error)})
+            return
+        try:
+            async with server:
+                await server.serve_forever()
+        finally:
+            transport.close()
+
+    def received(self, query: bytes, peer: tuple[str, int], transport: asyncio.DatagramTransport) -> None:
+        """A datagram has come."""
+
+        async def respond() -> None:
+            with contextlib.suppress(InvalidValue):
+                transport.sendto(await self._respond(query, over_tcp=False), peer)
+
+        task = asyncio.create_task(respond(), name="name")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(_IDLE_S):
+                    query = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+                response = await self._respond(query, over_tcp=True)
+                writer.write(len(response).to_bytes(2) + response)
+        except (OSError, EOFError, InvalidValue, TimeoutError):
+            writer.transport.abort()
+
+    async def _respond(self, query: bytes, *, over_tcp: bool) -> bytes:
+        """The response to a query. Raises ``InvalidValue``."""
+        own = self._answers.answer(query, self._hosts)
+        if own is not None:
+            return own
+        for server in self._servers():
+            with contextlib.suppress(OSError, EOFError, TimeoutError):
+                async with asyncio.timeout(_TIMEOUT_S):
+                    return await (_ask_stream(server, query) if over_tcp else _ask(server, query))
+        return failure(query)
+
+    def _servers(self) -> Iterator[str]:
+        # It may change while we run, when a machine moves to another network.
+        with contextlib.suppress(OSError):
+            yield from (one for one in servers_of(self._resolv_conf.read_text()) if one != self._address)
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    """The UDP side of the server."""
+
+    def __init__(self, server: NameServer) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # That of uvloop has the methods, and is no subclass.
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._server.received(data, addr, self._transport)
+
+
+class _OneAnswer(asyncio.DatagramProtocol):
+    """Waits for one datagram."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data: bytes, _addr: tuple[str, int]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(data)
+
+    def error_received(self, exc: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(exc)
+
+
+async def _ask(server: str, query: bytes) -> bytes:
+    transport, waiting = await asyncio.get_running_loop().create_datagram_endpoint(
+        _OneAnswer, remote_addr=(server, _PORT)
+    )
+    try:
+        transport.sendto(query)
+        return await waiting.answer
+    finally:
+        transport.close()
+
+
+async def _ask_stream(server: str, query: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(server, _PORT)
+    try:
+        writer.write(len(query).to_bytes(2) + query)
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+    finally:
+        writer.close()

@@ -1,0 +1,140 @@
+"""The network namespace of a pod: its own loopback, and a link to this machine over which it reaches services and the outside.
+
+A pod's namespace is a file that a mount keeps. Its address is the pod's loopback address in another network, 10.137.3.7 for
+127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods have the same last numbers. All of its routes lead to one gateway, an address of this machine at which the pod finds names and services; pods
+do not reach each other. ``ip`` of iproute2 makes the links.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+from serving.home.containers.gateway import Gateway
+from serving.home.pods.locations import host_part
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
+_POD_NETWORK = "10.137."
+_OWN = "/proc/thread-self/ns/net"
+
+
+class PodNetworks:
+    """The namespaces of pods, as files in a folder. ``gateway`` is where pods reach this machine."""
+
+    def __init__(self, folder: Path, *, gateway: Gateway) -> None:
+        self._folder = folder
+        self.gateway = gateway
+
+    def __repr__(self) -> str:
+        return f"PodNetworks({self._folder}, {self.gateway})"
+
+    def path_of(self, pod: str) -> Path:
+        """The file of a pod's namespace."""
+        return self._folder / pod
+
+    def prepare(self) -> None:
+        """Give this machine the gateway's addresses. Raises ``OSError``."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+
+    def make_ahead(self, address: str) -> None:
+        """Make the namespace of the pod that will have an address. Blocks for some milliseconds. Raises ``OSError``."""
+        self.make(_ahead(address), address)
+
+    def claim(self, pod: str, address: str) -> bool:
+        """Give a pod the namespace that was made ahead for its address; whether there is one."""
+        ahead, path = self.path_of(_ahead(address)), self.path_of(pod)
+        if not os.path.ismount(ahead):
+            return False
+        path.touch(mode=0o600)
+        if _LIBC.mount(str(ahead).encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None) != 0:
+            return False
+        self.remove(ahead.name)
+        return True
+
+    def make(self, pod: str, address: str) -> Path:
+        """Make a pod's namespace, or find it; its file. Blocks for some milliseconds. Raises ``OSError``."""
+        path = self.path_of(pod)
+        if os.path.ismount(path):
+            return path
+        path.touch(mode=0o600)
+        failures: list[OSError] = []
+
+        def made() -> None:
+            try:
+                self._make(path, address)
+            except OSError as error:
+                failures.append(error)
+
+        # A thread of its own enters the namespace and ends in it.
+        thread = threading.Thread(target=made, name="netns")
+        thread.start()
+        thread.join()
+        if failures:
+            self.remove(pod)
+            raise failures[0]
+        link = _link_of(address)
+        _ip(f"link set {link} up\nroute replace {_routed(address)}/32 dev {link}\n")
+        return path
+
+    def _make(self, path: Path, address: str) -> None:
+        _checked(_LIBC.unshare(_CLONE_NEWNET), "a network namespace")
+        _checked(_LIBC.mount(_OWN.encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None), str(path))
+        # The process's own first thread is where we came from.
+        _ip(
+            "link set lo up\n"
+            f"link add eth0 type veth peer name {_link_of(address)} netns {os.getpid()}\n"
+            f"address add {_routed(address)}/32 dev eth0\n"
+            "link set eth0 up\n"
+            f"route add {self.gateway.inner} dev eth0 scope link\n"
+            f"route add default via {self.gateway.inner}\n"
+        )
+
+    def remove(self, pod: str) -> None:
+        """Remove a pod's namespace; its link ends with it. Nothing happens if there is none."""
+        path = self.path_of(pod)
+        _LIBC.umount2(str(path).encode(), _MNT_DETACH)
+        path.unlink(missing_ok=True)
+
+    def sweep(self, kept: Collection[str]) -> None:
+        """Remove the namespaces of pods that are gone: those of a system that was killed."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                if path.name not in kept:
+                    self.remove(path.name)
+
+    def close(self) -> None:
+        """Remove all namespaces, and take the gateway's addresses from this machine."""
+        self.sweep(())
+        with contextlib.suppress(OSError):
+            _ip("".join(f"address del {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+
+
+def _ahead(address: str) -> str:
+    """The file of a namespace that no pod has yet."""
+    return f"ahead-{address}"
+
+
+def _routed(address: str) -> str:
+    return _POD_NETWORK + host_part(address)
+
+
+def _link_of(address: str) -> str:
+    third, fourth = host_part(address).split(".")
+    return f"serving-{int(third):02x}{int(fourth):02x}"
+
+
+def _ip(commands: str) -> None:
+    made = subprocess.run(["ip", "-batch", "-"], input=commands.encode(), capture_output=True, check=False)  # noqa: S607 - of the system
+    if made.returncode:
+        raise OSError(0, made.stderr.decode(errors="replace").strip().splitlines()[0], "ip")
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

@@ -1,0 +1,280 @@
+"""The containers of one pod: from its manifest and its images to the orders that start them.
+
+The containers share the pod's network namespace, in which each finds the others, and the queue-proxy finds the app, at
+127.0.0.1. Everything that a container needs lies in the pod's folder and ends with it.
+"""
+
+import signal
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.aio.cooperative import finished_in_thread
+from serving.home.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
+from serving.home.containers.cgroups import CgroupTree, Limits
+from serving.home.containers.engine import joins_cgroups, runtime_arguments
+from serving.home.containers.network import PodNetworks
+from serving.home.containers.users import user_of
+from serving.home.images.reference import parse_reference
+from serving.home.images.source import ImageSource
+from serving.home.images.store import StoredImage
+from serving.home.pods.locations import PodLocation
+from serving.home.pods.podplan import all_containers, container_name_of, serves
+from serving.home.pods.usage import TICKS_PER_S, SessionTotals
+from serving.home.processes.mounts import MountPoint, OverlayMount
+from serving.home.processes.orders import Launch, StartProcess
+from serving.model.objects import Object, name_of, namespace_of
+from serving.model.quantity import parse_bytes, parse_millicores
+
+_PORT_DEFAULT = 8080
+_FOLDER_MODE = 0o755
+_HOSTNAME_MAX = 63
+
+
+class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs containers on this machine: the runtime's path, images, networks, and cgroups where they can be made.
+
+    Without ``networks`` containers are rootless: they share the network and the one user of this machine that runs us, and
+    have its names from the file ``hosts``.
+    """
+
+    runtime: str
+    images: ImageSource
+    networks: PodNetworks | None
+    cgroups: CgroupTree | None
+    hosts: Path
+
+    def remove(self, pod: str) -> None:
+        """Remove a pod's network and cgroups, and what still runs in them. Nothing happens if it has none. Blocks."""
+        if self.cgroups is not None:
+            self.cgroups.remove(pod)
+        if self.networks is not None:
+            self.networks.remove(pod)
+
+    def sweep(self, kept: Collection[str]) -> None:
+        """Remove what pods that are not ``kept`` left behind: those of a system that was killed. Blocks."""
+        if self.cgroups is not None:
+            self.cgroups.sweep(kept)
+        if self.networks is not None:
+            self.networks.sweep(kept)
+
+
+class PodBox:
+    """A pod with a network of its own: its containers, of ``images`` by container, or its processes where there are no images.
+
+    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine.
+    """
+
+    def __init__(
+        self,
+        host: ContainerHost,
+        manifest: Object,
+        images: Mapping[str, StoredImage],
+        *,
+        pod_id: str,
+        location: PodLocation,
+        folder: Path,
+    ) -> None:
+        self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
+        self._location, self._folder = location, folder
+        self.refused_limits: list[str] = []
+        self._oom_kills: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"PodBox({self._pod_id}, {self._host.runtime})"
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether the pod runs as containers and not as processes."""
+        return bool(self._images)
+
+    @property
+    def image_ids(self) -> dict[str, str]:
+        """What each container runs, as NAME@DIGEST; without those whose digest no registry or archive has given."""
+        images = {container_name_of(one): one.get("image", "") for one in all_containers(self._manifest)}
+        return {
+            name: parse_reference(images[name]).pinned(found.digest)
+            for name, found in self._images.items()
+            if found.digest
+        }
+
+    @property
+    def hosts(self) -> str:
+        """The file that the pod sees as its hosts file."""
+        return str(self._folder / "etc" / "hosts")
+
+    @property
+    def resolver(self) -> str:
+        """The file that the pod sees as the configuration of its resolver."""
+        return str(self._folder / "etc" / "resolv.conf")
+
+    @property
+    def is_rootless(self) -> bool:
+        """Whether its containers have one user and share the machine's network."""
+        return self._host.networks is None
+
+    @property
+    def network(self) -> str:
+        """The path of the pod's network namespace; "" where it has none."""
+        networks = self._host.networks
+        return "" if networks is None else str(networks.path_of(self._pod_id))
+
+    @property
+    def port(self) -> int:
+        """Where the app listens in it: the port that its manifest names, or 8080; one of its own in a shared network."""
+        return port_of(self._manifest) if self._host.networks is not None else self._location.port
+
+    async def prepare(self) -> None:
+        """Make the network and the files that all containers see. Raises ``OSError``."""
+        shared = self._folder / "etc"
+        shared.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        name, networks = hostname_of(self._manifest), self._host.networks
+        (shared / "hostname").write_text(f"{name}\n")
+        if networks is None:
+            return
+        if not networks.claim(self._pod_id, self._location.address):
+            await finished_in_thread(networks.make, self._pod_id, self._location.address)
+        (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
+        domain = "svc.cluster.local"
+        search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"
+        (shared / "resolv.conf").write_text(f"nameserver {networks.gateway.inner}\nsearch {search}\noptions ndots:5\n")
+
+    def order(
+        self, container: Object, *, given: Mapping[str, str], mounts: tuple[MountPoint, ...], log: str
+    ) -> StartProcess:
+        """The order that starts a container.
+
+        Raises:
+            InvalidValue: when its user, its command or a quantity cannot be used.
+            OSError: when its folder cannot be written.
+        """
+        name = container_name_of(container)
+        image = self._images[name]
+        folder = self._folder / "containers" / name
+        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        root, run = self._host.images.store.root_of(image), image.config.config
+        security = security_of(self._manifest, container)
+        user = user_of(security, run.user, root)
+        if self.is_rootless:
+            user = msgspec.structs.replace(user, uid=0, gid=0, groups=())
+        port = self.port if serves(self._manifest, container) else None
+        environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
+        environment.setdefault("HOME", user.home)
+        cgroups, cgroup = self._cgroups(container, name)
+        box = ContainerBox(
+            arguments=arguments_of(container, run, environment),
+            environment=environment,
+            folder=container.get("workingDir") or run.folder or "/",
+            user=user,
+            mounts=(*self._shared_mounts(), *sorted(mounts, key=lambda one: one.target.count("/"))),
+            hostname=hostname_of(self._manifest),
+            network=self.network,
+            cgroup=cgroup,
+            cgroup_views=self._host.cgroups.views(f"{self._pod_id}/{name}") if self._host.cgroups else {},
+            is_rootless=self.is_rootless,
+        )
+        (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
+        state, errors = str(folder / "state"), str(folder / "errors")
+        pid_file = str(folder / "pid")
+        return StartProcess(
+            pod=self._pod_id,
+            name=name,
+            arguments=(
+                *runtime_arguments(self._host.runtime, state, errors),
+                *("run", "--detach", "--pid-file", pid_file, "--bundle", str(folder), f"{self._pod_id}-{name}"),
+            ),
+            environment={},
+            log=log,
+            network=self.network,
+            launch=Launch(
+                pid_file=pid_file,
+                error_log=errors,
+                state=state,
+                cgroups=() if cgroup else cgroups,
+                stop_signal=_stop_signal_of(run.stop_signal),
+                root=OverlayMount(
+                    lower=str(root),
+                    upper=str(folder / "upper"),
+                    work=str(folder / "work"),
+                    target=str(folder / "rootfs"),
+                ),
+                is_rootless=self.is_rootless,
+            ),
+        )
+
+    def _shared_mounts(self) -> tuple[MountPoint, ...]:
+        own = self._folder / "etc"
+        files = {name: own / name for name in ("hostname", "hosts", "resolv.conf")}
+        if self.is_rootless:
+            # The machine's own names are right where its network is shared.
+            files |= {"hosts": self._host.hosts, "resolv.conf": Path("/etc/resolv.conf")}
+        return tuple(
+            MountPoint(source=str(source), target=f"/etc/{name}") for name, source in files.items() if source.exists()
+        )
+
+    def _cgroups(self, container: Object, name: str) -> tuple[tuple[str, ...], str]:
+        """The folders that a container joins, and its cgroup's path for runc, which joins by itself."""
+        limits = _limits_of(container)
+        if self._host.cgroups is None:
+            self.refused_limits += [
+                what for what, value in (("cpu", limits.cpu_m), ("memory", limits.memory_bytes)) if value
+            ]
+            return (), ""
+        cgroup = f"{self._pod_id}/{name}"
+        folders, refused = self._host.cgroups.make(cgroup, limits)
+        self.refused_limits += refused
+        return folders, self._host.cgroups.path_of(cgroup) if joins_cgroups(self._host.runtime) else ""
+
+    def exit_reason(self, name: str) -> str:
+        """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
+        use = self._host.cgroups.read(f"{self._pod_id}/{name}") if self._host.cgroups else None
+        if use is None:
+            return ""
+        before, self._oom_kills[name] = self._oom_kills.get(name, 0), use.oom_kill_count
+        return "OOMKilled" if use.oom_kill_count > before else ""
+
+    def totals(self) -> dict[str, SessionTotals]:
+        """What each container that has cgroups has used."""
+        cgroups = self._host.cgroups
+        if cgroups is None:
+            return {}
+        uses = {name: cgroups.read(f"{self._pod_id}/{name}") for name in self._images}
+        return {
+            name: SessionTotals(round(use.cpu_s * TICKS_PER_S), use.memory_bytes)
+            for name, use in uses.items()
+            if use is not None
+        }
+
+
+def hostname_of(pod: Object) -> str:
+    """A pod's name as a host's: the kernel takes 64 bytes, and Kubernetes cuts it to 63 characters."""
+    return name_of(pod)[:_HOSTNAME_MAX].rstrip("-.")
+
+
+def port_of(pod: Object) -> int:
+    """The port of the container that serves: the one that its manifest names, or Knative's default."""
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if serves(pod, container) and port.get("containerPort"):
+                return int(port["containerPort"])
+    return _PORT_DEFAULT
+
+
+def _stop_signal_of(text: str) -> int:
+    """The number of the signal that an image names, as "SIGQUIT", "QUIT" or "3"; SIGTERM where it names none that exists."""
+    if text.isdecimal() and int(text) in signal.valid_signals():
+        return int(text)
+    found = signal.Signals.__members__.get(f"SIG{text.upper().removeprefix('SIG')}")
+    return int(found or signal.SIGTERM)
+
+
+def _limits_of(container: Object) -> Limits:
+    """The limits of a container. Raises ``InvalidValue``."""
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return Limits(
+        cpu_m=None if limits.get("cpu") is None else parse_millicores(str(limits["cpu"])),
+        memory_bytes=None if limits.get("memory") is None else parse_bytes(str(limits["memory"])),
+        cpu_request_m=None if requests.get("cpu") is None else parse_millicores(str(requests["cpu"])),
+    )

@@ -1,0 +1,161 @@
+"""Garbage collection in the background: dependents of deleted owners, the contents of terminating namespaces, old Events.
+
+Runs beside a ``MemoryCluster`` and looks at its suspects (``home/store/owners.py``); a real cluster has its own collector. An
+object is collected when all its owners are gone. An owner that is deleted in the foreground waits for its dependents; one
+that orphans them waits until they no longer name it. Follows Kubernetes' garbage collector.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
+from serving.cluster.port import EventType, WatchEvent
+from serving.home.schemas.metadata import ObjectMetadata, read_metadata
+from serving.home.schemas.records import Key
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.owners import Reference
+from serving.home.store.writes import PROPAGATION_FINALIZERS
+from serving.model.errors import Conflict, Gone, NotFound
+from serving.model.objects import Object
+
+# Deletions of durable objects wait for the disk, together.
+_WORKERS = 16
+# A kube-apiserver's --event-ttl.
+_EVENT_AGE_MAX_S = 3600.0
+# About 3 MB. A kube-apiserver has no such limit, but the disk of etcd.
+_EVENT_COUNT_MAX = 1_000
+_EVENTS_PAUSE_S = 10.0
+
+
+async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
+    """Collect until cancelled. Failures, such as a conflict or a full disk, are retried."""
+
+    async def look(suspect: Reference) -> None:
+        try:
+            await _look(cluster, suspect)
+        except NotFound:
+            # Another client deleted it first.
+            return
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(collect_events(cluster), name="old events")
+        await cluster.owners.suspects.run(workers, look)
+
+
+async def _look(cluster: MemoryCluster, suspect: Reference) -> None:
+    kind, (namespace, name) = suspect
+    whole = await cluster.get(kind, namespace, name)
+    metadata = read_metadata(whole)
+    finalizers = metadata.finalizers or ()
+    if metadata.deletion_timestamp is None:
+        owners = metadata.owner_references or ()
+        living = [owner for owner in owners if cluster.owners.is_living(owner.uid, namespace=namespace)]
+        if owners and not living:
+            await cluster.delete(kind, namespace, name, uid=metadata.uid)
+    elif PROPAGATION_FINALIZERS["Orphan"] in finalizers:
+        await _leave_orphans(cluster, suspect, metadata)
+    elif PROPAGATION_FINALIZERS["Foreground"] in finalizers:
+        await _delete_dependents(cluster, suspect, metadata)
+    elif kind == NAMESPACE:
+        await _empty(cluster, name)
+
+
+async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: ObjectMetadata) -> None:
+    uid = metadata.uid or ""
+    for dependent in cluster.owners.dependents_of(uid):
+        child = await cluster.get(dependent[0], *dependent[1])
+        left = [one for one in child["metadata"]["ownerReferences"] if one["uid"] != uid]
+        await _patch_metadata(cluster, dependent, child, change={"ownerReferences": left or None})
+    await _release(cluster, owner, PROPAGATION_FINALIZERS["Orphan"])
+
+
+async def _delete_dependents(cluster: MemoryCluster, owner: Reference, metadata: ObjectMetadata) -> None:
+    dependents = cluster.owners.dependents_of(metadata.uid or "")
+    for kind, (namespace, name) in dependents:
+        await cluster.delete(kind, namespace, name)
+    if not cluster.owners.dependents_of(metadata.uid or ""):
+        await _release(cluster, owner, PROPAGATION_FINALIZERS["Foreground"])
+
+
+async def _release(cluster: MemoryCluster, suspect: Reference, finalizer: str) -> None:
+    whole = await cluster.get(suspect[0], *suspect[1])
+    left = [one for one in whole["metadata"].get("finalizers", ()) if one != finalizer]
+    await _patch_metadata(cluster, suspect, whole, change={"finalizers": left or None})
+
+
+async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Object, *, change: dict[str, Any]) -> None:
+    """Patch an object's metadata unless the object has changed meanwhile."""
+    kind, (namespace, name) = target
+    versioned = {**change, "resourceVersion": seen["metadata"]["resourceVersion"]}
+    await cluster.patch(kind, namespace, name, patch={"metadata": versioned})
+
+
+async def _empty(cluster: MemoryCluster, namespace: str) -> None:
+    """Delete the contents of a namespace, then the namespace itself. Each removal triggers another look."""
+    left = False
+    for kind in _namespaced():
+        for one in (await cluster.list(kind, namespace)).items:
+            left = True
+            if "deletionTimestamp" not in one["metadata"]:
+                await cluster.delete(kind, namespace, one["metadata"]["name"])
+    if not left:
+        await cluster.patch(NAMESPACE, "", namespace, patch={"spec": {"finalizers": None}})
+
+
+def _namespaced() -> list[Kind]:
+    return [kind for kind in KINDS if kind.namespaced]
+
+
+class EventAges:
+    """The Events of a store in the order of their last writes, to find those that are too old or too many."""
+
+    def __init__(self, *, age_max_s: float = _EVENT_AGE_MAX_S, count_max: int = _EVENT_COUNT_MAX) -> None:
+        self._age_max_s, self._count_max = age_max_s, count_max
+        self._written: dict[Key, tuple[float, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"EventAges({len(self._written)} events)"
+
+    def put(self, seen: WatchEvent, *, now_s: float) -> None:
+        """Take a change of an Event."""
+        metadata = seen.object["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        # At the end, where the youngest are.
+        self._written.pop(key, None)
+        if seen.type is not EventType.DELETED:
+            self._written[key] = (now_s, metadata["resourceVersion"])
+
+    def pop_expired(self, *, now_s: float) -> Iterator[tuple[Key, str]]:
+        """Forget and yield the keys and versions of the Events to delete, oldest first."""
+        while self._written:
+            key, (at_s, version) = next(iter(self._written.items()))
+            if len(self._written) <= self._count_max and now_s - at_s <= self._age_max_s:
+                return
+            del self._written[key]
+            yield key, version
+
+
+async def collect_events(
+    cluster: MemoryCluster, ages: EventAges | None = None, *, pause_s: float = _EVENTS_PAUSE_S
+) -> NoReturn:
+    """Delete old Events until cancelled."""
+    ages = ages or EventAges()
+
+    async def follow() -> None:
+        while True:
+            with contextlib.suppress(Gone):
+                async with cluster.watch(EVENT, resource_version="0") as events:
+                    async for seen in events:
+                        ages.put(seen, now_s=now_s())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(follow(), name="events")
+        while True:
+            for (namespace, name), version in ages.pop_expired(now_s=now_s()):
+                # One that was written since comes again.
+                with contextlib.suppress(NotFound, Conflict):
+                    await cluster.delete(EVENT, namespace, name, resource_version=version)
+            await asyncio.sleep(pause_s)

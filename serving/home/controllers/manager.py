@@ -1,0 +1,260 @@
+"""The controller-manager's part at work: pods for Deployments, slices for Services, on the store of this process.
+
+Follows Deployments, Services and Pods; each change puts the Deployment or Service that it concerns into a queue. What is
+made is decided in ``workloads``. Writes are made through the port; nothing is remembered that a restart would miss.
+"""
+
+import asyncio
+import contextlib
+from typing import TypeVar
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, EVENT, POD, SERVICE
+from serving.cluster.port import Cluster
+from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.cluster.workqueue import WorkQueue
+from serving.home.controllers.scheduler import PodScheduler
+from serving.home.controllers.workloads import (
+    CREATE_FAILED,
+    adoptable,
+    deployment_status,
+    desired_slice,
+    is_ready,
+    new_pod,
+    owner_of_pods,
+    plan_pods,
+)
+from serving.model.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from serving.model.event import Words, about, digest, new_event
+from serving.model.objects import Object, nested
+
+_WORKERS = 8
+# A pod that the watch has not brought after this time has come and gone unseen.
+_WATCH_LAG_MAX_S = 5.0
+# A slice that changes by pods that are not ready waits for the next change: it names all pods, and many start at once.
+_UNREADY_LAG_S = 0.1
+# A refused pod is created again: what refuses it, a quota or a missing account, may have changed.
+_REFUSED_PAUSE_S = 1.0
+_COMPONENT = "deployment-controller"
+_DEPLOYMENT, _SERVICE = "deployment", "service"
+
+WorkKey = tuple[str, str, str]
+"""What it is, namespace, name."""
+
+_Selector = tuple[str, str, str]
+"""Namespace, label, value."""
+
+_Of = TypeVar("_Of", str, _Selector)
+
+
+class Manager:
+    """Runs until cancelled."""
+
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler | None = None) -> None:
+        self._cluster = cluster
+        self._scheduler = scheduler or PodScheduler(cluster)
+        self._deployments = Reflector(cluster, DEPLOYMENT)
+        self._services = Reflector(cluster, SERVICE)
+        self._pods = Reflector(cluster, POD)
+        self._queue: WorkQueue[WorkKey] = WorkQueue("local-manager")
+        self._pods_of: dict[str, set[Key]] = {}
+        self._pods_with: dict[_Selector, set[Key]] = {}
+        self._services_with: dict[_Selector, set[Key]] = {}
+        self._made: dict[str, dict[Key, tuple[float, Object]]] = {}
+        self._deployments.on_change(self._deployment_changed)
+        self._services.on_change(self._service_changed)
+        self._pods.on_change(self._pod_changed)
+
+    def __repr__(self) -> str:
+        owners, labels, selectors = len(self._pods_of), len(self._pods_with), len(self._services_with)
+        return f"Manager({owners} owners and {labels} labels of pods, {selectors} selectors, {len(self._made)} waiting)"
+
+    async def run(self) -> None:
+        """Follow and write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self._deployments, self._services, self._pods):
+                group.create_task(one.run(), name=f"manager {one.kind.plural}")
+            for one in (self._deployments, self._services, self._pods):
+                await one.synced.wait()
+            group.create_task(self._queue.run(_WORKERS, self._work), name="manager work")
+
+    def _deployment_changed(self, change: CacheChange) -> None:
+        if change.key not in self._deployments.cache:
+            self._made.pop(change.new["metadata"]["uid"], None)
+        # Its status is ours: nothing to look at.
+        if change.old is None or _asked(change.old) != _asked(change.new):
+            self._queue.add((_DEPLOYMENT, *change.key))
+
+    def _service_changed(self, change: CacheChange) -> None:
+        namespace, _ = change.key
+        for selector in _selectors(namespace, change.new["spec"].get("selector") or {}):
+            _keep(self._services_with, selector, change.key, is_here=change.key in self._services.cache)
+        self._queue.add((_SERVICE, *change.key))
+
+    def _pod_changed(self, change: CacheChange) -> None:
+        is_here = change.key in self._pods.cache
+        metadata = change.new["metadata"]
+        is_counted = not is_here or change.old is None or _counted(change.old) != _counted(change.new)
+        for owner in metadata.get("ownerReferences") or ():
+            _keep(self._pods_of, owner["uid"], change.key, is_here=is_here)
+            made = self._made.get(owner["uid"], {})
+            made.pop(change.key, None)
+            if not made:
+                self._made.pop(owner["uid"], None)
+            if owner["kind"] == DEPLOYMENT.name and is_counted:
+                self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
+        # One that has no address yet is in no slice, and one that is not ready takes no requests.
+        before, after = _address_of(change.old), _address_of(change.new)
+        is_urgent = not is_here or (is_counted and (after or before) is not None)
+        for label in _selectors(change.key[0], metadata.get("labels") or {}):
+            _keep(self._pods_with, label, change.key, is_here=is_here)
+            for namespace, name in self._services_with.get(label, ()):
+                if is_urgent:
+                    self._queue.add((_SERVICE, namespace, name))
+                elif before != after:
+                    self._queue.add_after((_SERVICE, namespace, name), _UNREADY_LAG_S)
+
+    async def _work(self, key: WorkKey) -> float | None:
+        what, namespace, name = key
+        if what == _DEPLOYMENT:
+            deployment = self._deployments.cache.get((namespace, name))
+            if deployment and not deployment["metadata"].get("deletionTimestamp"):
+                return await self._settle_pods(deployment)
+        else:
+            service = self._services.cache.get((namespace, name))
+            if service and service["spec"].get("selector"):
+                await self._settle_slice(service)
+        return None
+
+    async def _settle_pods(self, deployment: Object) -> float | None:
+        """Create and delete pods and write the status; after how many seconds to try again, None for never."""
+        metadata, refusal = deployment["metadata"], ""
+        if await self._adopt(deployment):
+            return None
+        pods = self._pods_owned_by(metadata["uid"])
+        plan = plan_pods(deployment, pods)
+        for _ in range(plan.create_count):
+            try:
+                pod = await self._create_pod(deployment)
+            except (Forbidden, Invalid) as error:
+                # A quota, a LimitRange, no such account. The pods that are there stay.
+                refusal = str(error)
+                await self._note_refusal(deployment, refusal)
+                break
+            key = (metadata["namespace"], pod["metadata"]["name"])
+            if key not in self._pods.cache:
+                # Known at once: a pod that the watch has not brought yet would be made again.
+                self._made.setdefault(metadata["uid"], {})[key] = (now_s(), pod)
+        for name in plan.delete_names:
+            try:
+                await self._cluster.delete(POD, metadata["namespace"], name)
+            except NotFound:
+                continue
+        pods = self._pods_owned_by(metadata["uid"])
+        status = deployment_status(deployment, pods, refusal=refusal)
+        if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
+            # The uid fences it: a Deployment of that name that was made since has a status of its own.
+            patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
+            await self._cluster.patch(
+                DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
+            )
+        return _REFUSED_PAUSE_S if refusal else None
+
+    async def _note_refusal(self, deployment: Object, refusal: str) -> None:
+        """Write the Event of a pod that the server refuses; the same refusal is written once."""
+        words = Words(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
+        event = new_event(
+            about(deployment), words, suffix=digest(refusal), component=_COMPONENT, now=stamp(), instance=_COMPONENT
+        )
+        with contextlib.suppress(AlreadyExists, NotFound):
+            await self._cluster.create(EVENT, event)
+
+    async def _create_pod(self, deployment: Object) -> Object:
+        """Create a pod on the node that the scheduler chooses."""
+        placed, pod = self._scheduler.place(new_pod(deployment)), None
+        try:
+            pod = await self._cluster.create(POD, placed.pod)
+        finally:
+            self._scheduler.created(placed, pod)
+        return pod
+
+    async def _adopt(self, deployment: Object) -> bool:
+        """Take the pods that were there before their Deployment was made again; whether there were any.
+
+        It gets as many replicas as it has pods at the least: what was scaled up stays so until the autoscaler says else.
+        """
+        metadata = deployment["metadata"]
+        namespace = metadata["namespace"]
+        selector = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
+        keys: set[Key] = set()
+        for label in _selectors(namespace, selector):
+            keys |= self._pods_with.get(label, set())
+        found = adoptable(deployment, self._known(keys))
+        if not found:
+            return False
+        replicas = len(found) + len(self._pods_owned_by(metadata["uid"]))
+        if replicas > (deployment["spec"].get("replicas") or 0):
+            patch = {"metadata": {"uid": metadata["uid"]}, "spec": {"replicas": replicas}}
+            await self._cluster.patch(DEPLOYMENT, namespace, metadata["name"], patch=patch, subresource="scale")
+        owner = {"metadata": {"ownerReferences": [owner_of_pods(deployment)]}}
+        for pod in found:
+            await self._cluster.patch(POD, namespace, pod["metadata"]["name"], patch=owner)
+        return True
+
+    async def _settle_slice(self, service: Object) -> None:
+        namespace = service["metadata"]["namespace"]
+        candidates: set[Key] = set()
+        for label in _selectors(namespace, service["spec"]["selector"]):
+            candidates |= self._pods_with.get(label, set())
+        wanted = desired_slice(service, self._known(candidates))
+        name = wanted["metadata"]["name"]
+        patch = {"endpoints": wanted["endpoints"], "ports": wanted["ports"]}
+        try:
+            await self._cluster.patch(ENDPOINT_SLICE, namespace, name, patch=patch)
+        except NotFound:
+            await self._cluster.create(ENDPOINT_SLICE, wanted)
+
+    def _pods_owned_by(self, uid: str) -> list[Object]:
+        """Pods that the watch has brought, and those that were made a moment ago and have not come yet."""
+        known, made = self._pods_of.get(uid, set()), self._made.get(uid, {})
+        new = [
+            pod
+            for key, (at_s, pod) in made.items()
+            if key not in self._pods.cache and now_s() - at_s < _WATCH_LAG_MAX_S
+        ]
+        return self._known(known) + new
+
+    def _known(self, keys: set[Key]) -> list[Object]:
+        return [self._pods.cache[key] for key in keys if key in self._pods.cache]
+
+
+def _asked(deployment: Object) -> tuple[object, ...]:
+    """What of a Deployment says what is to be done: which it is, its spec, and whether it goes."""
+    metadata = deployment["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
+
+
+def _counted(pod: Object) -> tuple[object, ...]:
+    """What of a pod counts for its Deployment: to whom it belongs, what chooses it, and whether it goes or is ready."""
+    metadata = pod["metadata"]
+    described = (metadata.get(key) for key in ("ownerReferences", "labels", "annotations", "deletionTimestamp"))
+    return (*described, is_ready(pod))
+
+
+def _address_of(pod: Object | None) -> str | None:
+    """Where a pod is reached; None before it has an address."""
+    return None if pod is None else nested(pod, "status", "podIP") or None
+
+
+def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
+    """Put a key into an index, or take it out; what has no key is not in the index."""
+    if is_here:
+        index.setdefault(of, set()).add(key)
+    elif found := index.get(of):
+        found.discard(key)
+        if not found:
+            del index[of]
+
+
+def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
+    return [(namespace, label, value) for label, value in labels.items()]

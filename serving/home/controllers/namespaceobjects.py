@@ -1,0 +1,96 @@
+"""What a namespace gets from controllers: its default ServiceAccount, and the status of its ResourceQuotas.
+
+Follows namespaces, accounts, quotas, and each kind that a quota counts. Quotas are enforced at admission
+(``home/admission/namespacerules.py``), from the objects themselves; their status is for readers only.
+"""
+
+import asyncio
+
+from serving.cluster.kinds import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.cluster.workqueue import WorkQueue
+from serving.home.admission.namespacerules import DEFAULT_ACCOUNT, claims_in
+from serving.home.admission.quotas import counted_kinds, quota_status
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import AlreadyExists, NotFound
+from serving.model.objects import Object, is_being_deleted, name_of, namespace_of
+
+# Many objects change together; one look at all of them is enough.
+_STATUS_LAG_S = 0.1
+
+_WorkKey = tuple[Kind, str]
+"""What is to be made or brought up to date, and the namespace."""
+
+
+class NamespaceObjects:
+    """Runs until cancelled."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._namespaces = Reflector(cluster, NAMESPACE)
+        self._accounts = Reflector(cluster, SERVICE_ACCOUNT)
+        self._quotas = Reflector(cluster, RESOURCE_QUOTA)
+        self._queue: WorkQueue[_WorkKey] = WorkQueue("namespace-objects")
+        self._counted: dict[Kind, Reflector] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._namespaces.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[1])))
+        self._accounts.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0])))
+        self._quotas.on_change(self._quota_changed)
+
+    def __repr__(self) -> str:
+        return f"NamespaceObjects({len(self._quotas.cache)} quotas, {self._queue!r})"
+
+    async def run(self) -> None:
+        """Follow and write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for one in (self._namespaces, self._accounts, self._quotas):
+                group.create_task(one.run(), name=f"namespaces {one.kind.plural}")
+            for one in (self._namespaces, self._accounts, self._quotas):
+                await one.synced.wait()
+            await self._queue.run(1, self._work)
+
+    def _quota_changed(self, change: CacheChange) -> None:
+        for kind in counted_kinds(change.new):
+            if kind not in self._counted:
+                self._follow(kind)
+        self._queue.add((RESOURCE_QUOTA, change.key[0]))
+
+    def _follow(self, kind: Kind) -> None:
+        def changed(change: CacheChange) -> None:
+            if any(namespace == change.key[0] for namespace, _ in self._quotas.cache):
+                self._queue.add_after((RESOURCE_QUOTA, change.key[0]), _STATUS_LAG_S)
+
+        assert self._group is not None, "quotas come while it runs"
+        reflector = self._counted[kind] = Reflector(self._cluster, kind)
+        reflector.on_change(changed)
+        self._group.create_task(reflector.run(), name=f"quotas {kind.plural}")
+
+    async def _work(self, key: _WorkKey) -> None:
+        what, namespace = key
+        if what == SERVICE_ACCOUNT:
+            await self._ensure_account(namespace)
+            return
+        for quota in [one for one in self._quotas.cache.values() if namespace_of(one) == namespace]:
+            await self._bring_up_to_date(quota)
+
+    async def _ensure_account(self, namespace: str) -> None:
+        there = self._namespaces.cache.get(("", namespace))
+        if there is None or is_being_deleted(there) or (namespace, DEFAULT_ACCOUNT) in self._accounts.cache:
+            return
+        account = {"metadata": {"namespace": namespace, "name": DEFAULT_ACCOUNT}}
+        try:
+            await self._cluster.create(SERVICE_ACCOUNT, account)
+        except (AlreadyExists, NotFound):
+            return
+
+    async def _bring_up_to_date(self, quota: Object) -> None:
+        namespace = namespace_of(quota)
+        status = quota_status(quota, claims_in(self._cluster.table, namespace))
+        if status == quota.get("status"):
+            return
+        patch = {"metadata": {"uid": quota["metadata"]["uid"]}, "status": status}
+        try:
+            await self._cluster.patch(RESOURCE_QUOTA, namespace, name_of(quota), patch=patch, subresource="status")
+        except NotFound:
+            return

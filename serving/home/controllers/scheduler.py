@@ -1,0 +1,230 @@
+"""The scheduler of one machine: binds each pod to a node, or says why none takes it.
+
+A pod of a Deployment gets its node when it is created (``place``), without a second write; a pod that a user creates is bound by
+one. A pod that no node takes stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried again
+whenever a node or a pod changes. Without virtual nodes there is one node, which takes what it does not refuse (cordon, taints, selector) and whose
+room is not counted.
+"""
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.port import Cluster, EventType
+from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.home.controllers.scheduling import excess_message, refusal, unschedulable_message
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.model.event import Words, about, digest, new_event
+from serving.model.objects import Object, condition_of, is_being_deleted, name_of, nested, version_of
+
+if TYPE_CHECKING:
+    from serving.home.controllers.placing import NodePlacing
+
+_log = logging.getLogger("scheduler")
+
+_COMPONENT = "default-scheduler"
+_UNSCHEDULABLE = "Unschedulable"
+_ONE_NODE = "local"
+_WATCH_LAG_MAX_S = 5.0
+
+
+class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as it is to be created, and the room that is kept for it meanwhile."""
+
+    pod: Object
+    token: str
+
+
+class PodScheduler:
+    """``placing`` has the room of virtual nodes; None for the one node that this machine is."""
+
+    def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
+        self._cluster = cluster
+        self._placing = placing
+        self._nodes, self._pods = Reflector(cluster, NODE), Reflector(cluster, POD)
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
+        self._waiting: dict[Key, Object] = {}
+        # Pods that request more than the one node has, and what they request.
+        self._excessive: list[tuple[Object, str]] = []
+        # The version of the last write to a pod that the watch has not brought yet.
+        self._written: dict[Key, int] = {}
+        self._wake = asyncio.Event()
+        self._tokens = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"PodScheduler({len(self._waiting)} waiting)"
+
+    async def run(self) -> None:
+        """Follow nodes and pods and bind what waits, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self._nodes, self._pods):
+                group.create_task(one.run(), name=f"scheduler {one.kind.plural}")
+            for one in (self._nodes, self._pods):
+                await one.synced.wait()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for key in list(self._waiting):
+                    await self._try(key)
+                while self._excessive:
+                    pod, message = self._excessive.pop()
+                    await self._warn(pod, message, reason="RequestsExceedNode")
+
+    def place(self, pod: Object) -> PlacedCreation:
+        """The pod with its node, or without one where none takes it. Follow with ``created``."""
+        token = str(next(self._tokens))
+        # With the nodes and not all pods on them, all nodes would seem empty: such a pod is bound when both are known.
+        is_blind = self._placing is not None and not (self._nodes.synced.is_set() and self._pods.synced.is_set())
+        name = "" if is_blind else self._choose(pod)[0]
+        if not name:
+            return PlacedCreation(pod=pod, token=token)
+        if self._placing is not None:
+            self._placing.reserve(token, name, pod)
+        return PlacedCreation(pod={**pod, "spec": {**pod["spec"], "nodeName": name}}, token=token)
+
+    def created(self, placed: PlacedCreation, pod: Object | None) -> None:
+        """The pod is there, and its room is counted by its object; None: its creation failed, though it may be there all the same."""
+        self._settle(placed.token, pod)
+
+    def _settle(self, token: str, pod: Object | None) -> None:
+        """After a write: the pod's object replaces its reservation. None: the write failed, or its answer was lost."""
+        if self._placing is None:
+            return
+        if pod is None:
+            # If it is there, the watch has brought it by then.
+            asyncio.get_running_loop().call_later(_WATCH_LAG_MAX_S, self._release, token)
+            return
+        self._placing.release(token)
+        self._placing.take_pod(_key_of(pod), pod)
+        self._written[_key_of(pod)] = int(version_of(pod))
+
+    def _release(self, token: str) -> None:
+        assert self._placing is not None
+        self._placing.release(token)
+        self._retry()
+
+    def _choose(self, pod: Object) -> tuple[str, str]:
+        if self._placing is not None:
+            return self._placing.choose(pod, now_s=now_s())
+        nodes = self._nodes.cache.values()
+        if not nodes and not self._nodes.synced.is_set():
+            # The first pods of a restart: this machine is about to register.
+            return _ONE_NODE, ""
+        reasons = {node["metadata"]["name"]: refusal(node, pod) for node in nodes}
+        free = next((name for name, reason in reasons.items() if not reason), "")
+        return free, "" if free else unschedulable_message(reasons.values())
+
+    async def _try(self, key: Key) -> None:
+        pod = self._waiting.get(key)
+        if pod is None:
+            return
+        name, message = self._choose(pod)
+        try:
+            if name:
+                await self._bind(pod, name)
+            else:
+                await self._refuse(pod, message)
+        except (Conflict, NotFound):
+            # It has changed or is gone; its change wakes this loop.
+            return
+        except ClusterError as error:
+            _log.warning("pod.unscheduled", extra={"pod": key[1], "namespace": key[0], "error": str(error)})
+
+    async def _bind(self, pod: Object, name: str) -> None:
+        namespace, pod_name = _key_of(pod)
+        token, bound = str(next(self._tokens)), None
+        if self._placing is not None:
+            # Other pods are created while this one is written.
+            self._placing.reserve(token, name, pod)
+        version = {"resourceVersion": version_of(pod)}
+        patch = {"metadata": version, "spec": {"nodeName": name}}
+        try:
+            bound = await self._cluster.patch(POD, namespace, pod_name, patch=patch)
+        finally:
+            self._settle(token, bound)
+        self._waiting.pop((namespace, pod_name), None)
+
+    async def _refuse(self, pod: Object, message: str) -> None:
+        if condition_of(pod, "PodScheduled").get("message") == message:
+            return
+        namespace, name = _key_of(pod)
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": _UNSCHEDULABLE,
+            "message": message,
+            "lastTransitionTime": stamp(),
+        }
+        status = {"phase": "Pending", "conditions": [condition]}
+        written = await self._cluster.patch(POD, namespace, name, patch={"status": status}, subresource="status")
+        if (namespace, name) in self._waiting:
+            # It may have been deleted meanwhile.
+            self._waiting[namespace, name] = written
+        await self._warn(pod, message, reason="FailedScheduling")
+
+    async def _warn(self, pod: Object, message: str, *, reason: str) -> None:
+        words = Words(reason=reason, message=message, is_warning=True)
+        event = new_event(
+            about(pod), words, suffix=digest(message), component=_COMPONENT, now=stamp(), instance=_COMPONENT
+        )
+        try:
+            await self._cluster.create(EVENT, event)
+        except AlreadyExists:
+            return
+        except ClusterError as error:
+            _log.warning("pod.unreported", extra={"pod": name_of(pod), "reason": reason, "error": str(error)})
+
+    def _look_at_requests(self, pod: Object) -> None:
+        """Note a pod that requests more than the one node has."""
+        node = self._nodes.cache.get(("", nested(pod, "spec", "nodeName") or ""))
+        message = excess_message(node, pod) if node is not None and self._placing is None else ""
+        if message:
+            self._excessive.append((pod, message))
+            self._wake.set()
+
+    def _node_changed(self, change: CacheChange) -> None:
+        if self._placing is not None:
+            if change.type is EventType.DELETED:
+                self._placing.drop_node(change.key[1])
+            else:
+                self._placing.take_node(change.new)
+        self._retry()
+
+    def _pod_changed(self, change: CacheChange) -> None:
+        is_gone = change.type is EventType.DELETED
+        if not is_gone and int(version_of(change.new)) < self._written.get(change.key, 0):
+            # From before it was bound: its room would be free until the watch is up to date.
+            return
+        self._written.pop(change.key, None)
+        if self._placing is not None:
+            self._placing.take_pod(change.key, None if is_gone else change.new)
+        if not is_gone and _waits(change.new):
+            self._waiting[change.key] = change.new
+            if change.old is None or nested(change.old, "spec") != nested(change.new, "spec"):
+                self._wake.set()
+            return
+        self._waiting.pop(change.key, None)
+        if not is_gone and (change.old is None or _waits(change.old)):
+            self._look_at_requests(change.new)
+        if is_gone:
+            # Its room may be what another pod waits for.
+            self._retry()
+
+    def _retry(self) -> None:
+        if self._waiting:
+            self._wake.set()
+
+
+def _waits(pod: Object) -> bool:
+    """Whether a pod is to be bound."""
+    return not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)
+
+
+def _key_of(pod: Object) -> Key:
+    return pod["metadata"].get("namespace", ""), pod["metadata"].get("name", "")

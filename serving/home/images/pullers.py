@@ -1,0 +1,145 @@
+"""Brings images from elsewhere into the store: from podman, buildah or docker on this machine, and from registries by skopeo.
+
+Each tool is used as it is installed: storage, mirrors and trust are configured where the tool's own users configure them, and
+credentials come from a pod's Secrets, or from the usual files (``podman login``, ``docker login``). Everything here blocks.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from serving.home.images.reference import ImageReference
+from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
+from serving.model.errors import InvalidValue
+
+_PULL_MAX_S = 900.0
+_LOOK_MAX_S = 20.0
+_LOCAL = ("localhost", "127.", "[::1]")
+# Names that exist on the machine that built them only, as in Knative's registries-skipping-tag-resolving.
+_NEVER_PULLED = frozenset({"dev.local", "ko.local", "kind.local", "localhost"})
+_ERROR_CHARACTERS_MAX = 300
+# A line of the log of podman and skopeo: time="..." level=fatal msg="...".
+_MESSAGE = re.compile(r'^time=.* msg="(.*)"$')
+
+
+def installed_pullers() -> tuple[Puller, ...]:
+    """Those whose tool is installed: what is on this machine first, registries last."""
+    engines: list[Puller] = []
+    if shutil.which("podman"):
+        engines.append(_from_podman)
+    elif shutil.which("buildah"):
+        engines.append(_from_buildah)
+    if shutil.which("docker"):
+        engines.append(_from_docker)
+    return (*engines, pull_from_registry)
+
+
+def _from_podman(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
+    name = str(reference)
+    _run(name, ["podman", "image", "exists", name], within_s=_LOOK_MAX_S, missing="is not in podman's storage")
+    return _saved(
+        reference, store, lambda path: ["podman", "image", "save", "-q", "--format", "oci-archive", "-o", path, name]
+    )
+
+
+def _from_buildah(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
+    name = str(reference)
+    inspect = ["buildah", "inspect", "--type", "image", name]
+    _run(name, inspect, within_s=_LOOK_MAX_S, missing="is not in buildah's storage")
+    return _saved(reference, store, lambda path: ["buildah", "push", "-q", name, f"oci-archive:{path}"])
+
+
+def _from_docker(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
+    name = reference.short
+    _run(name, ["docker", "image", "inspect", name], within_s=_LOOK_MAX_S, missing="is not in docker's storage")
+    return _saved(reference, store, lambda path: ["docker", "image", "save", "-o", path, name])
+
+
+def pull_from_registry(
+    reference: ImageReference, store: ImageStore, credentials: bytes = b"", *, is_kept: bool = False
+) -> StoredImage:
+    """Pull an image with skopeo; its digest is that of the registry. A registry on this machine may have no TLS.
+
+    ``credentials`` are tried first, as in a file of containers-auth.json(5); then those of this machine's user.
+
+    Raises:
+        ImageUnavailable: when there is no skopeo, or the registry does not give it.
+    """
+    if reference.registry in _NEVER_PULLED:
+        raise ImageUnavailable(
+            reference.short, f"is not on this machine, and nothing is pulled from {reference.registry}"
+        )
+    if shutil.which("skopeo") is None:
+        why = "is not on this machine, and a registry needs skopeo (apt-get install skopeo)"
+        raise ImageUnavailable(reference.short, why)
+    if credentials:
+        try:
+            with tempfile.NamedTemporaryFile(prefix="serving-auth-") as file:
+                file.write(credentials)
+                file.flush()
+                return _pull(reference, store, is_kept=is_kept, options=["--authfile", file.name])
+        except ImageUnavailable as error:
+            refused = error
+        try:
+            return _pull(reference, store, is_kept=is_kept)
+        except ImageUnavailable:
+            raise ImageUnavailable(reference.short, f"{refused.why} (with imagePullSecrets)") from refused
+    return _pull(reference, store, is_kept=is_kept)
+
+
+def _pull(reference: ImageReference, store: ImageStore, *, is_kept: bool, options: Sequence[str] = ()) -> StoredImage:
+    """Pull an image with skopeo, called with these options."""
+    name = str(reference)
+    # skopeo takes a tag or a digest, and the digest says more.
+    source = f"docker://{name.replace(':' + reference.tag + '@', '@')}" if reference.digest else f"docker://{name}"
+    is_local = reference.registry.startswith(_LOCAL)
+    verify = ["--tls-verify=false"] if is_local else []
+    inspect = ["skopeo", "inspect", "--no-tags", "--format", "{{.Digest}}", *options, *verify, source]
+    digest = reference.digest or _run(name, inspect, within_s=_LOOK_MAX_S * 3).strip()
+    pinned = source.partition("@")[0].removesuffix(f":{reference.tag}") if reference.tag else source.partition("@")[0]
+    verify = ["--src-tls-verify=false"] if is_local else []
+
+    def command(path: str) -> list[str]:
+        return ["skopeo", "copy", "-q", *options, *verify, f"{pinned}@{digest}", f"oci-archive:{path}"]
+
+    return _saved(reference, store, command, digest=digest, is_kept=is_kept)
+
+
+def _saved(
+    reference: ImageReference,
+    store: ImageStore,
+    command: Callable[[str], list[str]],
+    *,
+    digest: str = "",
+    is_kept: bool = False,
+) -> StoredImage:
+    """Have a tool write an archive, and unpack it."""
+    store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=store.folder, prefix=".pull-") as folder:
+        path = str(Path(folder) / "image.tar")
+        _run(reference.short, command(path), within_s=_PULL_MAX_S)
+        try:
+            return store.add(Path(path), names=[str(reference)], digest=digest, is_kept=is_kept)[0]
+        except InvalidValue as error:
+            raise ImageUnavailable(reference.short, str(error)) from error
+        except OSError as error:
+            raise ImageUnavailable(reference.short, f"{error.filename or store.folder}: {error.strerror}") from error
+
+
+def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = "") -> str:
+    """The output of a tool. Raises ``ImageUnavailable``."""
+    try:
+        done = subprocess.run(  # noqa: S603 - tools that are installed here
+            command, capture_output=True, check=False, timeout=within_s, stdin=subprocess.DEVNULL, env=dict(os.environ)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ImageUnavailable(image, f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = _MESSAGE.sub(r"\1", (lines or ["failed"])[-1]).replace('\\"', '"')
+        raise ImageUnavailable(image, missing or f"{command[0]}: {said[-_ERROR_CHARACTERS_MAX:]}")
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,74 @@
+"""Finds the image of a container: in the store of this machine, else from where it can be had, once for all that wait for it.
+
+This happens when a revision is made, or a pod of it moves here: a revision's first pod has its image before any request
+waits for one.
+"""
+
+import asyncio
+
+from serving.home.images.pins import ImagePins
+from serving.home.images.reference import ImageReference, parse_reference
+from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
+from serving.model.errors import InvalidValue
+
+_NEVER, _ALWAYS = "Never", "Always"
+
+
+class ImageSource:
+    """The store, and the pullers that are tried in turn for what it does not have."""
+
+    def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
+        self.store, self._pins = store, ImagePins(store.folder)
+        self._pullers = pullers
+        self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}
+
+    def __repr__(self) -> str:
+        return f"ImageSource({self.store}, {len(self._pulling)} being pulled)"
+
+    async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
+        """The image, pulled if it is not there. ``policy`` is a container's ``imagePullPolicy``.
+
+        ``credentials`` are those of its pod, as ``credentials_of`` makes them.
+
+        All calls with one ``key``, such as a container of a revision, get the image that the first one got.
+
+        Raises:
+            ImageUnavailable: when it cannot be had.
+        """
+        try:
+            reference = parse_reference(image)
+        except InvalidValue as error:
+            raise ImageUnavailable(image, str(error), reason="InvalidImageName") from error
+        found, is_pinned = await asyncio.to_thread(self._find, image, key)
+        if found is not None:
+            return found if is_pinned else await self._pinned(key, found)
+        if policy == _NEVER:
+            raise ImageUnavailable(image, "is not on this machine (imagePullPolicy: Never)", reason="ErrImageNeverPull")
+        # A pull with other credentials may have another result.
+        pull = (str(reference), credentials)
+        task = self._pulling.get(pull)
+        if task is None:
+            task = self._pulling[pull] = asyncio.create_task(self._pull(reference, credentials), name=f"pull {image}")
+            task.add_done_callback(lambda _: self._pulling.pop(pull, None))
+        return await self._pinned(key, await asyncio.shield(task))
+
+    def _find(self, image: str, key: str) -> tuple[StoredImage | None, bool]:
+        """The image if it is here, and whether it is the one that the key is pinned to."""
+        pinned = self._pins.get(key) if key else ""
+        found = self.store.get(pinned) if pinned else None
+        return (found, True) if found is not None else (self.store.find(image), False)
+
+    async def _pinned(self, key: str, found: StoredImage) -> StoredImage:
+        if key:
+            await asyncio.to_thread(self._pins.pin, key, found)
+        return found
+
+    async def _pull(self, reference: ImageReference, credentials: bytes) -> StoredImage:
+        failures: list[str] = []
+        for puller in self._pullers:
+            try:
+                return await asyncio.to_thread(puller, reference, self.store, credentials)
+            except ImageUnavailable as error:
+                failures.append(error.why)
+        why = "; ".join(failures) or "is not on this machine; `serving image import FILE` brings one"
+        raise ImageUnavailable(reference.short, why)

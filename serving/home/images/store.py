@@ -1,0 +1,226 @@
+"""The images of this machine, each unpacked once: a folder that all its containers have as the lower layer of their root.
+
+An image is a folder named by its id (the digest of its config) with ``rootfs`` and ``image.json``; ``names.json`` says which
+image a name means. The command line and the control process write the store, each write under a lock.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from serving.home.images.archive import ArchivedImage, ImageConfig, open_archive
+from serving.home.images.layers import LayerLimits, Unpacker
+from serving.home.images.reference import ImageReference, parse_reference
+from serving.model.errors import InvalidValue, ServingError
+
+_PRIVATE = 0o700
+# Digits of an id that people type.
+_ID_DIGITS_MIN = 6
+
+
+class ImageUnavailable(ServingError):
+    """An image cannot be had. ``reason`` is Kubernetes' word for a container that waits for it."""
+
+    def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
+        self.reason, self.why = reason, why
+        super().__init__(f"image {image}: {why}")
+
+
+class StoredImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image that can be run. ``is_kept`` says that a user imported or pulled it: it is not collected."""
+
+    id: str
+    digest: str
+    config: ImageConfig
+    size_bytes: int
+    created_s: float
+    is_kept: bool = False
+
+
+class _Names(msgspec.Struct, kw_only=True):
+    """Image ids by full name."""
+
+    names: dict[str, str] = {}
+
+
+class ImageStore:
+    """The store in a folder, which is made when something is written."""
+
+    def __init__(self, folder: Path, *, limits: LayerLimits | None = None) -> None:
+        self.folder = folder
+        self._limits = limits
+
+    def __repr__(self) -> str:
+        return f"ImageStore({self.folder})"
+
+    def root_of(self, image: StoredImage) -> Path:
+        """The folder with an image's files."""
+        return self.folder / image.id / "rootfs"
+
+    def find(self, text: str) -> StoredImage | None:
+        """The image of a name, or of the beginning of an id; None if there is none. Raises ``InvalidValue``."""
+        image_id = self._names().get(str(parse_reference(text)))
+        if image_id is None and len(text) >= _ID_DIGITS_MIN and set(text) <= set("0123456789abcdef"):
+            fitting = [one for one in self._ids() if one.startswith(text)]
+            image_id = fitting[0] if len(fitting) == 1 else None
+        if image_id is None:
+            reference = parse_reference(text)
+            # A digest names the same image whatever tag it was pulled by.
+            fitting = [one.id for one in self.images() if reference.digest and one.digest == reference.digest]
+            image_id = fitting[0] if fitting else None
+        return self.get(image_id) if image_id else None
+
+    def images(self) -> list[StoredImage]:
+        """All images, the newest first."""
+        found = [image for one in self._ids() if (image := self.get(one)) is not None]
+        return sorted(found, key=lambda image: -image.created_s)
+
+    def names_of(self, image: StoredImage) -> list[ImageReference]:
+        """The names that mean an image."""
+        return [parse_reference(name) for name, image_id in sorted(self._names().items()) if image_id == image.id]
+
+    def add(self, path: Path, *, names: Sequence[str] = (), digest: str = "", is_kept: bool) -> list[StoredImage]:
+        """Unpack what an archive or an OCI layout has. ``names`` are given to its image instead of its own.
+
+        Raises:
+            InvalidValue: when it is no archive, is damaged, is not safe, has several images to be named, or exceeds a limit.
+            OSError: when it cannot be read or written.
+        """
+        self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        with open_archive(path, scratch=self.folder) as archived:
+            if names and len({one.id for one in archived}) > 1:
+                raise InvalidValue(text=str(path), expected=f"an archive of one image, to be named {names[0]}")
+            return [
+                self._add_one(one, names=names or one.names, digest=digest or one.digest, is_kept=is_kept)
+                for one in archived
+            ]
+
+    def _add_one(self, archived: ArchivedImage, *, names: Sequence[str], digest: str, is_kept: bool) -> StoredImage:
+        full_names = [str(parse_reference(name)) for name in names]
+        with locked(self.folder):
+            before = self.get(archived.id)
+            if before is None:
+                image = self._unpack(archived, digest=digest, is_kept=is_kept)
+            else:
+                image = msgspec.structs.replace(
+                    before, is_kept=before.is_kept or is_kept, digest=digest or before.digest
+                )
+                self._write(self.folder / image.id, image)
+            # An image without a name is found by its id.
+            if full_names:
+                self._rename({**self._names(), **dict.fromkeys(full_names, image.id)})
+            return image
+
+    def _unpack(self, archived: ArchivedImage, *, digest: str, is_kept: bool) -> StoredImage:
+        wanted = archived.config.rootfs.diff_ids
+        if len(wanted) != len(archived.layers):
+            found = f"{len(archived.layers)} layers for {len(wanted)} diff_ids"
+            raise InvalidValue(text=found, expected="an image whose config names its layers")
+        made = Path(tempfile.mkdtemp(dir=self.folder, prefix=".image-"))
+        try:
+            root = made / "rootfs"
+            root.mkdir()
+            root.chmod(0o755)
+            unpacker = Unpacker(root, self._limits)
+            for layer, diff_id in zip(archived.layers, wanted, strict=True):
+                with layer.open("rb") as file:
+                    unpacker.unpack(file, diff_id=diff_id)
+            image = StoredImage(
+                id=archived.id,
+                digest=digest,
+                config=archived.config,
+                size_bytes=unpacker.bytes_written,
+                created_s=time.time(),
+                is_kept=is_kept,
+            )
+            self._write(made, image)
+            made.rename(self.folder / image.id)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        return image
+
+    def remove(self, image: StoredImage) -> None:
+        """Remove an image and its names. Containers that run keep what they have open."""
+        with locked(self.folder):
+            self._rename({name: one for name, one in self._names().items() if one != image.id})
+            gone = self.folder / f".gone-{image.id}"
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / image.id).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def name(self, text: str, image: StoredImage) -> None:
+        """Give an image one more name, which another one may have had. Raises ``InvalidValue``."""
+        full = str(parse_reference(text))
+        with locked(self.folder):
+            self._rename({**self._names(), full: image.id})
+
+    def untag(self, text: str) -> StoredImage | None:
+        """Take a name from its image; the image if it has no other name left. Raises ``InvalidValue``."""
+        with locked(self.folder):
+            names, name = self._names(), str(parse_reference(text))
+            image_id = names.pop(name, None)
+            self._rename(names)
+            return self.get(image_id) if image_id and image_id not in names.values() else None
+
+    def collect(self, used: Collection[str], *, now_s: float, unused_kept_s: float) -> list[str]:
+        """Remove images that were pulled for a revision, are old enough, and that no id in ``used`` names; what was removed."""
+        removed = []
+        for image in self.images():
+            if not image.is_kept and image.id not in used and now_s - image.created_s > unused_kept_s:
+                self.remove(image)
+                removed.append(image.id)
+        return removed
+
+    def _ids(self) -> list[str]:
+        try:
+            return sorted(one for one in os.listdir(self.folder) if not one.startswith(".") and "." not in one)  # noqa: PTH208 - names are wanted
+        except FileNotFoundError:
+            return []
+
+    def get(self, image_id: str) -> StoredImage | None:
+        """The image with an id; None if there is none."""
+        try:
+            return msgspec.json.decode((self.folder / image_id / "image.json").read_bytes(), type=StoredImage)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _names(self) -> dict[str, str]:
+        try:
+            return msgspec.json.decode((self.folder / "names.json").read_bytes(), type=_Names).names
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+    def _rename(self, names: dict[str, str]) -> None:
+        replace_file(self.folder / "names.json", msgspec.json.encode(_Names(names=names)))
+
+    @staticmethod
+    def _write(folder: Path, image: StoredImage) -> None:
+        replace_file(folder / "image.json", msgspec.json.encode(image))
+
+
+Puller = Callable[[ImageReference, ImageStore, bytes], StoredImage]
+"""Brings an image into the store; blocks. Raises ``ImageUnavailable``."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Write the store's files alone, for the time of a ``with``; the folder is made."""
+    folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    made = path.with_name(path.name + ".new")
+    made.write_bytes(content)
+    made.replace(path)

@@ -1,0 +1,311 @@
+"""Keeps one container of a pod running: starts its process, probes it, and starts it again when it ends.
+
+App and queue-proxy are kept in the same way and differ in what is started. Each change is reported as a
+``ContainerState``. A process that an earlier control process started is taken over.
+"""
+
+import asyncio
+import os
+import secrets
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from serving.aio.clock import now_s
+from serving.aio.periodic import wait_for
+from serving.home.containers.beside import beside
+from serving.home.kubelet.listening import listening_ports
+from serving.home.kubelet.probing import probe_failure
+from serving.home.kubelet.restarts import RestartSettings, pause_after
+from serving.home.kubelet.stdio import Stdio
+from serving.home.pods.podfolder import keep_previous, size_of, tail
+from serving.home.pods.podplan import ContainerState
+from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome
+from serving.home.pods.runtime import PodProcess, PodRuntime
+from serving.home.pods.unready import ObservedContainer
+from serving.home.processes.orders import StartProcess
+from serving.model.errors import NotFound
+from serving.queueproxy.io.app_probe import attempt
+from serving.queueproxy.podspec import Address, Probe
+from serving.traffic.backoff import backoff_s
+
+# Kubernetes reports 128 and the signal's number for a process that a signal ended.
+_SIGNAL_EXIT = 128
+_RESTARTS = RestartSettings()
+_KILLED_BY_US_GRACE_S = 5.0
+# Begins slower than the queue-proxy's own probes, which find a fast start first.
+_STARTUP_PAUSE_FIRST_S = 0.02
+_LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
+
+
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A container to keep running: the order that starts it, callbacks for its state and readiness, and its probes.
+
+    ``address`` is where it is probed, and ``is_own_proxy`` says that its queue-proxy is in its process. ``listening`` is the probe of an app after a restart; at the first start
+    the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
+    are HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
+    """
+
+    start: StartProcess
+    on_state: Callable[[ContainerState], None]
+    on_ready: Callable[[bool], None] | None = None
+    on_warning: Callable[[str, str], None]
+    probes: tuple[ProbePlan, ...] = ()
+    listening: Probe | None = None
+    is_http2: bool = False
+    exit_reason: Callable[[], str] | None = None
+    restart_policy: str = "Always"
+    address: Address = ("127.0.0.1", 0)
+    is_own_proxy: bool = False
+    first: ContainerState = ContainerState()
+
+
+class ContainerKeeper:
+    """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two."""
+
+    def __init__(self, runtime: PodRuntime, spec: ContainerSpec, stop: asyncio.Event, *, niceness: int = 0) -> None:
+        # Of the first process alone: the end of a later start is not reported to what restores its weight.
+        self._niceness = niceness
+        self._runtime, self._spec, self._stop = runtime, spec, stop
+        self._exit_reason = ""
+        self.log = Path(spec.start.log)
+        self._log_bytes = 0
+        self._is_listening = True
+        self._probe_log = self.log.with_name(f"{spec.start.name}.probe.log")
+        # By probe: how it failed last, "" after a success.
+        self._probe_failures: dict[ProbeKind, str] = {}
+        self.process: PodProcess | None = None
+        self.state = spec.first
+        self.verdicts: dict[ProbeKind, ProbeVerdict] = {probe.kind: ProbeVerdict.UNKNOWN for probe in spec.probes}
+
+    def __repr__(self) -> str:
+        return f"ContainerKeeper({self._spec.start.pod}/{self._spec.start.name}, {self.process}, {self.state.restart_count} restarts)"
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether it runs and listens, and its startup and exec readiness probes, if it has any, have passed."""
+        asked = (self.verdicts.get(kind, ProbeVerdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
+        return self.state.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in asked)
+
+    def take_over(self) -> None:
+        """Adopt the process that an earlier control process started, if the template still has it."""
+        start = self._spec.start
+        self.process = self._runtime.take_over(
+            start.pod, start.name, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning
+        )
+
+    async def run(self) -> None:
+        """Keep it running until ``stop`` is set. The caller ends the process that runs then."""
+        start, pause_s = self._spec.start, None
+        while True:
+            began_s = now_s()
+            if self.process is None:
+                if self._stop.is_set():
+                    # The pod was deleted before this task began: a process started now would never be ended.
+                    return
+                if self.state.restart_count:
+                    keep_previous(self.log)
+                self._log_bytes = size_of(self.log)
+                nice = msgspec.structs.replace(start, niceness=self._niceness)
+                self._niceness = 0
+                self.process = self._runtime.start(nice, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning)
+            try:
+                await self.process.started
+            except OSError as error:
+                self.process = None
+                self._report(
+                    msgspec.structs.replace(self.state, waiting_reason="RunContainerError", waiting_message=str(error))
+                )
+                # The command may be installed in the meantime: it is tried again soon.
+            else:
+                await self._run_one(self.process)
+            if self._stop.is_set() or self.state.is_over:
+                return
+            pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_RESTARTS)
+            if pause_s:
+                self._report(_waiting(self.state, pause_s))
+            if await wait_for(self._stop, until_s=now_s() + pause_s):
+                return
+
+    async def _run_one(self, process: PodProcess) -> None:
+        self._report(msgspec.structs.replace(self.state, is_running=True))
+        async with asyncio.TaskGroup() as group:
+            probing = [group.create_task(self._probe()), group.create_task(self._listen_again())]
+            exit_code = await process.ended
+            for task in probing:
+                task.cancel()
+        self.process = None
+        # The queue-proxy probes a ready app too rarely to notice the restart.
+        self._is_listening = self._spec.listening is None
+        lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
+        if self._spec.exit_reason is not None:
+            self._exit_reason = self._spec.exit_reason() or self._exit_reason
+        policy = self._spec.restart_policy
+        is_over = policy == "Never" or (policy == "OnFailure" and exit_code == 0)
+        self._report(
+            ContainerState(
+                is_over=is_over,
+                restart_count=self.state.restart_count + (not is_over),
+                exit_code=exit_code if exit_code >= 0 else _SIGNAL_EXIT - exit_code,
+                exit_reason=self._exit_reason,
+                last_lines=lines,
+            )
+        )
+        self._exit_reason = ""
+
+    def _report(self, state: ContainerState) -> None:
+        self.state = state
+        if not self._stop.is_set():
+            self._spec.on_state(state)
+
+    def kill(self, reason: str) -> None:
+        """Send SIGKILL; ``reason`` is reported in the container's status."""
+        if self.process is not None:
+            self._exit_reason = reason
+            self.process.send(signal.SIGKILL)
+
+    async def _listen_again(self) -> None:
+        """Probe a restarted app until it accepts connections."""
+        pause_s = _LISTEN_PAUSE_FIRST_S
+        while not self._is_listening and self._spec.listening is not None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S)
+            if await attempt(
+                self._spec.listening, self._spec.address, is_http2=self._spec.is_http2, network=self._spec.start.network
+            ):
+                self._is_listening = True
+                self._spec.on_state(self.state)
+
+    async def _probe(self) -> None:
+        """Run all probes: the startup probe first and alone, then the others side by side."""
+        self.verdicts = dict.fromkeys(self.verdicts, ProbeVerdict.UNKNOWN)
+        plans = {plan.kind: plan for plan in self._spec.probes}
+        first = plans.pop(ProbeKind.STARTUP, None)
+        if first is not None and not await self._asked(first):
+            return
+        async with asyncio.TaskGroup() as group:
+            for plan in plans.values():
+                group.create_task(self._asked(plan))
+
+    async def _asked(self, plan: ProbePlan) -> bool:
+        """Run one probe periodically. A startup probe returns True when it passes; startup and liveness kill on failure."""
+        state = ProbeState()
+        await asyncio.sleep(plan.initial_delay_s)
+        if plan.kind is not ProbeKind.LIVENESS:
+            await self._until_it_may_pass(plan)
+        while True:
+            began_s = now_s()
+            ok = await self._outcome(plan)
+            before, state = state, after_outcome(state, plan, ok=ok)
+            if state.verdict is not before.verdict:
+                self.verdicts[plan.kind] = state.verdict
+                self._spec.on_state(self.state)
+                if state.verdict is ProbeVerdict.PASSED and plan.kind is ProbeKind.STARTUP:
+                    return True
+                if state.verdict is ProbeVerdict.FAILED and plan.kind is not ProbeKind.READINESS:
+                    why = self._probe_failures.get(plan.kind, "")
+                    message = f"{plan.kind} of {self._spec.start.name} failed {state.failures} times"
+                    self._spec.on_warning("Unhealthy", f"{message}: {why}" if why else message)
+                    self._exit_reason = "Error"
+                    assert self.process is not None
+                    await self.process.end(grace_s=_KILLED_BY_US_GRACE_S)
+                    return False
+            await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
+
+    async def _until_it_may_pass(self, plan: ProbePlan) -> None:
+        """Probe more often in the first period, so that readiness is not late by a whole one; failures do not count yet."""
+        until_s, failure_count = now_s() + plan.period_s, 0
+        while not await self._outcome(plan):
+            failure_count += 1
+            pause_s = backoff_s(failure_count, first_s=_STARTUP_PAUSE_FIRST_S, max_s=plan.period_s)
+            if now_s() + pause_s >= until_s:
+                return
+            await asyncio.sleep(pause_s)
+
+    async def _outcome(self, plan: ProbePlan) -> bool:
+        if not plan.command:
+            host, port = self._spec.address
+            app = (host, plan.port or port)
+            return await attempt(plan.probe, app, network=self._spec.start.network)
+        failure = self._probe_failures[plan.kind] = await self._executed(plan)
+        return not failure
+
+    async def _executed(self, plan: ProbePlan) -> str:
+        """Run a command as the app is run; why it failed, "" if it ended with 0 in time."""
+        start = self._spec.start
+        log_bytes = size_of(self._probe_log)
+        name = f"{start.name}.{plan.kind}"
+        process = self._runtime.start(beside(start, name=name, command=plan.command, log=str(self._probe_log)))
+        try:
+            async with asyncio.timeout(plan.probe.timeout_s):
+                await process.started
+                exit_code = await asyncio.shield(process.ended)
+        except TimeoutError:
+            # Until it has ended, the next probe cannot start under its name.
+            await process.end(grace_s=0)
+            return f"no result within {plan.probe.timeout_s:g} s (timeoutSeconds)"
+        except OSError as error:
+            return str(error)
+        finally:
+            process.send(signal.SIGKILL)
+        if exit_code == 0:
+            return ""
+        lines = await asyncio.to_thread(tail, self._probe_log, after=log_bytes)
+        return f"exit code {exit_code}" + (f": {lines}" if lines else "")
+
+    def execute(self, command: tuple[str, ...], stdio: Stdio) -> PodProcess:
+        """Run a command in the container, with streams of its own. Raises ``NotFound`` if the container does not run."""
+        start = self._spec.start
+        if not self.sees_process:
+            raise NotFound(f"container {start.name} of the pod does not run")
+        name = f"{start.name}.exec-{secrets.token_hex(4)}"
+        order = beside(start, name=name, command=command, log=os.devnull)
+        return self._runtime.start(
+            msgspec.structs.replace(
+                order,
+                stdin=stdio.stdin,
+                stdout=stdio.stdout,
+                stderr=stdio.stderr,
+                has_terminal=stdio.has_terminal,
+                # As a terminal's programs expect it; the app's own environment need not say it.
+                environment={**({"TERM": "xterm"} if stdio.has_terminal else {}), **order.environment},
+            )
+        )
+
+    @property
+    def sees_process(self) -> bool:
+        """Whether the container's process has started and not ended."""
+        return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
+
+    async def observe(self) -> ObservedContainer | None:
+        """What may keep a container that runs from being ready; None if it does not run or nothing is asked of it."""
+        process, asked = self.process, self._spec.listening
+        if process is None or not self.sees_process:
+            return None
+        name = self._spec.start.name
+        for kind in (ProbeKind.STARTUP, ProbeKind.READINESS):
+            plan = next((one for one in self._spec.probes if one.kind is kind), None)
+            if plan is not None and plan.command and self._probe_failures.get(kind):
+                failure, probe = self._probe_failures[kind], f"exec {shlex.join(plan.command)}"
+                return ObservedContainer(container=name, port=0, probe=probe, probe_failure=failure)
+        if asked is None:
+            return None
+        ports = await asyncio.to_thread(listening_ports, process.pid)
+        port = self._spec.address[1]
+        observed = ObservedContainer(
+            container=name, port=port, ports=ports, host=self._spec.address[0] if self._spec.is_own_proxy else ""
+        )
+        if asked.path is None or port not in ports or self._spec.is_http2:
+            return observed
+        failure = await probe_failure(asked, self._spec.address, network=self._spec.start.network)
+        return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
+
+
+def _waiting(state: ContainerState, pause_s: float) -> ContainerState:
+    if state.waiting_reason == "RunContainerError":
+        return state
+    message = f"ended with exit code {state.exit_code}; starts again in {pause_s:g} s"
+    return msgspec.structs.replace(state, waiting_reason="CrashLoopBackOff", waiting_message=message)

@@ -1,0 +1,280 @@
+"""The kubelet's part: runs each pod that is bound to this machine, enforces memory limits, rotates logs.
+
+The runtime owns the processes of pods. Pods that it has when this process starts are taken over: their objects are created
+again in the store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Coroutine
+from pathlib import Path
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.aio.periodic import wait_for
+from serving.cluster.kinds import POD, REVISION
+from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.home.containers.aheadnetworks import AheadNetworks
+from serving.home.kubelet.choosing import has_own_network, runs_images
+from serving.home.kubelet.localnodes import LocalNodes
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.pod import PodNote, PodRun
+from serving.home.kubelet.resident_memory import kill_above_limits, memory_limits, resident_bytes_by_session
+from serving.home.kubelet.restarts import RestartSettings, pause_after
+from serving.home.kubelet.virtualnodes import network_of
+from serving.home.pods.locations import PodLocation, PodLocations
+from serving.home.pods.machine import read_machine
+from serving.home.pods.podfolder import disk_error, remove_folder, rotate
+from serving.home.pods.podstatus import broken_status
+from serving.home.pods.usage import UsageReporter
+from serving.home.processes.orders import HeldPod
+from serving.model.errors import ClusterError, Conflict, NotFound
+from serving.model.knative import REVISION_LABEL
+
+_log = logging.getLogger("kubelet")
+
+_MEMORY_PERIOD_S = 1.0
+_ROTATION_PERIOD_S = 10.0
+# Pods that are gone, of which the logs can still be read on disk.
+_GONE_LOGS_KEPT = 100
+# Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
+_PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
+_CHORE_PAUSE_S = 10.0
+_DELETE_PAUSE_S = 1.0
+
+
+class Kubelet:
+    """All pods of this machine. Call ``take_over`` before pods are created; ``run`` lasts until cancelled."""
+
+    def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
+        self._node = node
+        self._locations = PodLocations(dice or random.Random())  # noqa: S311 - spreads addresses
+        # All pods of virtual nodes run here: every pod that has a node.
+        bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
+        self._pods = Reflector(node.cluster, POD, field_selector=bound)
+        self._pods.on_change(self._changed)
+        self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
+        self._running: dict[str, PodRun] = {}
+        self._taken_over: dict[str, PodLocation] = {}
+        # By uid: pods whose objects are deleted and still in the cache.
+        self._gone: set[str] = set()
+        self._machine = read_machine()
+        self._usage = UsageReporter(
+            node.cluster,
+            self._running.values,
+            machine=self._machine,
+            node_name=node.name,
+            is_per_node=node.virtual is not None,
+        )
+        self._nodes = LocalNodes(node.cluster, self._machine, name=node.name, virtual=node.virtual)
+        self._group: asyncio.TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"Kubelet({len(self._running)} pods, {self._locations})"
+
+    @property
+    def pod_count(self) -> int:
+        """Pods that run, those that start or end included."""
+        return len(self._running)
+
+    def find(self, namespace: str, name: str) -> PodRun:
+        """A pod that runs here. Raises ``NotFound``."""
+        for pod in self._running.values():
+            if pod.key == (namespace, name):
+                return pod
+        raise NotFound(f'pod "{name}" does not run on this machine')
+
+    async def take_over(self) -> None:
+        """Make the objects of pods that the template has. Waits for the template."""
+        await self._node.runtime.connected.wait()
+        for held in self._node.runtime.held:
+            try:
+                note = msgspec.convert(held.note, PodNote)
+                await self._take_over_one(held, note)
+            except Exception as error:  # noqa: BLE001 - one note that cannot be used must not end the others' pods
+                _log.warning("pod.not_taken_over", extra={"pod": held.pod, "error": str(error)})
+                self._node.runtime.forget(held.pod)
+
+    async def _take_over_one(self, held: HeldPod, note: PodNote) -> None:
+        metadata = note.manifest["metadata"]
+        # An orphaned pod is never deleted: one whose revision is gone is not taken over, nor one of a Deployment that a user
+        # made, which is not on disk.
+        revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
+        await self._node.cluster.get(REVISION, metadata["namespace"], revision)
+        manifest = await self._node.cluster.create(POD, note.manifest)
+        self._taken_over[held.pod] = self._locations.occupy(note.location)
+        pod = PodRun(self._node, manifest, pod_id=held.pod, note=note)
+        self._running[manifest["metadata"]["uid"]] = pod
+        if note.is_draining:
+            await self._node.cluster.delete(POD, *pod.key)
+
+    async def run(self) -> None:
+        """Run pods until cancelled; they go on without us."""
+        await self._nodes.register()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for uid, pod in self._running.items():
+                group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
+            chores = {
+                "nodes": self._nodes.run,
+                "memory": self._watch_memory,
+                "logs": self._rotate_logs,
+                "usage": self._usage.run,
+                "networks": self._ahead.run,
+            }
+            for name, chore in chores.items():
+                group.create_task(_repeated(name, chore), name=name)
+            await self._pods.run()
+
+    def _changed(self, change: CacheChange) -> None:
+        metadata = change.new["metadata"]
+        uid, key = metadata["uid"], change.key
+        self._forget_others(key, uid)
+        pod = self._running.get(uid)
+        is_there = key in self._pods.cache
+        if uid in self._gone:
+            # What was written before its end and is seen after it.
+            if not is_there:
+                self._gone.discard(uid)
+            return
+        if pod is None and is_there:
+            assert self._group is not None, "changes come while it runs"
+            pod = PodRun(self._node, change.new, pod_id=uid)
+            self._running[uid] = pod
+            self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
+        if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
+            # An object that is gone already was deleted by force.
+            pod.grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0
+            pod.stop.set()
+
+    def _location_for(self, pod: PodRun) -> PodLocation:
+        taken_over = self._taken_over.pop(pod.id, None)
+        if taken_over is not None:
+            return taken_over
+        is_boxed = self._node.containers is not None and (runs_images(pod.manifest) or has_own_network(pod.manifest))
+        if is_boxed and self._node.virtual is None:
+            return self._ahead.take()
+        return self._locations.take(network_of(pod.node_name))
+
+    def _forget_others(self, key: Key, uid: str) -> None:
+        """Stop a pod of the same name with another uid: its deletion was missed."""
+        for other_uid, pod in self._running.items():
+            if pod.key == key and other_uid != uid:
+                pod.stop.set()
+
+    async def _run_pod(self, uid: str, pod: PodRun) -> None:
+        """Run a pod until it is gone.
+
+        One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is tried again
+        after a pause; its object stays, so that its Deployment makes no other in its place.
+        """
+        location, pause_s = None, 0.0
+        while True:
+            began_s = now_s()
+            try:
+                location = location or self._location_for(pod)
+                await pod.run(location)
+                break
+            except Exception as error:  # noqa: BLE001 - the outermost frame of a pod
+                _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
+                await self._free(pod)
+                await self._report_broken(pod, error)
+            pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_PATIENCE)
+            if await wait_for(pod.stop, until_s=now_s() + pause_s):
+                break
+            pod = self._running[uid] = pod.again()
+        # The object is the last to go.
+        await self._free(pod)
+        if location is not None:
+            self._locations.leave(location)
+        await self._delete(pod, uid)
+        del self._running[uid]
+        if (seen := self._pods.cache.get(pod.key)) and seen["metadata"]["uid"] == uid:
+            self._gone.add(uid)
+
+    async def _delete(self, pod: PodRun, uid: str) -> None:
+        while True:
+            try:
+                await self._node.cluster.delete(POD, *pod.key, grace_s=0, uid=uid)
+            except (NotFound, Conflict):
+                return
+            except ClusterError as error:
+                _log.warning("pod.not_deleted", extra={"pod": pod.key[1], "error": str(error)})
+                await asyncio.sleep(_DELETE_PAUSE_S)
+            else:
+                return
+
+    async def _report_broken(self, pod: PodRun, error: Exception) -> None:
+        """Write why a pod cannot be run into its status."""
+        status = broken_status(
+            pod.manifest, message=f"the pod cannot be run: {_said(error, self._node.pods)}", stamp=stamp()
+        )
+        try:
+            await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
+        except NotFound:
+            pod.stop.set()
+        except ClusterError as refused:
+            _log.warning("pod.status_not_written", extra={"pod": pod.key[1], "error": str(refused)})
+
+    async def _free(self, pod: PodRun) -> None:
+        try:
+            await pod.free()
+        except OSError as error:
+            _log.warning("pod.not_freed", extra={"pod": pod.key[1], "error": str(error)})
+
+    async def _watch_memory(self) -> None:
+        """Kill what holds more than its limit."""
+        while True:
+            await asyncio.sleep(_MEMORY_PERIOD_S)
+            limited = [pod for pod in self._running.values() if memory_limits(pod)]
+            if limited:
+                resident_bytes = await asyncio.to_thread(resident_bytes_by_session)
+                for pod in limited:
+                    kill_above_limits(pod, resident_bytes)
+
+    async def _rotate_logs(self) -> None:
+        """Keep logs of pods below their size."""
+        while True:
+            await asyncio.sleep(_ROTATION_PERIOD_S)
+            await asyncio.to_thread(_look_after, self._node.logs, {pod.logs for pod in self._running.values()})
+
+
+async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Run a chore until cancelled, again after a pause when it fails: none may end the kubelet."""
+    while True:
+        try:
+            return await chore()
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a chore
+            _log.exception("kubelet.chore_failed", extra={"chore": name, "error": _said(error)})
+        await asyncio.sleep(_CHORE_PAUSE_S)
+
+
+def _said(error: BaseException, folder: Path | None = None) -> str:
+    """The kind and text of an error, with the path of one of the disk; of a group the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and folder is not None:
+        return disk_error(error, folder)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _look_after(logs: Path, present: Collection[Path]) -> None:
+    """Rotate the logs of pods that are there, and keep those of a bounded number that are gone."""
+    for folder in present:
+        for log in folder.glob("*.log"):
+            try:
+                rotate(log)
+            except OSError as error:
+                _log.warning("log.not_rotated", extra={"log": str(log), "error": str(error)})
+    gone = [folder for folder in logs.glob("*/*") if folder not in present]
+    for folder in sorted(gone, key=_changed_at_s)[: max(0, len(gone) - _GONE_LOGS_KEPT)]:
+        remove_folder(folder)
+
+
+def _changed_at_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

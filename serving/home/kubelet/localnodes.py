@@ -1,0 +1,134 @@
+"""The nodes of this machine in the store: one that is the machine, or virtual ones that the local cloud adds and removes.
+
+A virtual node is there when the boot time of its machine is over. When its machine is gone, its Node and the pods on it are deleted,
+as a cloud takes them with the machine; a node group drains it before. Nodes of an earlier start that are none now are removed.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from serving.aio.clock import stamp, wall_s
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import CONFIG_MAP, NODE, NODE_GROUP, POD
+from serving.cluster.port import Cluster
+from serving.cluster.reflector import Reflector
+from serving.home.kubelet.virtualnodes import VirtualNodes, default_group, due_names, node_status_of, virtual_node
+from serving.home.pods.machine import Machine, node_status
+from serving.model.errors import AlreadyExists, CloudUnavailable, ClusterError, NotFound
+from serving.model.objects import Object
+from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines, machines_of
+
+_log = logging.getLogger("nodes")
+
+_RETRY_S = 1.0
+
+
+class LocalNodes:
+    """``name`` is the node that the machine is, where there are no virtual ones."""
+
+    def __init__(self, cluster: Cluster, machine: Machine, *, name: str, virtual: VirtualNodes | None = None) -> None:
+        self._cluster = cluster
+        self._machine = machine
+        self._name = name
+        self._virtual = virtual
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"LocalNodes({self._virtual or self._name})"
+
+    async def register(self) -> None:
+        """The nodes that are there from the start. Pods that are taken over find theirs."""
+        if self._virtual is None:
+            await self._put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._name}})
+            await self._remove_others({self._name})
+            return
+        group = default_group(self._virtual)
+        try:
+            await self._cluster.create(NODE_GROUP, group)
+        except AlreadyExists:
+            # The group is the user's to change; whether it anticipates is a flag of each start.
+            patch = {"spec": {"anticipation": self._virtual.anticipates}}
+            await self._cluster.patch(NODE_GROUP, "", group["metadata"]["name"], patch=patch)
+        machines = await self._start_machines(self._virtual)
+        await self._settle(machines, self._virtual)
+
+    async def run(self) -> None:
+        """Follow the machines until cancelled."""
+        virtual = self._virtual
+        if virtual is None:
+            return
+        machines = Reflector(
+            self._cluster, CONFIG_MAP, system_namespace(), field_selector=f"metadata.name={LOCAL_MACHINES}"
+        )
+        machines.on_change(lambda _: self._changed.set())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(machines.run(), name="machines")
+            await machines.synced.wait()
+            while True:
+                self._changed.clear()
+                wait_s = _RETRY_S
+                found = machines.cache.get((system_namespace(), LOCAL_MACHINES))
+                try:
+                    if found is not None:
+                        wait_s = await self._settle(machines_of(found.get("data") or {}), virtual)
+                except (ClusterError, CloudUnavailable) as error:
+                    _log.warning("nodes.unsettled", extra={"error": str(error)})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+
+    async def _start_machines(self, virtual: VirtualNodes) -> LocalMachines:
+        """The machines of the last start within the bounds of this one. The first ones need no time to boot."""
+        namespace, bounds = system_namespace(), {"min_size": virtual.count, "max_size": virtual.count_max}
+        long_ago_s = wall_s() - virtual.boot_s
+        try:
+            found = await self._cluster.get(CONFIG_MAP, namespace, LOCAL_MACHINES)
+            before = machines_of(found.get("data") or {})
+        except (NotFound, CloudUnavailable):
+            before = LocalMachines(asked_at_s={}, min_size=0, max_size=0, next_number=1)
+            found = None
+        machines = before.bounded(**bounds, now_s=long_ago_s)
+        if found is None:
+            body = {"metadata": {"namespace": namespace, "name": LOCAL_MACHINES}, "data": machines.data()}
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(CONFIG_MAP, namespace, LOCAL_MACHINES)
+            await self._cluster.create(CONFIG_MAP, body)
+        else:
+            await self._cluster.patch(CONFIG_MAP, namespace, LOCAL_MACHINES, patch={"data": machines.data()})
+        return machines
+
+    async def _settle(self, machines: LocalMachines, virtual: VirtualNodes) -> float:
+        """Bring up what is due and remove what is gone; returns the seconds until the next one is due."""
+        waits = due_names(machines, boot_s=virtual.boot_s, now_s=wall_s())
+        there = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
+        for name, wait_s in waits.items():
+            if wait_s == 0 and name not in there:
+                await self._put(virtual_node(name))
+                _log.info("node.up", extra={"node": name})
+        await self._remove_others(set(waits))
+        return min((wait_s for wait_s in waits.values() if wait_s > 0), default=3600.0)
+
+    async def _put(self, node: Object) -> None:
+        """Create a Node, or renew its status, which no journal keeps."""
+        with contextlib.suppress(AlreadyExists):
+            await self._cluster.create(NODE, node)
+        status = (
+            node_status(self._machine, at=stamp())
+            if self._virtual is None
+            else node_status_of(self._virtual, at=stamp())
+        )
+        await self._cluster.patch(NODE, "", node["metadata"]["name"], patch={"status": status}, subresource="status")
+
+    async def _remove_others(self, wanted: set[str]) -> None:
+        """Remove Nodes that are none of this machine's, with the pods on them."""
+        for node in (await self._cluster.list(NODE)).items:
+            name = node["metadata"]["name"]
+            if name in wanted:
+                continue
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(NODE, "", name)
+            for pod in (await self._cluster.list(POD, field_selector=f"spec.nodeName={name}")).items:
+                with contextlib.suppress(NotFound):
+                    await self._cluster.delete(POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
+            _log.info("node.gone", extra={"node": name})

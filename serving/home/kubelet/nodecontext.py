@@ -1,0 +1,39 @@
+"""What all pods of this machine share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.port import Cluster
+from serving.home.containers.podbox import ContainerHost
+from serving.home.kubelet.startpace import StartPacer
+from serving.home.kubelet.virtualnodes import VirtualNodes
+from serving.home.pods.runtime import PodRuntime
+from serving.settings.queueproxy import QueueProxySettings
+
+
+class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The store, the runtime, folders, where statistics go, and the cluster key.
+
+    ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces
+    the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
+    (``pod_address_override``). ``containers`` runs images, None where nothing can. ``pacer`` bounds how many pods start at
+    once. ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node. ``proxy`` are the
+    settings of queue-proxies now.
+    """
+
+    cluster: Cluster
+    runtime: PodRuntime
+    pods: Path
+    logs: Path
+    snapshots: Path
+    stats_url: str
+    key: bytes
+    hosts: Path | None = None
+    name: str = "local"
+    reported_network: str = "127."
+    containers: ContainerHost | None = None
+    pacer: StartPacer = msgspec.field(default_factory=StartPacer)
+    virtual: VirtualNodes | None = None
+    proxy: Callable[[], QueueProxySettings] = QueueProxySettings

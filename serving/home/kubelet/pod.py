@@ -1,0 +1,397 @@
+"""One pod of this machine, from its first process to its last.
+
+App and queue-proxy start side by side. The queue-proxy reports readiness, which is in the pod's status at once. A deleted
+pod drains its queue-proxy first, so that requests in flight are answered before their app ends.
+
+The processes belong to the runtime, together with a note that has all that is needed to go on: the pod survives the end
+of this control process, and the next one takes it over under the same name and address.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.aio.periodic import wait_for
+from serving.cluster.kinds import POD
+from serving.cluster.reflector import Key
+from serving.home.containers.podbox import PodBox
+from serving.home.kubelet.choosing import box_of
+from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
+from serving.home.kubelet.containerinput import ContainerInput, input_of
+from serving.home.kubelet.explaining import ReadinessExplainer
+from serving.home.kubelet.initcontainers import run_init_containers
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.poddrain import drain
+from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup
+from serving.home.kubelet.podwarnings import PodWarnings
+from serving.home.kubelet.startpace import begin_turn
+from serving.home.kubelet.volumes import follow_sources
+from serving.home.pods.locations import QUEUE_PORTS, PodLocation
+from serving.home.pods.podfolder import disk_error, make_folder, remove_folder
+from serving.home.pods.podplan import (
+    ContainerState,
+    as_new,
+    container_name_of,
+    init_containers,
+    is_init,
+    is_own_proxy,
+    serves,
+    speaks_http2,
+)
+from serving.home.pods.podstatus import pod_status
+from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
+from serving.home.pods.sources import Sources
+from serving.home.pods.unready import Unready
+from serving.home.pods.usage import SessionTotals
+from serving.model.errors import ClusterError, InvalidValue, NotFound
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import Object, labels_of
+
+_log = logging.getLogger("kubelet")
+
+# ConfigMaps and Secrets that are missing are looked for again, and a status that the store refused is written again.
+_RETRY_S = 1.0
+_GRACE_DEFAULT_S = 30.0
+# A change that is not about readiness waits for further changes.
+_STATUS_LAG_S = 0.05
+# A process that is not reported as ended so long after SIGKILL is the template's to end.
+_KILL_MAX_S = 5.0
+
+
+class PodNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next control process needs to go on with a pod.
+
+    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers.
+    """
+
+    manifest: Object
+    location: PodLocation
+    states: dict[str, ContainerState]
+    is_draining: bool = False
+    is_boxed: bool = False
+
+
+class PodRun:
+    """A pod that runs. ``id`` is its name in the runtime; ``stop`` ends it, within ``grace_s`` if that is set."""
+
+    location: PodLocation
+    _setup: PodSetup
+
+    def __init__(self, node: NodeContext, manifest: Object, *, pod_id: str, note: PodNote | None = None) -> None:
+        metadata = manifest["metadata"]
+        self.id = pod_id
+        self.key: Key = (metadata["namespace"], metadata["name"])
+        self.node_name: str = manifest["spec"].get("nodeName", "")
+        self.stop = asyncio.Event()
+        self.grace_s: float | None = None
+        self._node, self.manifest, self._note = node, manifest, note
+        self.keepers: dict[str, ContainerKeeper] = {}
+        self.inputs: dict[str, ContainerInput] = {}
+        self._states: dict[str, ContainerState] = {}
+        self.box: PodBox | None = None
+        self._has_proxy = self._is_proxy_ready = False
+        # The name of what is or has the queue-proxy.
+        self._proxy_name = QUEUE_PROXY
+        self._unready: Unready | None = None
+        # It is ready, has failed, or ends: its turn to start is over.
+        self._is_settled = asyncio.Event()
+        self._is_dirty = asyncio.Event()
+        self._is_urgent = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"PodRun({self.key[0]}/{self.key[1]}, {'ready' if self.is_ready else 'not ready'})"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        apps = _apps_of(self.keepers)
+        return (self._is_proxy_ready if self._has_proxy else bool(apps)) and all(keeper.is_fine for keeper in apps)
+
+    @property
+    def logs(self) -> Path:
+        """The folder of its logs."""
+        return self._node.logs / self.key[0] / self.key[1]
+
+    @property
+    def cgroups(self) -> Mapping[str, SessionTotals]:
+        """What containers with cgroups have used, by name."""
+        return self.box.totals() if self.box is not None else {}
+
+    @property
+    def sessions(self) -> Mapping[str, int]:
+        """The session of each container that runs, which is the process id of its first process."""
+        return {
+            name: process.pid
+            for name, keeper in self.keepers.items()
+            if (process := keeper.process) is not None and process.pid and not process.ended.done()
+        }
+
+    async def run(self, location: PodLocation) -> None:
+        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation leave everything as it is."""
+        self.location = location
+        self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
+        # A pod that is none of a revision takes no requests of activators.
+        self._has_proxy = REVISION_LABEL in labels_of(self.manifest)
+        if not (containers := self.manifest["spec"]["containers"]):
+            raise InvalidValue(text=str(containers), expected="a list of containers")
+        inside = (one for one in containers if is_own_proxy(self.manifest, one))
+        self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
+        make_folder(self._node.pods / self.id)
+        make_folder(self.logs)
+        async with asyncio.TaskGroup() as group:
+            warnings = PodWarnings(self._node.cluster, self.manifest, group)
+            reporting = group.create_task(self._report_status(), name="status")
+            explaining = group.create_task(self._explainer(warnings).run(), name="explain")
+            starting = group.create_task(self._start(group, warnings), name="start")
+            if self._note is not None:
+                # A pod is taken over before it can be ended.
+                await starting
+            await self.stop.wait()
+            self._is_settled.set()
+            starting.cancel()
+            explaining.cancel()
+            await self._drain()
+            reporting.cancel()
+
+    async def free(self) -> None:
+        """Kill what still runs of it and remove what it has on this machine: networks, cgroups, its folder."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_MAX_S):
+                await asyncio.gather(*(one.process.outlast(0) for one in self.keepers.values() if one.process))
+        # Each refers to this pod: without cycles it is freed at once (``serving.aio.collecting``).
+        self.keepers.clear()
+        self._node.runtime.forget(self.id)
+        if self._node.containers is not None:
+            await asyncio.to_thread(self._node.containers.remove, self.id)
+        await asyncio.to_thread(remove_folder, self._node.pods / self.id)
+
+    def again(self) -> "PodRun":
+        """The same pod for another attempt, to be stopped as this one."""
+        other = PodRun(self._node, self.manifest, pod_id=self.id)
+        other.stop, other.grace_s = self.stop, self.grace_s
+        return other
+
+    async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
+        """Start all containers as soon as their sources exist, or take them over."""
+        if self._note is not None:
+            self._states.update(self._note.states)
+        revision, sources = await self._setup.revision(), await self._sources()
+        if sources is None:
+            return
+        containers = self.manifest["spec"]["containers"]
+        self.box = await box_of(
+            self._setup,
+            was_boxed=None if self._note is None else self._note.is_boxed,
+            on_state=self._set_state,
+            warn=warnings.send,
+            stop=self.stop,
+        )
+        first = [
+            self._app(container, sources, warnings, revision=revision) for container in init_containers(self.manifest)
+        ]
+        specs = (self._app(container, sources, warnings, revision=revision) for container in containers)
+        apps = [spec for spec in specs if spec is not None]
+        self._keep_note()
+        if not apps or None in first:
+            # Nothing can run: a queue-proxy alone would wait for ever.
+            return
+        niceness = await begin_turn(
+            self._node.pacer if self._note is None else None,
+            f"{self.key[0]}/{labels_of(self.manifest).get(REVISION_LABEL)}",
+            group=group,
+            settled=self._is_settled,
+            process_ids=lambda: list(self.sessions.values()),
+        )
+        is_initialized = await run_init_containers(
+            self._node.runtime,
+            [spec for spec in first if spec is not None],
+            self.keepers,
+            group=group,
+            stop=self.stop,
+            takes_over=self._note is not None,
+        )
+        if not is_initialized:
+            return
+        # First what takes longer, so that the other starts in the meantime: an app, unless a warm process or a container runtime
+        # starts it, which takes the template longer than a queue-proxy.
+        proxies = [self._proxy(revision, warnings)] if self._has_proxy and self._proxy_name == QUEUE_PROXY else []
+        is_proxy_first = any(app.start.preload or app.start.launch for app in apps)
+        for spec in (*proxies, *apps) if is_proxy_first else (*apps, *proxies):
+            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
+            self.keepers[spec.start.name] = keeper
+            if self._note is not None:
+                keeper.take_over()
+            group.create_task(keeper.run(), name=spec.start.name)
+        if sources and self.manifest["spec"].get("volumes"):
+            setup = self._setup
+            following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
+            group.create_task(following, name="volumes")
+        if self._note is None:
+            await warnings.send_not_enforced(self.box)
+
+    async def _sources(self) -> Sources | None:
+        """The sources once all of them exist; None if the pod is deleted before.
+
+        A deleted pod reads them once as well: one that is taken over while it drains needs them for its containers.
+        """
+        while True:
+            found = await self._setup.read_sources()
+            try:
+                self._setup.write_volumes(found)
+            except (InvalidValue, OSError) as error:
+                why = disk_error(error, self._node.pods)
+                state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=why)
+                self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
+            else:
+                return found
+            if await wait_for(self.stop, until_s=now_s() + _RETRY_S):
+                return None
+
+    def _app(
+        self, container: Object, sources: Sources, warnings: PodWarnings, *, revision: Object
+    ) -> ContainerSpec | None:
+        """How a container of the app is kept running; None, with the reason in the status, if it cannot run here."""
+        name = container_name_of(container)
+        try:
+            start = self._setup.app(container, sources, self.box, revision=revision)
+            found = input_of(container, self._node.pods / self.id, name=start.name)
+            if found is not None:
+                self.inputs[name], start = found, found.ordered(start, is_new=self._note is None)
+        except (InvalidValue, OSError) as error:
+            why = (
+                f"expected {error.expected}" if isinstance(error, InvalidValue) else disk_error(error, self._node.pods)
+            )
+            message = f"container {name} cannot be run here; {why}"
+            state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message)
+            self._set_state(name, state)
+            return None
+        is_serving = self._has_proxy and serves(self.manifest, container)
+        policy = "Always" if self._has_proxy else self.manifest["spec"].get("restartPolicy", "Always")
+        is_first = is_init(self.manifest, container)
+        probes = tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container))
+        listening = listening_probe(container) if is_serving else None
+        address = ("127.0.0.1", self.box.port if self.box else self.location.port)
+        if start.is_own_proxy:
+            address = (self.location.address, QUEUE_PORTS[0])
+            probes = tuple(msgspec.structs.replace(one, probe=self._setup.marked(one.probe)) for one in probes)
+            listening = listening and self._setup.marked(listening)
+        return ContainerSpec(
+            start=start,
+            on_state=lambda state: self._set_state(name, state),
+            on_warning=warnings.send_later,
+            on_ready=self._set_proxy_ready if start.is_own_proxy else None,
+            probes=probes,
+            listening=listening,
+            is_http2=speaks_http2(container),
+            exit_reason=functools.partial(self.box.exit_reason, name) if self.box else None,
+            address=address,
+            is_own_proxy=start.is_own_proxy,
+            restart_policy="OnFailure" if is_first and policy == "Always" else policy,
+            first=self._states.get(name, ContainerState()),
+        )
+
+    def _proxy(self, revision: Object, warnings: PodWarnings) -> ContainerSpec:
+        return ContainerSpec(
+            start=self._setup.proxy(revision, self.box),
+            on_state=lambda state: self._set_state(QUEUE_PROXY, state),
+            on_ready=self._set_proxy_ready,
+            on_warning=warnings.send_later,
+            first=self._states.get(QUEUE_PROXY, ContainerState()),
+        )
+
+    def _set_proxy_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
+        self._is_proxy_ready = is_ready
+        if self.is_ready:
+            self._is_settled.set()
+        self._is_dirty.set()
+        self._is_urgent.set()
+
+    def _set_state(self, name: str, state: ContainerState) -> None:
+        """Put a container's state into the status. A queue-proxy that runs is not listed there."""
+        before = self._states.get(name)
+        if name == QUEUE_PROXY and state.is_running:
+            self._states.pop(name, None)
+        else:
+            self._states[name] = state
+            if name == self._proxy_name and not state.is_running:
+                self._is_proxy_ready = False
+            if before is not None and (before.restart_count, before.is_over) != (state.restart_count, state.is_over):
+                self._keep_note()
+        if self.is_ready or state.waiting_reason or state.restart_count:
+            self._is_settled.set()
+        self._is_dirty.set()
+        if before is not None or not state.is_running:
+            self._is_urgent.set()
+
+    def _keep_note(self) -> None:
+        note = PodNote(
+            manifest=as_new(self.manifest),
+            location=self.location,
+            states=self._states,
+            is_draining=self.stop.is_set(),
+            is_boxed=self.box is not None,
+        )
+        self._node.runtime.keep(self.id, msgspec.to_builtins(note))
+
+    async def _report_status(self) -> None:
+        """Write the status after each change; readiness at once."""
+        while True:
+            await self._is_dirty.wait()
+            if not self._is_urgent.is_set():
+                await wait_for(self._is_urgent, until_s=now_s() + _STATUS_LAG_S)
+            self._is_dirty.clear()
+            self._is_urgent.clear()
+            address = self._node.reported_network + self.location.address.removeprefix("127.")
+            status = pod_status(
+                self.manifest,
+                self._states,
+                address=address,
+                ready=self.is_ready,
+                stamp=stamp(),
+                unready=self._unready,
+                image_ids=self.box.image_ids if self.box else None,
+            )
+            try:
+                written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
+                self.manifest = {**self.manifest, "status": written["status"]}
+            except NotFound:
+                self.stop.set()
+                return
+            except ClusterError as error:
+                # A pod goes on although the store takes no status, such as on a full disk.
+                _log.warning("pod.status_not_written", extra={"pod": self.key[1], "error": str(error)})
+                self._is_dirty.set()
+                await asyncio.sleep(_RETRY_S)
+
+    def _explainer(self, warnings: PodWarnings) -> ReadinessExplainer:
+        def changed(unready: Unready | None) -> None:
+            self._unready = unready
+            self._is_dirty.set()
+
+        return ReadinessExplainer(
+            lambda: _apps_of(self.keepers),
+            is_ready=lambda: self.is_ready,
+            on_change=changed,
+            on_event=warnings.send_later,
+        )
+
+    async def _drain(self) -> None:
+        was_draining = self._note is not None and self._note.is_draining
+        self._keep_note()
+        grace_s = self.grace_s
+        if grace_s is None:
+            grace_s = self.manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
+        keeper = self.keepers.pop(self._proxy_name, None)
+        apps = [app.process for app in self.keepers.values() if app.process is not None]
+        await drain(keeper.process if keeper else None, apps, grace_s=grace_s, is_draining=was_draining)
+
+
+def _apps_of(keepers: Mapping[str, ContainerKeeper]) -> list[ContainerKeeper]:
+    """The keepers of all containers but the queue-proxy."""
+    return [keeper for name, keeper in keepers.items() if name != QUEUE_PROXY]

@@ -1,0 +1,125 @@
+"""exec, attach and connections into the pods of this machine, for the API server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from serving.home.apiserver.channels import STDOUT
+from serving.home.apiserver.logoptions import LogOptions
+from serving.home.apiserver.podstreams import ExecOptions, ExecSession
+from serving.home.kubelet.containerinput import ContainerInput
+from serving.home.kubelet.kubelet import Kubelet
+from serving.home.kubelet.podconnect import connect_to, keeper_of
+from serving.home.kubelet.podlogs import FilePodLogs
+from serving.home.kubelet.stdio import Stdio
+from serving.home.pods.runtime import PodProcess
+from serving.model.errors import NotFound
+
+_SIGNAL_EXIT = 128
+# How long a command has to end when its client is gone.
+_GRACE_S = 1.0
+# A follower of a log looks five times a second: within this time it has read what a process wrote before its end.
+_LAST_WORDS_S = 1.0
+
+
+class LocalPodStreams:
+    """The pods of one kubelet."""
+
+    def __init__(self, kubelet: Kubelet, logs: FilePodLogs) -> None:
+        self._kubelet, self._logs = kubelet, logs
+
+    async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
+        """As the port says."""
+        keeper = keeper_of(self._kubelet.find(namespace, pod), options.container)
+        stdio = Stdio(has_stdin=options.has_stdin, has_terminal=options.has_terminal, streams=options.streams)
+        try:
+            process = keeper.execute(options.command, stdio)
+            await process.started
+        except BaseException:
+            stdio.close()
+            raise
+        stdio.release()
+        return _Executed(process, stdio)
+
+    async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
+        """Follow the output of a container from now on, and write to its input if its manifest says ``stdin``."""
+        run = self._kubelet.find(namespace, pod)
+        process = keeper_of(run, options.container).process
+        if process is None:
+            raise NotFound(f"container {options.container} of the pod does not run")
+        follow = LogOptions(container=options.container, follow=True, tail_line_count=0)
+        found = run.inputs.get(options.container) if options.has_stdin else None
+        return _Attached(process, self._logs.read(namespace, pod, follow), found)
+
+    async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As the port says."""
+        return await connect_to(self._kubelet.find(namespace, pod), port)
+
+
+class _Executed:
+    def __init__(self, process: PodProcess, stdio: Stdio) -> None:
+        self._process, self._stdio = process, stdio
+        self.output, self.write, self.end_input, self.resize = stdio.output, stdio.write, stdio.end_input, stdio.resize
+
+    async def exit_code(self) -> int:
+        code = await asyncio.shield(self._process.ended)
+        return code if code >= 0 else _SIGNAL_EXIT - code
+
+    async def close(self) -> None:
+        if not self._process.ended.done():
+            await self._process.end(grace_s=_GRACE_S)
+        self._stdio.close()
+
+
+class _Attached:
+    def __init__(self, process: PodProcess, lines: AsyncIterator[bytes], stdin: ContainerInput | None) -> None:
+        self._process, self._lines, self._stdin = process, lines, stdin
+        self._writer = None if stdin is None else stdin.attach()
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        """The log until the process has ended, and what was written until then."""
+        ended = self._process.ended
+        following: asyncio.Task[bytes | None] = asyncio.create_task(self._next())
+        try:
+            while True:
+                has_ended = ended.done()
+                waited: set[asyncio.Future[Any]] = {following} if has_ended else {ended, following}
+                timeout_s = _LAST_WORDS_S if has_ended else None
+                await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    if (piece := following.result()) is None:
+                        return
+                    if piece:
+                        yield STDOUT, piece
+                    following = asyncio.create_task(self._next())
+                elif has_ended:
+                    return
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._lines, None)
+
+    async def write(self, data: bytes) -> None:
+        if self._writer is not None:
+            await self._writer.write(data)
+
+    def end_input(self) -> None:
+        if self._writer is not None and self._stdin is not None:
+            self._writer.close()
+            self._stdin.detach()
+            self._writer = None
+
+    def resize(self, *, columns: int, rows: int) -> None:
+        """There is no terminal."""
+
+    async def exit_code(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        self.end_input()
+        with contextlib.suppress(AttributeError):
+            await self._lines.aclose()  # type: ignore[attr-defined] # it is a generator

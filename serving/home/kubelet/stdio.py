@@ -1,0 +1,184 @@
+"""The streams between this process and a command in a container: FIFOs, or a terminal.
+
+Both ends are paths, so that the template, which starts the command, opens its own. This process holds both ends of each
+FIFO until the command has them: a reader that comes first would see the end at once.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import shutil
+import struct
+import tempfile
+import termios
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+
+from serving.home.apiserver.channels import STDERR, STDOUT
+
+_PIECE_BYTES = 65536
+_MODE = 0o600
+# What a terminal reads as the end of its input.
+_END_OF_INPUT = b"\x04"
+
+
+class WaitingDescriptor:
+    """A file descriptor that does not block, with ``read`` and ``write`` that wait."""
+
+    def __init__(self, number: int) -> None:
+        os.set_blocking(number, False)
+        self._number = number
+
+    def __repr__(self) -> str:
+        return f"WaitingDescriptor({self._number})"
+
+    @property
+    def number(self) -> int:
+        """The descriptor; -1 after ``close``."""
+        return self._number
+
+    async def read(self) -> bytes:
+        """The next piece; b"" at the end."""
+        while True:
+            try:
+                return os.read(self._number, _PIECE_BYTES)
+            except BlockingIOError:
+                await self._ready(for_reading=True)
+            except OSError:
+                # A terminal whose last user has closed it.
+                return b""
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it; nothing if the other end is closed."""
+        while data and self._number >= 0:
+            try:
+                data = data[os.write(self._number, data) :]
+            except BlockingIOError:
+                await self._ready(for_reading=False)
+            except OSError:
+                return
+
+    async def _ready(self, *, for_reading: bool) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        add, remove = (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
+        add(self._number, _settle, ready)
+        try:
+            await ready
+        finally:
+            remove(self._number)
+
+    def close(self) -> None:
+        """Close it, once."""
+        if self._number >= 0:
+            os.close(self._number)
+            self._number = -1
+
+
+def _settle(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+class Stdio:
+    """The streams of one command. ``stdin``, ``stdout`` and ``stderr`` are the paths that the command opens, or ""."""
+
+    def __init__(self, *, has_stdin: bool, has_terminal: bool, streams: Collection[int]) -> None:
+        self.has_terminal = has_terminal
+        self.stdin = self.stdout = self.stderr = ""
+        self._folder: Path | None = None
+        self._held: list[WaitingDescriptor] = []
+        self._output: dict[int, WaitingDescriptor] = {}
+        self._input: WaitingDescriptor | None = None
+        if has_terminal:
+            self._open_terminal(has_stdin=has_stdin)
+        else:
+            self._open_fifos(has_stdin=has_stdin, streams=streams)
+
+    def __repr__(self) -> str:
+        return f"Stdio({'terminal' if self.has_terminal else sorted(self._output)})"
+
+    def _open_terminal(self, *, has_stdin: bool) -> None:
+        ours, theirs = pty.openpty()
+        self.stdin = self.stdout = self.stderr = os.ttyname(theirs)
+        self._held = [WaitingDescriptor(theirs)]
+        self._output = {STDOUT: WaitingDescriptor(ours)}
+        self._input = self._output[STDOUT] if has_stdin else None
+
+    def _open_fifos(self, *, has_stdin: bool, streams: Collection[int]) -> None:
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="serving-exec-"))
+        names = ["0"] if has_stdin else []
+        for name in (*names, *map(str, sorted(streams))):
+            os.mkfifo(folder / name, _MODE)
+            reader = WaitingDescriptor(os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            writer = WaitingDescriptor(os.open(folder / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            if name == "0":
+                self._input = writer
+                self._held.append(reader)
+            else:
+                self._output[int(name)] = reader
+                self._held.append(writer)
+        self.stdin = str(folder / "0") if has_stdin else ""
+        self.stdout = str(folder / "1") if STDOUT in streams else os.devnull
+        self.stderr = str(folder / "2") if STDERR in streams else os.devnull
+
+    def release(self) -> None:
+        """Close the command's ends here: it has opened its own."""
+        for one in self._held:
+            one.close()
+        self._held = []
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        """The output of all streams as it comes, until all have ended."""
+        pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=1)
+
+        async def follow(channel: int, descriptor: WaitingDescriptor) -> None:
+            while piece := await descriptor.read():
+                await pieces.put((channel, piece))
+            await pieces.put((channel, b""))
+
+        tasks = [asyncio.create_task(follow(*one), name="exec stream") for one in self._output.items()]
+        try:
+            left = len(tasks)
+            while left:
+                channel, piece = await pieces.get()
+                if piece:
+                    yield channel, piece
+                else:
+                    left -= 1
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def write(self, data: bytes) -> None:
+        """Send to the command's input."""
+        if self._input is not None:
+            await self._input.write(data)
+
+    def end_input(self) -> None:
+        """End the command's input."""
+        if self._input is None:
+            return
+        if self.has_terminal:
+            with contextlib.suppress(OSError):
+                os.write(self._input.number, _END_OF_INPUT)
+        else:
+            self._input.close()
+        self._input = None
+
+    def resize(self, *, columns: int, rows: int) -> None:
+        """Change the size of the terminal."""
+        if self.has_terminal and self._output:
+            with contextlib.suppress(OSError, struct.error):
+                fcntl.ioctl(self._output[STDOUT].number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def close(self) -> None:
+        """Close everything."""
+        self.release()
+        for one in (*self._output.values(), *([self._input] if self._input else [])):
+            one.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,216 @@
+"""``python -m serving.home.main``: the store, its API, the controllers, and what runs the pods of this machine.
+
+Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``SERVING_KEY_FILE``, ``SERVING_STATS_URL``, and
+``SERVING_LISTEN_FDS`` with the socket "api". The journal restores what users wrote, pods are taken over from the
+template, everything else is rebuilt. The API answers once that is done: an early client waits and sees no route
+without its status and no slice without its pods.
+"""
+
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
+import asyncio
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from serving.aio.collecting import collect_in_small_steps
+from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.running import running
+from serving.aio.startup import report_serving
+from serving.cluster.configmaps import followed
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Cluster, Subresource
+from serving.controller.io.config import ControllerConfig
+from serving.controller.io.controller import Controller
+from serving.controller.io.view_writer import ViewWriter
+from serving.home.admission.admission import admit
+from serving.home.admission.namespacerules import NamespaceRules
+from serving.home.apiserver.accounttokens import read_account_token
+from serving.home.apiserver.reviews import TokenReviews
+from serving.home.apiserver.server import ApiOptions, application
+from serving.home.containers.engine import RUNTIME_VARIABLE
+from serving.home.containers.host import container_host
+from serving.home.containers.names import NameAnswers
+from serving.home.containers.nameserver import NameServer
+from serving.home.containers.podbox import ContainerHost
+from serving.home.controllers.activator_service import publish_activators
+from serving.home.controllers.garbage import collect_garbage
+from serving.home.controllers.hostsfile import HostsFile
+from serving.home.controllers.imagegc import collect_images
+from serving.home.controllers.manager import Manager
+from serving.home.controllers.namespaceobjects import NamespaceObjects
+from serving.home.controllers.podscaler import PodScaler
+from serving.home.controllers.rebuild import until_rebuilt
+from serving.home.controllers.scheduler import PodScheduler
+from serving.home.controllers.servicehosts import ServiceHosts
+from serving.home.controllers.snapshotgc import collect_snapshots
+from serving.home.kubelet.kubelet import Kubelet
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.podlogs import FilePodLogs
+from serving.home.kubelet.podstreams import LocalPodStreams
+from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
+from serving.home.processes.processruntime import ProcessRuntime
+from serving.home.state import StateFolder
+from serving.home.store.journal import Journal
+from serving.home.store.memory import MemoryCluster
+from serving.metrics.controller import ControllerMetrics, LocalMetrics
+from serving.metrics.export import exporting
+from serving.metrics.server import measured, serve_page
+from serving.model.objects import Object
+from serving.model.routehosts import HostRules
+from serving.wire.tokens import read_key
+
+if TYPE_CHECKING:
+    from serving.home.controllers.placing import NodePlacing
+
+_log = logging.getLogger("control")
+
+# After this time the API answers although not everything has been rebuilt.
+_REBUILD_S = 5.0
+
+
+async def _body(stop: asyncio.Event) -> None:
+    state = StateFolder(Path(os.environ["SERVING_STATE"]))
+    config = ControllerConfig(os.environ)
+    cluster, rules = _store(state.journal, config)
+    runtime = ProcessRuntime(state.template)
+    logs = state.logs / "pods"
+    containers = await asyncio.to_thread(_container_host, state.path)
+    virtual = _virtual_nodes()
+    node = NodeContext(
+        cluster=cluster,
+        runtime=runtime,
+        pods=state.pods,
+        logs=logs,
+        snapshots=state.snapshots,
+        stats_url=os.environ["SERVING_STATS_URL"],
+        key=read_key(state.key),
+        containers=containers,
+        hosts=state.hosts,
+        virtual=virtual,
+        proxy=lambda: config.proxy.settings,
+    )
+    hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
+    hosts.write()
+    scheduler = PodScheduler(cluster, _placing(virtual))
+    kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
+    reviews = TokenReviews(functools.partial(read_account_token, node.key))
+    options = ApiOptions(
+        token=state.token.read_text(),
+        token_reviews=reviews,
+        runs_images=containers is not None,
+    )
+    pod_logs = FilePodLogs(logs)
+    api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))
+    metrics, sockets = ControllerMetrics(), inherited_sockets()
+    api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
+    try:
+        async with asyncio.TaskGroup() as group, followed(cluster, system_namespace(), config.all) as watch:
+            settings = config.own.settings
+            controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
+            config.attach(controller, watch)
+            tasks = [group.create_task(runtime.run(), name="runtime")]
+            await kubelet.take_over()
+            rules.enforce()
+            tasks.append(group.create_task(NamespaceObjects(cluster).run(), name="namespaces"))
+            if containers is not None:
+                await asyncio.to_thread(containers.sweep, [one.pod for one in runtime.held])
+            tasks.append(group.create_task(kubelet.run(), name="kubelet"))
+            tasks.append(group.create_task(scheduler.run(), name="scheduler"))
+            tasks += (
+                group.create_task(one.run(), name=name)
+                for one, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"))
+            )
+            tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
+            tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
+            tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
+            tasks.append(group.create_task(hosts.run(), name="hosts"))
+            tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
+            inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
+            await publish_activators(cluster, system_namespace(), inner_port=inner_port)
+            controlling = group.create_task(controller.run(stop), name="controller")
+            await until_rebuilt(cluster, within_s=_REBUILD_S)
+            page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)
+            sending = exporting(settings.otlp, metrics.page, service="control")
+            async with page, sending, running(api, sockets["api"], tls=state.certificate.server_context()):
+                report_serving()
+                await controlling
+            for task in tasks:
+                task.cancel()
+    finally:
+        await cluster.close()
+
+
+def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, NamespaceRules]:
+    """The store with its admission, and the rules among the objects of a namespace, which are not enforced yet."""
+
+    def admitted(
+        kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        settings = config.scaling.settings
+        whole = admit(kind, new, old, subresource=subresource, scaling=settings, is_one_machine=True)
+        return rules.admit(kind, whole, old, subresource=subresource)
+
+    cluster = MemoryCluster(Journal(journal), admit=admitted)
+    rules = NamespaceRules(cluster.table)
+    return cluster, rules
+
+
+def _beside_containers(
+    group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
+) -> list[asyncio.Task[None]]:
+    """What containers need besides: the name server, its hosts, and the collection of images."""
+    if containers is None:
+        return []
+    images = group.create_task(collect_images(cluster, containers.images.store), name="images")
+    if containers.networks is None:
+        return [images]
+    gateway, hosts = containers.networks.gateway, ServiceHosts(cluster, rules)
+    server = NameServer(gateway.inner, NameAnswers(inner=gateway.inner, public=gateway.public), hosts)
+    return [
+        images,
+        group.create_task(server.run(), name="names"),
+        *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
+    ]
+
+
+def _container_host(state: Path) -> ContainerHost | None:
+    found, reason = container_host(state, os.environ.get(RUNTIME_VARIABLE, ""))
+    if found is None:
+        _log.warning("containers.unavailable", extra={"reason": reason})
+    return found
+
+
+def _virtual_nodes() -> VirtualNodes | None:
+    written = os.environ.get(VIRTUAL_NODES_VARIABLE)
+    return msgspec.json.decode(written, type=VirtualNodes) if written else None
+
+
+def _placing(virtual: VirtualNodes | None) -> "NodePlacing | None":
+    if virtual is None:
+        return None
+    from serving.home.controllers.placing import NodePlacing  # noqa: PLC0415 - numpy, where there are virtual nodes only
+
+    return NodePlacing(virtual.policy)
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT; return the exit code."""
+    collect_in_small_steps()
+    return run_daemon("control", _body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

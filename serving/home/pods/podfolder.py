@@ -1,0 +1,211 @@
+"""A pod's own folder, its volumes and its logs on disk.
+
+The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to a
+file in it for a subPath: /etc/config is ``etc/config`` here. A log that reaches its size limit is copied and emptied: its writer
+has the file open, so it cannot be replaced.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from serving.home.pods.sources import VolumeFile
+from serving.home.processes.mounts import MountPoint
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+LOG_BYTES_MAX = 10 * 2**20
+_LOGS_KEPT = 3
+_TAIL_BYTES = 2048
+_TAIL_LINES = 10
+# The first line of what fails is often far above the last ones.
+_SOUGHT_BYTES = 16_384
+# What tracebacks of Python, Go and Java begin with, how a frame begins, and with what the lines inside do.
+_HEADERS = ("Traceback (most recent call last):", "panic: ", "fatal error: ", "Exception in thread ")
+_FRAME = re.compile(r"\s+File \"|\s+at |\S.*\(.*\)$")
+_INSIDE = (" ", "\t", "")
+_PRIVATE_FOLDER = 0o700
+_SHARED_FOLDER, _OPEN_FOLDER = 0o755, 0o777
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
+_VOLUMES = ".volumes"
+_ROOT = ".root"
+
+
+def disk_error(error: Exception, folder: Path) -> str:
+    """The text of an error; of one of the disk with its path, which a write without room lacks, and on a full disk the way out."""
+    if not isinstance(error, OSError):
+        return str(error)
+    said = f"{error.filename or folder}: {error.strerror or error}"
+    way_out = "make room on this disk, for example by `serving image rm` or `serving delete`"
+    return f"{said}; {way_out}" if error.errno in _FULL else said
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that is ours alone, if it is not there."""
+    path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+def mount(folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts: Iterable[Object]) -> None:
+    """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``."""
+    for name, files in volumes.items():
+        make_folder(folder / _VOLUMES / name)
+        # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
+        (folder / _VOLUMES / name).chmod(_SHARED_FOLDER if files else _OPEN_FOLDER)
+        make_folder(root_folder(folder))
+        for path, wanted in files.items():
+            _write(folder / _VOLUMES / name / path, wanted)
+        if files:
+            _remove_others(folder / _VOLUMES / name, files)
+    for one in mounts:
+        place = _inside(folder, one["mountPath"])
+        target = _inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.is_symlink() and not place.exists():
+            place.symlink_to(os.path.relpath(target, place.parent))
+
+
+def _remove_others(volume: Path, files: Iterable[str]) -> None:
+    """Remove files of keys that are gone."""
+    kept = {volume / path for path in files}
+    for path in volume.rglob("*"):
+        if not path.is_dir() and path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def mount_points(folder: Path, container: Object, volumes: Iterable[Object]) -> tuple[MountPoint, ...]:
+    """The mounts of a container at their own paths. What comes from the API is read-only, as Kubernetes has it."""
+    writable = {one["name"] for one in volumes if "emptyDir" in one}
+    return tuple(
+        MountPoint(
+            source=str(_inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))),
+            target="/" + one["mountPath"].strip("/"),
+            read_only=bool(one.get("readOnly")) or one["name"] not in writable,
+        )
+        for one in container.get("volumeMounts", ())
+    )
+
+
+def root_folder(folder: Path) -> Path:
+    """An empty folder of a pod, at which the root of a container with mounts is built."""
+    return folder / _ROOT
+
+
+def _write(path: Path, wanted: VolumeFile) -> None:
+    # The folder is closed to other users, whatever the mode of the file.
+    path.parent.mkdir(mode=_SHARED_FOLDER, parents=True, exist_ok=True)
+    made = path.with_name(path.name + ".new")
+    made.unlink(missing_ok=True)
+    with open(made, "wb", opener=lambda name, flags: os.open(name, flags, wanted.mode)) as file:
+        # Without the umask.
+        os.fchmod(file.fileno(), wanted.mode)
+        file.write(wanted.content)
+    made.replace(path)
+
+
+def _inside(folder: Path, path: str) -> Path:
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts or "." in parts:
+        raise InvalidValue(text=path, expected="a path without '.' and '..'")
+    return folder.joinpath(*parts)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a pod's folder with all that is in it, links but not what they lead to."""
+    for container in path.glob("containers/*"):
+        # The overlay's own folder: its owner, who may be no root, has no rights in it.
+        with contextlib.suppress(OSError):
+            container.joinpath("work", "work").chmod(_PRIVATE_FOLDER)
+    for _ in range(_REMOVALS_MAX):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        # A command that was starting in the pod, such as a probe, has just written its error.
+        time.sleep(_REMOVAL_PAUSE_S)
+
+
+def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:
+    """Copy a log that is too long to LOG.1 (and that to LOG.2, ...) and empty it; whether it was done.
+
+    What is written between the copy and the emptying is lost. On a full disk there is no copy, and older ones are removed.
+    Raises ``OSError``.
+    """
+    try:
+        if log.stat().st_size <= bytes_max:
+            return False
+        for number in range(kept - 1, 0, -1):
+            older = log.with_name(f"{log.name}.{number}")
+            if older.exists():
+                older.replace(log.with_name(f"{log.name}.{number + 1}"))
+        try:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # A disk without room: the copies go, so that the container can go on to write.
+            for copy in log.parent.glob(f"{log.name}.[0-9]*"):
+                copy.unlink(missing_ok=True)
+        os.truncate(log, 0)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def previous_of(log: Path) -> Path:
+    """Where the log of the run before the last restart is: ``app.previous.log``."""
+    return log.with_suffix(f".previous{log.suffix}")
+
+
+def keep_previous(log: Path) -> None:
+    """Put the log of a run that has ended aside for the next one. Nothing happens where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        log.replace(previous_of(log))
+
+
+def size_of(log: Path) -> int:
+    """Bytes of a log; 0 if there is none yet."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def tail(log: Path, *, after: int = 0) -> str:
+    """The last lines of a log behind its first ``after`` bytes, for messages; of all if it is shorter by now.
+
+    Lines in the middle of a traceback get its first line before them: otherwise they do not say what they are.
+    """
+    try:
+        with log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(after if after <= end else 0, end - _SOUGHT_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return excerpt(lines)
+
+
+def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
+    """The last lines, whole: of a traceback that begins before them, its first line, "..." and frames from their first line on."""
+    start = max(0, len(lines) - count)
+    header = next((at for at in range(start - 1, -1, -1) if lines[at].startswith(_HEADERS)), None)
+    # A Python program may go on after a traceback that it prints; the others end.
+    is_over = header is not None and lines[header].startswith(_HEADERS[0])
+    if header is None or (is_over and not all(line[:1] in _INSIDE for line in lines[header + 1 : start])):
+        return _last_bytes("\n".join(lines[start:]))
+    frames = (at for at in range(start, len(lines)) if _FRAME.match(lines[at]) or lines[at][:1] not in _INSIDE)
+    shown = "\n".join(lines[next(frames, start) :])
+    return f"{lines[header]}\n  ...\n{_last_bytes(shown)}"
+
+
+def _last_bytes(text: str) -> str:
+    """The end of a text with very long lines, from the beginning of a line if there is one."""
+    if len(text) <= _TAIL_BYTES:
+        return text
+    cut = text[-_TAIL_BYTES:]
+    return cut.partition("\n")[2] or cut

@@ -1,0 +1,150 @@
+"""The status of a pod at each step of its life, as a decision.
+
+Input: the pod, and the state of each of its containers; output: the status as the API shows it. Containers that run before
+the others are reported apart from them, as in Kubernetes: the pod is initialized when each of them has ended with 0.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
+from serving.home.pods.unready import Unready
+from serving.model.objects import Object, nested
+
+BROKEN = "CreateContainerError"
+"""The reason of a pod whose start raised what nothing expected, as a kubelet has it."""
+
+_BEFORE = ContainerState(waiting_reason="PodInitializing")
+
+
+def pod_status(  # noqa: PLR0913 - what is known of a pod
+    pod: Object,
+    lives: Mapping[str, ContainerState],
+    *,
+    address: str,
+    ready: bool,
+    stamp: str,
+    unready: Unready | None = None,
+    image_ids: Mapping[str, str] | None = None,
+) -> Object:
+    """The status of a pod with these containers.
+
+    ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as NAME@DIGEST.
+    """
+    last = pod.get("status") or {}
+    before = {one["type"]: one for one in last.get("conditions") or ()}
+    first = {name: lives.get(name, _BEFORE) for name in map(container_name_of, init_containers(pod))}
+    missing = [name for name, life in first.items() if not _has_succeeded(life)]
+    names = [container_name_of(one) for one in pod["spec"]["containers"]]
+    # In the order of the manifest, whichever started first.
+    apps = {name: lives.get(name, _BEFORE) for name in names if missing or name in lives}
+    if not missing:
+        apps |= {name: life for name, life in lives.items() if name not in first}
+    is_ready = ready and not missing and all(life.is_running for life in apps.values())
+    conditions = [
+        _condition(before, "PodScheduled", is_true=True, stamp=stamp),
+        _condition(before, "Initialized", is_true=not missing, stamp=stamp, unready=_uninitialized(missing)),
+        _condition(before, "ContainersReady", is_true=is_ready, stamp=stamp),
+        _condition(before, "Ready", is_true=is_ready, stamp=stamp, unready=unready),
+    ]
+    containers = {container_name_of(one): one for one in all_containers(pod)}
+
+    def shown(name: str, life: ContainerState, *, is_fine: bool) -> Object:
+        # A queue-proxy that does not run is listed without being a container of the manifest.
+        container = {**containers.get(name, {}), "name": name}
+        return _container_status(container, life, image_id=(image_ids or {}).get(name, ""), ready=is_fine)
+
+    status: Object = {
+        "phase": _phase(first.values(), apps.values(), is_initialized=not missing),
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "hostIP": "127.0.0.1",
+        "conditions": conditions,
+        "containerStatuses": [shown(name, life, is_fine=is_ready) for name, life in apps.items()],
+    }
+    # Null removes what was said while it could not be run.
+    status |= {key: None for key in ("reason", "message") if last.get(key)}
+    if first:
+        status["initContainerStatuses"] = [
+            shown(name, life, is_fine=_has_succeeded(life)) for name, life in first.items()
+        ]
+    return status
+
+
+def broken_status(pod: Object, *, message: str, stamp: str) -> Object:
+    """The status of a pod that cannot be run, by ``message``. Whatever the manifest is like, it raises nothing."""
+    containers = nested(pod, "spec", "containers")
+    named = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
+    life = ContainerState(waiting_reason=BROKEN, waiting_message=message)
+    shown = [
+        _container_status({**one, "name": str(container_name_of(one))}, life, image_id="", ready=False) for one in named
+    ]
+    unready = Unready(reason=BROKEN, message=message)
+    conditions = [
+        _condition({}, "PodScheduled", is_true=True, stamp=stamp),
+        _condition({}, "Initialized", is_true=False, stamp=stamp, unready=unready),
+        _condition({}, "ContainersReady", is_true=False, stamp=stamp, unready=unready),
+        _condition({}, "Ready", is_true=False, stamp=stamp, unready=unready),
+    ]
+    return {
+        "phase": "Pending",
+        "reason": BROKEN,
+        "message": message,
+        "conditions": conditions,
+        "containerStatuses": shown,
+        "initContainerStatuses": [],
+    }
+
+
+def _has_succeeded(life: ContainerState) -> bool:
+    return life.is_over and life.exit_code == 0
+
+
+def _uninitialized(missing: Sequence[str]) -> Unready:
+    message = f"containers with incomplete status: [{' '.join(missing)}]"
+    return Unready(reason="ContainersNotInitialized", message=message)
+
+
+def _phase(first: Collection[ContainerState], apps: Collection[ContainerState], *, is_initialized: bool) -> str:
+    if not is_initialized:
+        return "Failed" if any(life.is_over and life.exit_code for life in first) else "Pending"
+    if apps and all(life.is_over for life in apps):
+        return "Failed" if any(life.exit_code for life in apps) else "Succeeded"
+    return "Running" if any(life.is_running for life in apps) else "Pending"
+
+
+def _condition(
+    before: Mapping[str, Object], kind: str, *, is_true: bool, stamp: str, unready: Unready | None = None
+) -> Object:
+    status = "True" if is_true else "False"
+    old = before.get(kind) or {}
+    since = old["lastTransitionTime"] if old.get("status") == status else stamp
+    made = {"type": kind, "status": status, "lastTransitionTime": since}
+    if is_true:
+        return made
+    if unready is None:
+        return {**made, "reason": "ContainersNotReady"}
+    return {**made, "reason": unready.reason, "message": unready.message}
+
+
+def _container_status(container: Object, life: ContainerState, *, image_id: str, ready: bool) -> Object:
+    """The status of a container. One that is over is ready if it was to end, which the caller decides."""
+    ended = {
+        "exitCode": life.exit_code,
+        "message": life.last_lines,
+        "reason": life.exit_reason or ("Error" if life.exit_code else "Completed"),
+    }
+    state: Object = {"waiting": {"reason": life.waiting_reason, "message": life.waiting_message}}
+    if life.is_running:
+        state = {"running": {}}
+    elif life.is_over:
+        state = {"terminated": ended}
+    status = {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": image_id,
+        "ready": ready and (life.is_running or life.is_over),
+        "started": life.is_running,
+        "restartCount": life.restart_count,
+        "state": state,
+    }
+    return status if life.exit_code is None or life.is_over else {**status, "lastState": {"terminated": ended}}

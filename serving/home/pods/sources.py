@@ -1,0 +1,186 @@
+"""What a pod takes from ConfigMaps and Secrets: which of them it names, and what of them becomes environment and files.
+
+Input: the pod's manifest and the data of what it names; output: names and values, paths and files. A name that is
+missing and not optional is ``InvalidValue``, and so is a key that is no file name: nothing is written outside of a
+volume's folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from serving.home.pods.downward import PodFacts
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
+"""The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
+
+_FILE_MODE = 0o644
+_TOKEN_LIFETIME_S = 3600
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A ConfigMap or Secret by name, or a token by its audience and lifetime."""
+
+    kind: str
+    name: str
+    lifetime_s: int = 0
+
+
+class VolumeFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a volume: its bytes and its permission bits."""
+
+    content: bytes
+    mode: int = _FILE_MODE
+
+
+Sources = Mapping[Reference, Mapping[str, bytes]]
+"""The data of those that exist."""
+
+
+def references(pod: Object) -> frozenset[Reference]:
+    """All that a pod names, optional ones too."""
+    found: list[Reference] = []
+    for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+        for one in container.get("env", ()):
+            found += [reference for reference, _, _ in _keyed(one.get("valueFrom") or {})]
+        for one in container.get("envFrom", ()):
+            found += [reference for reference, _ in _whole(one)]
+    for volume in pod["spec"].get("volumes", ()):
+        for part in _parts(volume):
+            found += [reference for reference, _ in _whole(part)]
+            found += [_token(one) for one in (part.get("serviceAccountToken"),) if one]
+    return frozenset(found)
+
+
+def data_of(kind: str, whole: Object) -> dict[str, bytes]:
+    """The data of a ConfigMap or Secret. What is no base64 is left out: the API would have refused it."""
+    texts = {key: value.encode() for key, value in (whole.get("data") or {}).items() if kind == "ConfigMap"}
+    encoded = whole.get("binaryData" if kind == "ConfigMap" else "data") or {}
+    for key, value in encoded.items():
+        try:
+            texts[key] = base64.b64decode(value, validate=True)
+        except binascii.Error:
+            continue
+    return texts
+
+
+def container_environment(facts: PodFacts, container: Object, *, sources: Sources) -> dict[str, str]:
+    """The environment that a container's manifest asks for. Raises ``InvalidValue``."""
+    found: dict[str, str] = {}
+    for one in container.get("envFrom", ()):
+        prefix = one.get("prefix", "")
+        for reference, is_optional in _whole(one):
+            for key, value in _data(sources, reference, is_optional=is_optional).items():
+                found[prefix + key] = value.decode(errors="replace")
+    for one in container.get("env", ()):
+        if "valueFrom" in one:
+            found.update(_from(facts, container, one, sources=sources))
+        else:
+            found[one["name"]] = _expanded(one.get("value", ""), found)
+    return found
+
+
+def volume_files(facts: PodFacts, volume: Object, sources: Sources) -> dict[str, VolumeFile]:
+    """The files of a volume by name in it; none of an emptyDir. Raises ``InvalidValue``."""
+    files: dict[str, VolumeFile] = {}
+    mode = _mode(volume, _FILE_MODE)
+    for part in _parts(volume):
+        for reference, is_optional in _whole(part):
+            data = _data(sources, reference, is_optional=is_optional)
+            files |= _chosen(data, part, reference=reference, is_optional=is_optional, mode=mode)
+        for item in (part.get("downwardAPI") or {}).get("items", ()):
+            files[item["path"]] = VolumeFile(content=facts.file(item).encode(), mode=item.get("mode") or mode)
+        token = part.get("serviceAccountToken")
+        if token:
+            content = _data(sources, _token(token), is_optional=False)[""]
+            files[token["path"]] = VolumeFile(content=content, mode=mode)
+    for name in files:
+        if name.startswith("/") or any(word in {"", ".", ".."} for word in name.split("/")):
+            raise InvalidValue(text=name, expected=f"a file name as a key of volume {volume['name']}")
+    return files
+
+
+def _mode(volume: Object, default: int) -> int:
+    """The permission bits of a volume's files that choose none."""
+    sources = (volume.get(kind) or {} for kind in ("configMap", "secret", "downwardAPI", "projected"))
+    return next((int(one["defaultMode"]) for one in sources if one.get("defaultMode") is not None), default)
+
+
+def _token(part: Object) -> Reference:
+    lifetime_s = int(part.get("expirationSeconds") or _TOKEN_LIFETIME_S)
+    return Reference(kind=TOKEN, name=part.get("audience", ""), lifetime_s=lifetime_s)
+
+
+def _parts(volume: Object) -> Sequence[Object]:
+    projected = volume.get("projected")
+    return projected.get("sources", ()) if projected else (volume,)
+
+
+def _whole(one: Object) -> Iterator[tuple[Reference, bool]]:
+    """ConfigMaps and Secrets that are taken as a whole, in any of the shapes that the API has for that."""
+    for field, kind in (
+        ("configMapRef", "ConfigMap"),
+        ("secretRef", "Secret"),
+        ("configMap", "ConfigMap"),
+        ("secret", "Secret"),
+    ):
+        part = one.get(field)
+        if part:
+            yield Reference(kind=kind, name=part.get("name") or part.get("secretName", "")), bool(part.get("optional"))
+
+
+def _keyed(value_from: Object) -> Iterator[tuple[Reference, str, bool]]:
+    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+        part = value_from.get(field)
+        if part:
+            yield Reference(kind=kind, name=part.get("name", "")), part["key"], bool(part.get("optional"))
+
+
+def _chosen(
+    data: Mapping[str, bytes], part: Object, *, reference: Reference, is_optional: bool, mode: int
+) -> dict[str, VolumeFile]:
+    items: Sequence[Object] = (part.get("configMap") or part.get("secret") or {}).get("items", ())
+    if not items:
+        return {key: VolumeFile(content=content, mode=mode) for key, content in data.items()}
+    missing = [item["key"] for item in items if item["key"] not in data]
+    if missing and not is_optional:
+        raise InvalidValue(text=missing[0], expected=f"a key of {reference.kind} {reference.name}")
+    return {
+        item["path"]: VolumeFile(content=data[item["key"]], mode=item.get("mode") or mode)
+        for item in items
+        if item["key"] in data
+    }
+
+
+def _from(facts: PodFacts, container: Object, one: Object, *, sources: Sources) -> dict[str, str]:
+    value_from = one["valueFrom"]
+    for reference, key, is_optional in _keyed(value_from):
+        data = _data(sources, reference, is_optional=is_optional)
+        if key in data:
+            return {one["name"]: data[key].decode(errors="replace")}
+        if not is_optional:
+            raise InvalidValue(text=key, expected=f"a key of {reference.kind} {reference.name}")
+        return {}
+    if value_from.get("resourceFieldRef"):
+        selector = value_from["resourceFieldRef"]
+        name = selector.get("containerName") or container.get("name", "")
+        return {one["name"]: facts.resource(selector, container=name)}
+    return {one["name"]: facts.field((value_from.get("fieldRef") or {}).get("fieldPath", ""))}
+
+
+def _data(sources: Sources, reference: Reference, *, is_optional: bool) -> Mapping[str, bytes]:
+    found = sources.get(reference)
+    if found is None and not is_optional:
+        raise InvalidValue(text=reference.name, expected=f"the name of a {reference.kind} that exists")
+    return found or {}
+
+
+def _expanded(word: str, given: Mapping[str, str]) -> str:
+    """``$(NAME)`` as Kubernetes expands it; a name that is not there stays as it is."""
+    for name, value in given.items():
+        word = word.replace(f"$({name})", value)
+    return word

@@ -1,0 +1,275 @@
+"""Reports what the pods of this machine use, from /proc, as metrics-server does: PodMetrics and NodeMetrics in the store.
+
+Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
+have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy or a learnt
+target wants to know, else as often as metrics-server does, for ``kubectl top``. Nothing of it is journalled.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import NODE, NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
+from serving.cluster.port import Cluster
+from serving.cluster.reflector import Key, Reflector
+from serving.home.pods.machine import Machine, MachineReading, node_metrics
+from serving.model.errors import AlreadyExists, ClusterError, NotFound
+from serving.model.knative import LEARNT_TARGET, TARGET_ANNOTATION
+from serving.model.objects import Object, annotations_of, labels_of
+
+_log = logging.getLogger("kubelet")
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+"""Units of cpu time in /proc per second."""
+# Fields of /proc/PID/stat after the name, see proc(5): utime, stime, cutime and cstime are its 14th to 17th of all.
+_SESSION, _CPU_TICKS, _RSS_PAGES = 3, slice(11, 15), 21
+_WATCHED_PERIOD_S = 2.0
+_PERIOD_S = 15.0
+_MEASURED_TYPES = frozenset({"cpu", "mem"})
+# Objects that are written before the loop may do something else.
+_WRITTEN_AT_ONCE = 50
+
+
+class SessionTotals(msgspec.Struct, frozen=True):
+    """One session: the cpu that it has taken, in ticks, and what it holds."""
+
+    cpu_ticks: int = 0
+    resident_bytes: int = 0
+
+
+class SessionUsage(msgspec.Struct, frozen=True):
+    """One container over a window: thousandths of a core, and bytes."""
+
+    cpu_m: int
+    memory_bytes: int
+
+
+class PodSessions(Protocol):
+    """A pod whose containers can be measured."""
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        ...
+
+    @property
+    def manifest(self) -> Object:
+        """As it was created, with its labels and annotations."""
+        ...
+
+    @property
+    def node_name(self) -> str:
+        """The node that it is on."""
+        ...
+
+    @property
+    def cgroups(self) -> Mapping[str, SessionTotals]:
+        """What the containers that have a cgroup have used, by name; it goes before the session."""
+        ...
+
+    @property
+    def sessions(self) -> Mapping[str, int]:
+        """The session of each container that runs, by name."""
+        ...
+
+
+def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
+    """All sessions of this machine, by the process id of the leader."""
+    ticks: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for name in os.listdir(proc):  # noqa: PTH208 - thousands of entries, of which only names are wanted
+        if not name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            fields = (proc / name / "stat").read_bytes().rpartition(b")")[2].split()
+            session = int(fields[_SESSION])
+            ticks[session] = ticks.get(session, 0) + sum(map(int, fields[_CPU_TICKS]))
+            held[session] = held.get(session, 0) + int(fields[_RSS_PAGES]) * _PAGE_BYTES
+    return {session: SessionTotals(taken, held[session]) for session, taken in ticks.items()}
+
+
+def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
+    """All sessions; those of containers with a cgroup as the kernel accounts for it, with processes in other sessions."""
+    found = read_sessions()
+    for pod in pods:
+        own, measured = pod.sessions, pod.cgroups
+        found |= {own[name]: totals for name, totals in measured.items() if name in own}
+    return found
+
+
+def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
+    """What a session used. 150 ticks of a hundredth of a second in 2 s are 750m.
+
+    An orphan that ends takes what it had used away with it: then it was less than it looked, never below 0.
+    """
+    ticks = max(0, after.cpu_ticks - before.cpu_ticks)
+    return SessionUsage(cpu_m=round(1000 * ticks / TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
+
+
+def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, window_s: float) -> Object:
+    """A pod's PodMetrics, as metrics-server has them."""
+    containers = [
+        {"name": name, "usage": {"cpu": f"{one.cpu_m}m", "memory": f"{one.memory_bytes // 1024}Ki"}}
+        for name, one in used.items()
+    ]
+    return {
+        "apiVersion": POD_METRICS.api_version,
+        "kind": POD_METRICS.name,
+        "metadata": {"namespace": pod.key[0], "name": pod.key[1], "labels": labels_of(pod.manifest)},
+        "timestamp": at,
+        "window": f"{window_s:.3f}s",
+        "containers": containers,
+    }
+
+
+def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: float) -> Object:
+    """NodeMetrics of a node that uses what its pods use."""
+    return {
+        "apiVersion": NODE_METRICS.api_version,
+        "kind": NODE_METRICS.name,
+        "metadata": {"name": name},
+        "timestamp": at,
+        "window": f"{window_s:.3f}s",
+        "usage": {
+            "cpu": f"{sum(one.cpu_m for one in used)}m",
+            "memory": f"{sum(one.memory_bytes for one in used) // 1024}Ki",
+        },
+    }
+
+
+class UsageReporter:
+    """Measures and reports. ``pods`` are those of this machine; ``run`` lasts until cancelled.
+
+    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` each node uses what its pods
+    use together, as virtual nodes do, and the machine is not reported.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: Callable[[], Iterable[PodSessions]],
+        *,
+        machine: Machine | None = None,
+        node_name: str = "local",
+        is_per_node: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._pods = pods
+        self._machine = machine
+        self._node_name = node_name
+        self._is_per_node = is_per_node
+        self._reported_nodes: set[str] = set()
+        self._reading: MachineReading | None = None
+        self._is_node_told = False
+        self._policies = Reflector(cluster, SCALING_POLICY)
+        self._wanted = asyncio.Event()
+        self._has_learner = False
+        self._policies.on_change(lambda _: self._look_at_policies())
+        self._at_s = 0.0
+        self._sessions: dict[int, SessionTotals] = {}
+        self._reported: set[Key] = set()
+
+    def __repr__(self) -> str:
+        return f"UsageReporter({len(self._reported)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._policies.run(), name="usage policies")
+            # What is used shows between two looks: the second comes soon.
+            await self.look()
+            await asyncio.sleep(_WATCHED_PERIOD_S)
+            while True:
+                await self.look()
+                wanted = asyncio.ensure_future(self._wanted.wait())
+                await asyncio.wait([wanted], timeout=_PERIOD_S)
+                wanted.cancel()
+                # Who wants to know from now on wants a window, not a moment.
+                await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
+
+    async def look(self) -> None:
+        """Measure once and report every pod that was measured the last time, too."""
+        sessions = await asyncio.to_thread(_read_all, list(self._pods()))
+        at_s, at = now_s(), stamp()
+        window_s, before = at_s - self._at_s, self._sessions
+        self._at_s, self._sessions = at_s, sessions
+        by_node: dict[str, list[SessionUsage]] = {}
+        if not self._is_per_node:
+            await self._tell_node(at, window_s)
+        reported: set[Key] = set()
+        for number, pod in enumerate(list(self._pods())):
+            used = {
+                name: used_between(before[session], sessions[session], window_s=window_s)
+                for name, session in pod.sessions.items()
+                if session in before and session in sessions
+            }
+            by_node.setdefault(pod.node_name, []).extend(used.values())
+            if used and await self._write(
+                POD_METRICS, pod_metrics(pod, used, at=at, window_s=window_s), is_there=pod.key in self._reported
+            ):
+                reported.add(pod.key)
+            if number % _WRITTEN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for key in self._reported - reported:
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(POD_METRICS, *key)
+        self._reported = reported
+        self._has_learner = any(
+            annotations_of(pod.manifest).get(TARGET_ANNOTATION) == LEARNT_TARGET for pod in self._pods()
+        )
+        self._look_at_policies()
+        if self._is_per_node:
+            await self._report_nodes(by_node, at, window_s)
+
+    async def _report_nodes(self, by_node: Mapping[str, Sequence[SessionUsage]], at: str, window_s: float) -> None:
+        """What the pods of each node use together; nothing on a node without pods."""
+        names = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
+        for name in names:
+            metrics = sum_metrics(name, by_node.get(name, ()), at=at, window_s=window_s)
+            await self._write(NODE_METRICS, metrics, is_there=name in self._reported_nodes)
+        for name in self._reported_nodes - names:
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(NODE_METRICS, "", name)
+        self._reported_nodes = names
+
+    async def _tell_node(self, at: str, window_s: float) -> None:
+        if self._machine is None:
+            return
+        before, self._reading = self._reading, await asyncio.to_thread(self._machine.read)
+        if before is not None:
+            metrics = node_metrics(self._node_name, before, self._reading, at=at, window_s=window_s)
+            self._is_node_told = await self._write(NODE_METRICS, metrics, is_there=self._is_node_told)
+
+    async def _write(self, kind: Kind, metrics: Object, *, is_there: bool) -> bool:
+        """Whether it is there now."""
+        try:
+            if is_there:
+                await self._cluster.replace(kind, metrics)
+            else:
+                await self._cluster.create(kind, metrics)
+        except AlreadyExists:
+            # Made by hand: the next round replaces it.
+            return True
+        except ClusterError as error:
+            # Deleted by hand, or with its namespace: the next round makes it again, if there is still a pod.
+            _log.debug("usage.untold", extra={"object": metrics["metadata"]["name"], "error": str(error)})
+            return False
+        return True
+
+    def _look_at_policies(self) -> None:
+        is_wanted = self._has_learner or any(_looks_at_usage(policy) for policy in self._policies.cache.values())
+        (self._wanted.set if is_wanted else self._wanted.clear)()
+
+
+def _looks_at_usage(policy: Mapping[str, Any]) -> bool:
+    spec = policy.get("spec") or {}
+    directions = (spec.get("up") or {}, spec.get("down") or {})
+    return any(one.get("type") in _MEASURED_TYPES for way in directions for one in way.get("triggers") or ())

@@ -1,0 +1,206 @@
+"""The messages between control and the template, one JSON object a line.
+
+Control sends orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template sends
+reports: an inventory, first on every connection, so that a new control process learns its pods, and then each change of a
+process. A process is identified by the id of its pod and its name there. The template returns notes unread to the next
+control process.
+"""
+
+from typing import Any
+
+import msgspec
+
+from serving.home.processes.mounts import MountPoint, OverlayMount
+
+# A manifest with its environment fits; a longer line is an error.
+_LINE_BYTES_MAX = 16 * 2**20
+
+
+class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """A message. Its class name is its tag on the wire."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a container is started: the order's ``arguments`` are a runtime that starts it and exits.
+
+    The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
+    join before. ``root`` is mounted empty of what an earlier run wrote, and ``state``, the runtime's record of such a run,
+    is removed; without a root the order runs a command in a container that is there. ``stop_signal`` is sent for SIGTERM.
+    ``is_rootless`` says that the container has a user namespace, in which the user who starts it is root.
+    """
+
+    pid_file: str
+    error_log: str
+    state: str
+    cgroups: tuple[str, ...] = ()
+    stop_signal: int = 15
+    root: OverlayMount | None = None
+    is_rootless: bool = False
+
+
+class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
+    """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
+
+    ``folder`` is where it is started, ``log`` the file that its output is added to. It gets no other environment.
+    ``launch`` says that it is a container, and ``network`` the network namespace of an app, which its queue-proxy enters too.
+    ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
+    the process sees as its host's name, ``hosts`` and ``resolver`` the files that it sees as
+    its hosts file and as the configuration of its resolver.
+    ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
+    ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the command names.
+    ``is_own_proxy`` says that it is an app with the queue-proxy in its process, which gets the pipe for readiness.
+
+    ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin`` opens a
+    FIFO for writing too, so that it does not end when its writers go. ``has_terminal`` says
+    that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
+    it ends with the control process, and is not in the inventory.
+    """
+
+    pod: str
+    name: str
+    environment: dict[str, str]
+    log: str
+    folder: str = "/"
+    arguments: tuple[str, ...] = ()
+    mounts: tuple[MountPoint, ...] = ()
+    new_root: str = ""
+    hostname: str = ""
+    launch: Launch | None = None
+    network: str = ""
+    hosts: str = ""
+    resolver: str = ""
+    stdin: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    keeps_stdin: bool = False
+    has_terminal: bool = False
+    is_exec: bool = False
+    niceness: int = 0
+    preload: str = ""
+    modules: tuple[str, ...] = ()
+    is_own_proxy: bool = False
+
+
+class SendSignal(_TemplateMessage, frozen=True, kw_only=True):
+    """Send a signal to a process and all of its group."""
+
+    pod: str
+    name: str
+    signal: int
+
+
+class KeepNote(_TemplateMessage, frozen=True, kw_only=True):
+    """Keep a note about a pod; it replaces the note before."""
+
+    pod: str
+    note: dict[str, Any]
+
+
+class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
+    """Kill what of a pod still runs, and drop its note."""
+
+    pod: str
+
+
+class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process that was started: ``exit_code`` is None while it runs; minus the signal's number if one ended it."""
+
+    name: str
+    pid: int
+    exit_code: int | None = None
+    is_ready: bool = False
+    is_drained: bool = False
+
+
+class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod in the inventory. ``note`` is empty if none was kept."""
+
+    pod: str
+    note: dict[str, Any]
+    processes: list[HeldProcess]
+
+
+class Inventory(_TemplateMessage, frozen=True, kw_only=True):
+    """All pods of the template: the first report on a connection."""
+
+    pods: list[HeldPod]
+
+
+class ProcessStarted(_TemplateMessage, frozen=True, kw_only=True):
+    """A process has started."""
+
+    pod: str
+    name: str
+    pid: int
+
+
+class StartFailed(_TemplateMessage, frozen=True, kw_only=True):
+    """A process could not be started; ``why`` is for people, as in "/no/such: No such file or directory"."""
+
+    pod: str
+    name: str
+    why: str
+
+
+class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
+    """A queue-proxy reports whether its app takes requests, and, when it drains, whether the app may end."""
+
+    pod: str
+    name: str
+    is_ready: bool
+    is_drained: bool = False
+
+
+class Warned(_TemplateMessage, frozen=True, kw_only=True):
+    """Something about a process that an Event of its pod reports."""
+
+    pod: str
+    name: str
+    reason: str
+    message: str
+
+
+class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
+    """A process has ended, and its group with it."""
+
+    pod: str
+    name: str
+    exit_code: int
+
+
+Order = StartProcess | SendSignal | KeepNote | ForgetPod
+Report = Inventory | ProcessStarted | StartFailed | ReadinessChanged | Warned | ProcessEnded
+
+_encoder = msgspec.json.Encoder()
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+def encode(message: Order | Report) -> bytes:
+    """A message as a line."""
+    return _encoder.encode(message) + b"\n"
+
+
+def read_order(line: bytes) -> Order:
+    """An order from its line. Raises ``msgspec.DecodeError``."""
+    return _orders.decode(line)
+
+
+def read_report(line: bytes) -> Report:
+    """A report from its line. Raises ``msgspec.DecodeError``."""
+    return _reports.decode(line)
+
+
+class Lines:
+    """Cuts a stream of bytes into lines. A line that grows beyond 16 MiB raises ``OverflowError``."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that are complete with this piece."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > _LINE_BYTES_MAX:
+            msg = f"a line of more than {_LINE_BYTES_MAX} bytes"
+            raise OverflowError(msg)
+        return lines

@@ -1,0 +1,255 @@
+"""The warm processes of preloaded revisions, as the template has them: started, used, and dropped.
+
+A revision with ``serving.dev/template: preload`` starts its first pod in the ordinary way. When that pod is ready, one process
+per revision imports the app (``program``), and later pods are forked from it. No revision shares one, so nothing that a module reads
+from its environment reaches another service. It is dropped after an hour without a start, and when the machine runs out of
+memory; the next pod then starts in the ordinary way. It ends with the template.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.home.processes import preload_program as program
+from serving.home.processes.orders import StartProcess
+from serving.home.processes.preload_command import PythonCommand, python_command
+from serving.home.processes.process_lifetime import die_with_parent
+from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.model.errors import InvalidValue
+
+# How often the processes are looked through for some to drop.
+_LOOK_PERIOD_S = 10.0
+_IDLE_S = 3600.0
+# Of all memory that is available; below it the kernel begins to swap or to kill.
+_FREE_MEMORY_MIN_RATIO = 0.1
+# A fork takes milliseconds; after this time the pod is started in the ordinary way.
+_FORK_MAX_S = 2.0
+_PIECE_BYTES = 65536
+_START = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](int(sys.argv[2]))"
+
+Warn = Callable[[StartProcess, str, str], None]
+
+
+class _PreloadedApp:
+    """One process. ``is_warm`` once it has imported everything; ``control`` is None when it was refused or dropped."""
+
+    def __init__(self, order: StartProcess, now_s: float) -> None:
+        self.order = order
+        self.used_s = now_s
+        self.is_warm = False
+        self.control: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def send(self, message: object) -> None:
+        """Write one line."""
+        assert self.control is not None
+        self.control.sendall(json.dumps(message).encode() + b"\n")
+
+    def answer(self, within_s: float) -> dict[str, Any]:
+        """Read one line. Raises ``OSError`` if none comes, ``ValueError`` if it is no answer."""
+        assert self.control is not None
+        received = b""
+        while not received.endswith(b"\n"):
+            if not select.select([self.control], [], [], within_s)[0]:
+                raise TimeoutError
+            piece = self.control.recv(_PIECE_BYTES)
+            if not piece:
+                raise ConnectionResetError
+            received += piece
+        found: dict[str, Any] = json.loads(received)
+        return found
+
+    def end(self) -> None:
+        """Kill the process; what it has forked runs on."""
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+        self.is_warm = False
+
+
+class PreloadedApps:
+    """The processes by revision. ``warn`` reports to the pod of an order why it cannot be preloaded.
+
+    ``follow`` calls back when a socket can be read, ``unfollow`` ends that.
+    """
+
+    def __init__(
+        self,
+        records: ProcessRecords,
+        *,
+        owner: int,
+        follow: Callable[[socket.socket, Callable[[], None]], None],
+        unfollow: Callable[[socket.socket], object],
+        warn: Warn,
+    ) -> None:
+        self._records, self._owner = records, owner
+        self._follow, self._unfollow, self._warn = follow, unfollow, warn
+        self._apps: dict[str, _PreloadedApp] = {}
+        self._starting: dict[str, StartProcess] = {}
+        self._looked_s = 0.0
+
+    @property
+    def due_in_s(self) -> float | None:
+        """How long ``drop_unused`` may wait; None while there is nothing to drop."""
+        return _LOOK_PERIOD_S if self._apps else None
+
+    def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
+        """Fork a pod's process, and return its record; None if it has to be started in the ordinary way."""
+        if not order.preload or order.launch or order.is_exec or order.mounts:
+            return None
+        app = self._apps.get(order.preload)
+        if app is None:
+            self._starting[order.pod] = order
+            return None
+        app.used_s = now_s
+        if not app.is_warm:
+            return None
+        try:
+            command = _command_of(order)
+            app.send(
+                {
+                    "arguments": [command.interpreter, *command.arguments],
+                    "environment": order.environment,
+                    "folder": order.folder,
+                    "log": order.log,
+                    "hostname": order.hostname,
+                    "hosts": order.hosts,
+                    "owner": self._owner,
+                    "record": msgspec.to_builtins(record),
+                    "path": str(self._records.path_of(record)),
+                }
+            )
+            return msgspec.convert(app.answer(_FORK_MAX_S), ProcessRecord)
+        except (OSError, ValueError, InvalidValue) as error:
+            self._drop(order.preload)
+            self._warn(order, "PreloadFailed", f"the warm process did not fork: {error!r}; pods start without it")
+            return None
+
+    def pod_ready(self, pod: str, now_s: float) -> None:
+        """Begin to import the app of a pod that was started in the ordinary way and is ready: its start needs no core now."""
+        order = self._starting.pop(pod, None)
+        if order is None or order.preload in self._apps:
+            return
+        app = self._apps[order.preload] = _PreloadedApp(order, now_s)
+        try:
+            command = _command_of(order)
+            self._execute(app, command)
+        except (OSError, InvalidValue) as error:
+            reason = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
+            self._refuse(app, f"its command cannot be preloaded: {reason}")
+
+    def forget(self, pod: str) -> None:
+        """A pod is gone."""
+        self._starting.pop(pod, None)
+
+    def drop_unused(self, now_s: float) -> None:
+        """Drop what was not used for an hour, and what was used longest ago while memory is short."""
+        if now_s < self._looked_s + _LOOK_PERIOD_S:
+            return
+        self._looked_s = now_s
+        held = sorted((one for one in self._apps.values() if one.control), key=lambda one: one.used_s)
+        for at, app in enumerate(held):
+            if app.used_s + _IDLE_S < now_s or (at == 0 and _free_memory_ratio() < _FREE_MEMORY_MIN_RATIO):
+                self._drop(app.order.preload)
+
+    def end(self) -> None:
+        """End all."""
+        for key in list(self._apps):
+            self._drop(key)
+
+    def _execute(self, app: _PreloadedApp, command: PythonCommand) -> None:
+        mine, its = socket.socketpair()
+        environment = {key: value for key, value in app.order.environment.items() if key not in {"PORT", "HOSTNAME"}}
+        log = os.open(app.order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            app.process = subprocess.Popen(  # noqa: S603 - the interpreter of the user's own command
+                [command.interpreter, *command.options, "-c", _START, str(program.__file__), str(its.fileno())],
+                env=environment,
+                cwd=app.order.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[its.fileno()],
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
+            )
+        finally:
+            os.close(log)
+            its.close()
+        app.control = mine
+        self._follow(mine, lambda: self._heard(app))
+        app.send({"arguments": [command.interpreter, *command.arguments], "modules": list(app.order.modules)})
+
+    def _heard(self, app: _PreloadedApp) -> None:
+        """The process has imported the app, or has refused to, or has ended."""
+        try:
+            answer = app.answer(_FORK_MAX_S)
+        except (OSError, ValueError):
+            self._refuse(app, "the warm process ended while it imported the app; its log says why")
+            return
+        assert app.control is not None
+        if "refused" in answer:
+            self._refuse(app, str(answer["refused"]))
+            return
+        self._unfollow(app.control)
+        app.is_warm = True
+        assert app.process is not None
+        resident_bytes = _resident_bytes(app.process.pid)
+        message = f"pods of this revision are forked from a warm process of {resident_bytes >> 20} MiB"
+        self._warn(app.order, "Preloaded", message)
+
+    def _refuse(self, app: _PreloadedApp, why: str) -> None:
+        """Keep an app that cannot be preloaded, so that it is not tried again."""
+        if app.control is not None:
+            self._unfollow(app.control)
+        app.end()
+        self._warn(app.order, "PreloadRefused", f"{why}; pods start without it")
+
+    def _drop(self, key: str) -> None:
+        app = self._apps.pop(key)
+        if app.control is not None and not app.is_warm:
+            self._unfollow(app.control)
+        app.end()
+
+
+def _command_of(order: StartProcess) -> PythonCommand:
+    return python_command(
+        order.arguments,
+        order.environment,
+        find=lambda name, path: shutil.which(os.path.join(order.folder, name) if "/" in name else name, path=path),  # noqa: PTH118
+        first_line=_first_line,
+    )
+
+
+def _first_line(path: str) -> str:
+    with contextlib.suppress(OSError), Path(path).open("rb") as file:
+        return file.readline(4096).decode(errors="replace").strip()
+    return ""
+
+
+def _resident_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _free_memory_ratio() -> float:
+    """Available memory of all; 1 where it cannot be read."""
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        amounts = {line.partition(":")[0]: int(line.split()[1]) for line in lines}
+        return amounts["MemAvailable"] / amounts["MemTotal"]
+    return 1.0

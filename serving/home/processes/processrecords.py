@@ -1,0 +1,102 @@
+"""Files that record the processes of pods and the notes about them, so that they outlive the template that forked them.
+
+Each process writes its own record before it does anything else: a template that is killed right after a fork leaves no
+process behind that the next template does not find. A process is identified by its id and its start time, because ids
+are used again.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from serving.home.processes.process_lifetime import start_ticks
+
+_PRIVATE = 0o600
+_Record = TypeVar("_Record")
+
+
+class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
+
+    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no
+    other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a container; 0 for a process. ``exit_code`` is None
+    while the process runs. ``is_own_proxy``: an app whose queue-proxy is in its process. ``is_heard``: a queue-proxy has reported its readiness to this template.
+    """
+
+    pod: str
+    name: str
+    is_app: bool = False
+    is_exec: bool = False
+    is_own_proxy: bool = False
+    mark: str = ""
+    stop_signal: int = 0
+    pid: int = 0
+    start_ticks: int = 0
+    exit_code: int | None = None
+    niceness: int = 0
+    is_heard: bool = False
+    is_ready: bool = False
+    is_drained: bool = False
+
+    @property
+    def reports_readiness(self) -> bool:
+        """Whether it is, or has, the queue-proxy of its pod."""
+        return self.is_own_proxy or not self.is_app
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process exists, a zombie included."""
+        return self.pid > 0 and start_ticks(self.pid) == self.start_ticks
+
+
+class _PodNoteFile(msgspec.Struct, frozen=True, kw_only=True):
+    pod: str
+    note: dict[str, Any]
+
+
+class ProcessRecords:
+    """The folder of these files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> tuple[list[ProcessRecord], dict[str, dict[str, Any]]]:
+        """The processes and the notes by pod, as an earlier template left them. A damaged file is skipped."""
+        return self._read("process", ProcessRecord), {one.pod: one.note for one in self._read("note", _PodNoteFile)}
+
+    def _read(self, kind: str, of: type[_Record]) -> list[_Record]:
+        found = []
+        for path in self._folder.glob(f"*.{kind}"):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=of))
+        return found
+
+    def write(self, record: ProcessRecord) -> None:
+        """Write a process's record whole, or remove that of a command that has ended. Raises ``OSError``."""
+        if record.is_exec and record.exit_code is not None:
+            (self._folder / f"{record.pod}.{record.name}.process").unlink(missing_ok=True)
+        else:
+            self._write(self.path_of(record).name, record)
+
+    def path_of(self, record: ProcessRecord) -> Path:
+        """The file of a process."""
+        return self._folder / f"{record.pod}.{record.name}.process"
+
+    def write_note(self, pod: str, note: dict[str, Any]) -> None:
+        """Write the note about a pod; it replaces the note before. Raises ``OSError``."""
+        self._write(f"{pod}.note", _PodNoteFile(pod=pod, note=note))
+
+    def _write(self, name: str, content: object) -> None:
+        # Not synchronized to disk: what ends the machine ends its processes.
+        made = self._folder / f"{name}.new"
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
+            file.write(msgspec.json.encode(content))
+        made.rename(self._folder / name)
+
+    def forget(self, pod: str) -> None:
+        """Remove the files of a pod."""
+        for path in self._folder.glob(f"{pod}.*"):
+            path.unlink(missing_ok=True)

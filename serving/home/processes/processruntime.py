@@ -1,0 +1,269 @@
+"""The runtime whose containers are processes of the template: control's end of the connection to it.
+
+``run`` keeps the connection. A template that restarts goes on with the processes of the one before; a process that it
+does not list was killed. When this process restarts, ``held`` lists the pods that the template has, and ``take_over``
+returns their processes.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.home.processes.orders import (
+    ForgetPod,
+    HeldPod,
+    HeldProcess,
+    Inventory,
+    KeepNote,
+    Lines,
+    Order,
+    ProcessEnded,
+    ProcessStarted,
+    ReadinessChanged,
+    Report,
+    SendSignal,
+    StartFailed,
+    StartProcess,
+    Warned,
+    encode,
+    read_report,
+)
+from serving.home.state import short_path
+
+_log = logging.getLogger("runtime")
+
+_PIECE_BYTES = 65536
+_RETRY_S = 0.05
+_KILLED = -signal.SIGKILL
+
+
+class TemplateProcess:
+    """A process of a pod that the template started; see ``PodProcess``."""
+
+    def __init__(
+        self,
+        host: "ProcessRuntime",
+        pod: str,
+        name: str,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._host, self._pod, self._name = host, pod, name
+        self._on_ready, self._on_warning = on_ready, on_warning
+        self.pid = 0
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[int] = loop.create_future()
+        self.drained: asyncio.Future[None] = loop.create_future()
+
+    def __repr__(self) -> str:
+        state = "starting" if not self.started.done() else "ended" if self.ended.done() else f"pid {self.pid}"
+        return f"TemplateProcess({self._pod}/{self._name}, {state})"
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it and its group."""
+        if not self.ended.done():
+            self._host.order(SendSignal(pod=self._pod, name=self._name, signal=number))
+
+    async def end(self, *, grace_s: float) -> None:
+        """As the protocol."""
+        if grace_s > 0:
+            self.send(signal.SIGTERM)
+        await self.outlast(grace_s)
+
+    async def outlast(self, patience_s: float) -> None:
+        """As the protocol."""
+        if patience_s > 0:
+            await asyncio.wait([self.ended], timeout=patience_s)
+        self.send(signal.SIGKILL)
+        await asyncio.wait([self.ended])
+
+    def hear(self, report: Report) -> None:
+        """Apply a report of the template."""
+        match report:
+            case ProcessStarted(pid=pid):
+                self.pid = pid
+                _settle(self.started, None)
+            case StartFailed(why=why):
+                if not self.started.done():
+                    self.started.set_exception(OSError(why))
+                    # The exception of a pod that is stopped at once may never be retrieved.
+                    self.started.exception()
+                _settle(self.ended, _KILLED)
+            case ProcessEnded(exit_code=exit_code):
+                _settle(self.started, None)
+                _settle(self.ended, exit_code)
+            case ReadinessChanged(is_ready=is_ready, is_drained=is_drained):
+                if is_drained:
+                    _settle(self.drained, None)
+                if self._on_ready is not None:
+                    self._on_ready(is_ready)
+            case Warned(reason=reason, message=message):
+                if self._on_warning is not None:
+                    self._on_warning(reason, message)
+            case _:
+                return
+
+
+class ProcessRuntime:
+    """The connection to the template. ``held`` is what the template had at the first connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._processes: dict[tuple[str, str], TemplateProcess] = {}
+        self._held: dict[tuple[str, str], HeldProcess] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: list[Order] = []
+        self._notes: dict[str, KeepNote] = {}
+        self.connected = asyncio.Event()
+        self.held: list[HeldPod] = []
+
+    def __repr__(self) -> str:
+        return f"ProcessRuntime({len(self._processes)} processes, {'not ' * (self._writer is None)}connected)"
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        while True:
+            try:
+                with short_path(self._path) as path:
+                    reader, writer = await asyncio.open_unix_connection(path)
+                await self._listen(reader, writer)
+            except OSError as error:
+                _log.debug("runtime.disconnected", extra={"error": str(error)})
+            await asyncio.sleep(_RETRY_S)
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = Lines()
+        try:
+            while piece := await reader.read(_PIECE_BYTES):
+                for line in lines.feed(piece):
+                    self._hear(read_report(line), writer)
+        finally:
+            self._writer = None
+            writer.close()
+
+    def _hear(self, report: Report, writer: asyncio.StreamWriter) -> None:
+        if isinstance(report, Inventory):
+            self._writer = writer
+            self._compare(report)
+            for order in self._waiting:
+                self.order(order)
+            self._waiting.clear()
+            return
+        key = (report.pod, report.name)
+        process = self._processes.get(key)
+        if process is not None:
+            process.hear(report)
+        elif key in self._held:
+            # Not taken over yet: keep the report for the one that takes it over.
+            self._held[key] = _after(self._held[key], report)
+
+    def _compare(self, have: Inventory) -> None:
+        """Catch up with a template: a process that it does not have was killed, and a pod that was forgotten ends.
+
+        Orders that the template before received and did not carry out show in this way too.
+        """
+        found = {(pod.pod, one.name): one for pod in have.pods for one in pod.processes}
+        waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}
+        for key, process in self._processes.items():
+            now = found.get(key)
+            if now is not None:
+                _catch_up(process, now)
+            elif key not in waiting:
+                _settle(process.started, None)
+                _settle(process.ended, _KILLED)
+        if not self.connected.is_set():
+            self._held, self.held = found, have.pods
+            self.connected.set()
+            return
+        for note in self._notes.values():
+            self.order(note)
+        known = {pod for pod, _ in (*self._processes, *self._held)} | self._notes.keys()
+        for pod in have.pods:
+            if pod.pod not in known:
+                self.order(ForgetPod(pod=pod.pod))
+
+    def order(self, order: Order) -> None:
+        """Send an order, now or as soon as there is a connection."""
+        if self._writer is None:
+            self._waiting.append(order)
+        else:
+            self._writer.write(encode(order))
+
+    def start(
+        self,
+        start: StartProcess,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
+    ) -> TemplateProcess:
+        """As the protocol."""
+        process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready, on_warning=on_warning)
+        key = (start.pod, start.name)
+        self._processes[key] = process
+        if start.is_exec:
+            process.ended.add_done_callback(lambda _: self._forget_exec(key, process))
+        self.order(start)
+        return process
+
+    def _forget_exec(self, key: tuple[str, str], process: TemplateProcess) -> None:
+        if self._processes.get(key) is process:
+            del self._processes[key]
+
+    def take_over(
+        self,
+        pod: str,
+        name: str,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
+    ) -> TemplateProcess | None:
+        """As the protocol."""
+        held = self._held.get((pod, name))
+        if held is None:
+            return None
+        process = TemplateProcess(self, pod, name, on_ready=on_ready, on_warning=on_warning)
+        self._processes[pod, name] = process
+        _catch_up(process, held)
+        return process
+
+    def keep(self, pod: str, note: dict[str, Any]) -> None:
+        """As the protocol."""
+        self._notes[pod] = KeepNote(pod=pod, note=note)
+        self.order(self._notes[pod])
+
+    def forget(self, pod: str) -> None:
+        """As the protocol."""
+        for key in [key for key in self._processes if key[0] == pod]:
+            del self._processes[key]
+        self._notes.pop(pod, None)
+        self.order(ForgetPod(pod=pod))
+
+
+def _after(held: HeldProcess, report: Report) -> HeldProcess:
+    match report:
+        case ProcessEnded(exit_code=exit_code):
+            return msgspec.structs.replace(held, exit_code=exit_code, is_ready=False)
+        case ReadinessChanged(is_ready=is_ready, is_drained=is_drained):
+            return msgspec.structs.replace(held, is_ready=is_ready, is_drained=is_drained)
+        case _:
+            return held
+
+
+def _catch_up(process: TemplateProcess, held: HeldProcess) -> None:
+    process.hear(ProcessStarted(pod="", name=held.name, pid=held.pid))
+    if held.exit_code is not None:
+        process.hear(ProcessEnded(pod="", name=held.name, exit_code=held.exit_code))
+    elif held.is_ready or held.is_drained:
+        process.hear(ReadinessChanged(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained))
+
+
+def _settle(future: "asyncio.Future[Any]", value: object) -> None:
+    if not future.done():
+        future.set_result(value)

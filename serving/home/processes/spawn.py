@@ -1,0 +1,343 @@
+"""Start the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
+
+The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
+fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
+no descriptor but its own, and writes to its log.
+
+A child learns from a socket which process of which pod it is to be. So some are forked ahead (``prepare``), while nothing waits
+for them: a fork, its adoption and the loop of a queue-proxy are half of what a start takes. They end with the template.
+
+The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app is forked
+as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records itself before anything else (``processrecords``).
+
+Signals are blocked across forks. A child inherits the template's handlers: a SIGTERM that reached one of them before
+the child has reset it would be lost, and the pod would stay for its whole grace period.
+"""
+
+import contextlib
+import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork again
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import termios
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+import msgspec
+
+import serving.wire.websocket  # noqa: F401 - as above
+from serving.aio.netns import enter
+from serving.home.processes.mounts import (
+    HOSTS_PATH,
+    RESOLVER_PATH,
+    MountPoint,
+    can_mount,
+    show_at_own_paths,
+    show_over,
+    take_hostname,
+)
+from serving.home.processes.orders import StartProcess
+from serving.home.processes.orderstreams import open_streams
+from serving.home.processes.process_lifetime import (
+    QUEUE_PROXY_NAME,
+    STANDBY_NAME,
+    can_fork_sibling,
+    die_with_parent,
+    fork_sibling,
+    name_process,
+    set_niceness,
+    start_ticks,
+)
+from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.processes.standby import (
+    ProcessAssignment,
+    Standby,
+    Standbys,
+    receive,
+    receive_in_loop,
+    report_waiting,
+)
+from serving.queueproxy.io.readiness import PUSH_AGAIN
+from serving.queueproxy.main import run_on_call
+from serving.queueproxy.podspec import PodSpec, spec_from_environment
+
+_LOG_MODE = 0o600
+_BACKLOG = 4096
+_DESCRIPTORS_MAX = 2**20
+_FIRST_OWN_DESCRIPTOR = 3
+# Those for which the template has a handler, and those that Python ignores.
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+# Whether a process may become less nice again, see getrlimit(2).
+_MAY_RESTORE_NICENESS = os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20
+# How often a child checks that its first parent has ended, which takes less than a millisecond.
+_ADOPTION_PAUSE_S = 0.0001
+
+
+# With every kind of value that pods set.
+_SPEC_EXAMPLE = {
+    "SERVING_POD_NAMESPACE": "default",
+    "SERVING_POD_REVISION": "revision",
+    "SERVING_POD_NAME": "pod",
+    "SERVING_POD_APP": "127.0.0.1:8080",
+    "SERVING_POD_LISTEN": "127.0.0.1:8012",
+    "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:8022",
+    "SERVING_POD_READINESS": '{"tcpSocket": {"port": 0}}',
+    "SERVING_READY_FD": "3",
+    "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "1",
+    "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": "300",
+}
+
+
+def warm_up() -> None:
+    """Read a queue-proxy's environment once, and take the default signal dispositions, before any fork.
+
+    Types of settings are resolved, patterns compiled and decoders made; each fork would do that again, which is half of its start.
+    A shell starts its background jobs with SIGINT and SIGQUIT ignored, which pods would inherit.
+    """
+    for number in signal.valid_signals() - {*_IGNORED}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    spec_from_environment(_SPEC_EXAMPLE)
+
+
+class Spawner:
+    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness."""
+
+    def __init__(self, records: ProcessRecords, *, owner: int, events: int) -> None:
+        self._records, self._owner, self._events = records, owner, events
+        # In a process that was forked twice: its first parent.
+        self._middle = 0
+        self.standbys = Standbys(self._forked)
+        """Processes that are forked ahead."""
+
+    def record_of(self, order: StartProcess) -> ProcessRecord:
+        """The record of a process that is to be started."""
+        # By its port, which no other pod has, what an app has left behind is found; where each pod has the same port, by its name.
+        is_app = bool(order.arguments)
+        variable = "HOSTNAME" if order.network or order.is_own_proxy else "PORT"
+        mark = f"{variable}={order.environment.get(variable, '')}" if is_app and not order.is_exec else ""
+        niceness = order.niceness if _MAY_RESTORE_NICENESS else 0
+        return ProcessRecord(
+            pod=order.pod,
+            name=order.name,
+            is_app=is_app,
+            is_exec=order.is_exec,
+            is_own_proxy=order.is_own_proxy,
+            mark=mark,
+            niceness=niceness,
+        )
+
+    def start(self, order: StartProcess, record: ProcessRecord) -> ProcessRecord:
+        """Start a process, and return its whole record. Raises ``OSError`` with the reason when it cannot be started."""
+        standby = self.standbys.take(is_app=bool(order.arguments), now_s=time.monotonic())
+        return standby.begin(ProcessAssignment(order=order, record=record))
+
+    def _forked(self, is_app: bool) -> Standby:  # noqa: FBT001 - the shape of a callback
+        """Fork a process that waits for its assignment. Raises ``OSError``."""
+        # Before the fork, so that the answer is kept.
+        can_mount()
+        mine, its = socket.socketpair()
+        is_sibling = is_app and can_fork_sibling()
+        with _signals_blocked():
+            try:
+                child = fork_sibling() if is_sibling else os.fork()
+                if child == 0 and is_sibling:
+                    self._stand_by(its, is_app=is_app)
+                elif child == 0:
+                    self._fork_again(its, is_app=is_app)
+            except OSError:
+                mine.close()
+                raise
+            finally:
+                its.close()
+            if not is_sibling:
+                os.waitpid(child, 0)
+        return Standby(mine)
+
+    def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
+        """Run in the first child, which ends at once. The template's frames are never finalized in a child."""
+        try:
+            self._middle = os.getpid()
+            if os.fork() == 0:
+                self._stand_by(control, is_app=is_app)
+        finally:
+            os._exit(0)
+
+    def _stand_by(self, control: socket.socket, *, is_app: bool) -> NoReturn:
+        """Wait for an assignment, and be that process. Without one, end with the template."""
+        code = 1
+        try:
+            os.setsid()
+            self._become_child()
+            name_process(STANDBY_NAME)
+            # An app that has no queue-proxy in its process loses the pipe for readiness when it is executed.
+            _close_descriptors({control.fileno(), self._events})
+            if is_app:
+                code = self._be_app(control)
+            else:
+                # Until it has a handler of its own.
+                signal.signal(PUSH_AGAIN, signal.SIG_IGN)
+                os.environ.clear()
+                code = run_on_call(lambda: self._be_queue_proxy(control))
+        except BaseException:  # noqa: BLE001 - no exception may reach the template's frames
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+
+    def _be_app(self, control: socket.socket) -> int:
+        report_waiting(control)
+        assignment = receive(control)
+        if assignment is None:
+            return 0
+        order = assignment.order
+        try:
+            self._take_place(assignment, control)
+            self._exec_app(order)
+        except (OSError, ValueError) as error:
+            control.sendall(_why(order, error).encode())
+        return 1
+
+    async def _be_queue_proxy(self, control: socket.socket) -> PodSpec | None:
+        report_waiting(control)
+        assignment = await receive_in_loop(control)
+        if assignment is None:
+            return None
+        order = assignment.order
+        try:
+            self._take_place(assignment, control)
+            environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(self._events)}
+        except (OSError, ValueError) as error:
+            control.sendall(_why(order, error).encode())
+            return None
+        name_process(QUEUE_PROXY_NAME)
+        # It ends the template's wait.
+        control.close()
+        return spec_from_environment(environment)
+
+    def _take_place(self, assignment: ProcessAssignment, control: socket.socket) -> None:
+        """Become the process of an assignment for all others: its weight, its record and its streams."""
+        record = assignment.record
+        if record.niceness:
+            with contextlib.suppress(OSError):
+                set_niceness(0, record.niceness)
+        record.pid = os.getpid()
+        record.start_ticks = start_ticks(record.pid) or 0
+        with contextlib.suppress(OSError):
+            # Without a record, on a full disk, the process only lives as long as the template.
+            self._records.write(record)
+        control.sendall(msgspec.json.encode(record) + b"\n")
+        _redirect(assignment.order)
+
+    def _exec_app(self, order: StartProcess) -> NoReturn:
+        environment = order.environment
+        if order.is_own_proxy:
+            # It survives exec, as does that the signal is ignored until the app has a handler for it.
+            os.set_inheritable(self._events, True)
+            signal.signal(PUSH_AGAIN, signal.SIG_IGN)
+            environment = {**environment, "SERVING_READY_FD": str(self._events)}
+        take_hostname(order.hostname)
+        _enter_network(order)
+        _take_mounts(order)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        # A new user namespace takes that signal away.
+        self._become_child()
+        os.execvpe(order.arguments[0], order.arguments, environment)  # noqa: S606 - the user's own command
+
+    def _become_child(self) -> None:
+        """Drop the template's handlers, and die with the owner."""
+        signal.set_wakeup_fd(-1)
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        # The first child of two forks may still be ending; other work was done meanwhile.
+        while os.getppid() == self._middle:
+            time.sleep(_ADOPTION_PAUSE_S)
+        die_with_parent()
+        if os.getppid() != self._owner:
+            os._exit(1)
+
+
+def _close_descriptors(kept: Iterable[int]) -> None:
+    """Close all but the standard streams and these."""
+    first = _FIRST_OWN_DESCRIPTOR
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, _DESCRIPTORS_MAX)
+
+
+def _take_mounts(order: StartProcess) -> None:
+    """Go to the app's folder, with its mounts and its files for names where the kernel allows a mount namespace."""
+    files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()
+    hosts = tuple(MountPoint(source=source, target=target) for source, target in files if source)
+    if not order.mounts:
+        if hosts:
+            with contextlib.suppress(OSError):
+                show_over(hosts)
+        os.chdir(order.folder)
+        return
+    try:
+        show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder)
+    except OSError as error:
+        os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
+        os.chdir(order.folder)
+
+
+def _in_network(order: StartProcess) -> dict[str, str]:
+    """Move this process to the network of the app, if that is another; what it has to know of our own.
+
+    It listens, and sends its statistics, where we are.
+    """
+    if not order.network:
+        return {}
+    descriptors = {}
+    for name, variable in (("requests", "SERVING_POD_LISTEN"), ("admin", "SERVING_POD_ADMIN_LISTEN")):
+        host, _, port = order.environment[variable].rpartition(":")
+        made = socket.create_server((host, int(port)), backlog=_BACKLOG)
+        descriptors[name] = made.detach()
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    _enter_network(order)
+    return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}
+
+
+def _enter_network(order: StartProcess) -> None:
+    if order.network:
+        network = os.open(order.network, os.O_RDONLY | os.O_CLOEXEC)
+        enter(network)
+        os.close(network)
+
+
+def _redirect(order: StartProcess) -> None:
+    """Use the streams of the order; a terminal becomes that of the session."""
+    for target, source in enumerate(open_streams(order)):
+        os.dup2(source, target)
+    if order.has_terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _why(order: StartProcess, error: Exception) -> str:
+    """The command or the folder that cannot be used, and the system's reason."""
+    command = order.arguments[0] if order.arguments else ""
+    if isinstance(error, FileNotFoundError) and command and "/" not in command:
+        # Not the PATH of the shell that ran the deploy.
+        return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
+    if isinstance(error, OSError):
+        return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"
+    return f"{command}: {error}"
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Hold back the signals that have a handler; those that arrive in the meantime are delivered afterwards."""
+    # Not all signals: Python makes a member of an enumeration of each, which took a tenth of a start.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,174 @@
+"""Processes that are forked before there is a pod for them, and the socket by which one learns what it is to be.
+
+The template sends one assignment, a JSON line. The process answers with its record, and with the reason if it cannot start after
+that. The end of the stream reports that it runs: exec closes the socket, and a queue-proxy closes it. A process whose template
+ends first ends as well.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from serving.home.processes.orders import StartProcess
+from serving.home.processes.process_lifetime import kill_group
+from serving.home.processes.processrecords import ProcessRecord
+
+# Of each kind: two services may wake up at once. An idle queue-proxy is 5 MB, an app before its exec 1 MB.
+_COUNT = 2
+# A start takes milliseconds; a process that is stopped must not stop the template.
+_START_MAX_S = 10.0
+# After a start, forks ahead wait for this long: its pod is then ready, or imports its modules on one core of several.
+_FILL_LAG_S = 0.15
+# Between two of them: each is some milliseconds, in which the template answers nothing.
+_FILL_PAUSE_S = 0.05
+_RETRY_S = 5.0
+_PIECE_BYTES = 65536
+_END = b"\n"
+
+
+class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is to be: the order that starts it, and its record without its id."""
+
+    order: StartProcess
+    record: ProcessRecord
+
+
+class Standby:
+    """The template's end of the socket of one process."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._received = b""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        try:
+            while piece := self._control.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
+                self._received += piece
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the process has nothing left to prepare, when it was looked at last: it has sent an empty line."""
+        return bool(self._received)
+
+    def begin(self, assignment: ProcessAssignment) -> ProcessRecord:
+        """Have it be the process of an assignment, and return the whole record. Raises ``OSError`` with the reason."""
+        try:
+            with self._control:
+                self._control.settimeout(_START_MAX_S)
+                self._control.sendall(msgspec.json.encode(assignment) + _END)
+                while piece := self._control.recv(_PIECE_BYTES):
+                    self._received += piece
+        except TimeoutError:
+            self._kill()
+            raise OSError(f"it has not begun within {_START_MAX_S:g} s") from None
+        lines = self._received.split(_END)
+        found = [line for line in lines if line]
+        if len(found) != 1:
+            raise OSError(found[1].decode(errors="replace") if found else "it ended before it began")
+        return msgspec.json.decode(found[0], type=ProcessRecord)
+
+    def _kill(self) -> None:
+        """Kill a process that has sent its record; one that has not ends when it sends it."""
+        with contextlib.suppress(msgspec.DecodeError):
+            kill_group(msgspec.json.decode(self._received.strip(), type=ProcessRecord).pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process, if it still waits."""
+        self._control.close()
+
+
+class Standbys:
+    """The processes that wait for an assignment. ``fork`` makes one, of an app or a queue-proxy; it may raise ``OSError``."""
+
+    def __init__(self, fork: Callable[[bool], Standby]) -> None:
+        self._fork = fork
+        self._waiting: dict[bool, list[Standby]] = {False: [], True: []}
+        self._due_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"Standbys({len(self._waiting[False])} queue-proxies, {len(self._waiting[True])} apps)"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough."""
+        return all(len(waiting) >= _COUNT for waiting in self._waiting.values())
+
+    def take(self, *, is_app: bool, now_s: float) -> Standby:
+        """A process that waits, or a new one that is about to. Raises ``OSError``."""
+        if self.is_full:
+            # Of several starts the first counts: what follows is not put off for ever.
+            self._due_s = now_s + _FILL_LAG_S
+        waiting = self._waiting[is_app]
+        for one in [one for one in waiting if one.has_ended]:
+            waiting.remove(one)
+            one.close()
+        found = next((one for one in waiting if one.is_waiting), None)
+        if found is None:
+            return self._fork(is_app)
+        waiting.remove(found)
+        return found
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """When ``fill`` has something to do; None before the next start."""
+        return None if self.is_full else max(0.0, self._due_s - now_s)
+
+    def fill(self, now_s: float) -> None:
+        """Fork one of each kind that lacks one, if that is due."""
+        if self.due_in_s(now_s) != 0:
+            return
+        self._due_s = now_s + _FILL_PAUSE_S
+        try:
+            for is_app, waiting in self._waiting.items():
+                if len(waiting) < _COUNT:
+                    waiting.append(self._fork(is_app))
+        except OSError as error:
+            sys.stderr.write(f"template: no process can be forked ahead: {error}\n")
+            self._due_s = now_s + _RETRY_S
+
+
+def report_waiting(control: socket.socket) -> None:
+    """From the process: it has nothing left to prepare."""
+    control.sendall(_END)
+
+
+def receive(control: socket.socket) -> ProcessAssignment | None:
+    """Wait for the assignment; None if the template has ended."""
+    received = b""
+    while not received.endswith(_END):
+        try:
+            piece = control.recv(_PIECE_BYTES)
+        except ConnectionResetError:
+            # The template ended before it read the report.
+            return None
+        if not piece:
+            return None
+        received += piece
+    return msgspec.json.decode(received, type=ProcessAssignment)
+
+
+async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
+    """The same on a loop."""
+    control.setblocking(False)
+    received = b""
+    while not received.endswith(_END):
+        try:
+            piece = await asyncio.get_running_loop().sock_recv(control, _PIECE_BYTES)
+        except ConnectionResetError:
+            return None
+        if not piece:
+            return None
+        received += piece
+    control.setblocking(True)
+    return msgspec.json.decode(received, type=ProcessAssignment)

@@ -1,0 +1,396 @@
+"""``python -m serving.home.processes.template``: the process that all processes of pods are forked from, and that keeps track of them.
+
+It has loaded what a queue-proxy needs and waits for orders on a unix socket (``orders``; the listening socket is
+handed down by the supervisor in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and
+not to the control process, so they survive its restart; the next control process gets an inventory when it connects. The newest connection counts.
+
+SIGHUP ends it between two orders, and the next one goes on. Pods survive the template as well: the supervisor is their parent and reports their ends through a pipe
+(``processevents``), and files record them (``processrecords``). When it is stopped, it ends all pods: apps get SIGTERM first,
+queue-proxies are killed at once, because the ingress has been drained before.
+"""
+
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.aio.startup import READY_VARIABLE, report_serving
+from serving.home.processes.launches import Launches
+from serving.home.processes.orders import (
+    ForgetPod,
+    HeldPod,
+    HeldProcess,
+    Inventory,
+    KeepNote,
+    Lines,
+    Order,
+    ProcessEnded,
+    ProcessStarted,
+    ReadinessChanged,
+    Report,
+    SendSignal,
+    StartFailed,
+    StartProcess,
+    Warned,
+    encode,
+    read_order,
+)
+from serving.home.processes.preload_apps import PreloadedApps
+from serving.home.processes.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
+from serving.home.processes.processevents import EventReader
+from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.processes.spawn import Spawner, warm_up
+from serving.queueproxy.io.readiness import PUSH_AGAIN
+
+_PIECE_BYTES = 65536
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Another template takes over: it ends, and the pods do not.
+_HAND_OVER = signal.SIGHUP
+# How long apps have to end when the whole system stops.
+_APP_GRACE_S = 2.0
+# A queue-proxy that has not repeated its readiness by then reports it later.
+_REPEAT_S = 1.0
+_KILLED = -signal.SIGKILL
+# Where container runtimes are, and the report that this process serves.
+_KEPT_VARIABLES = {"PATH", READY_VARIABLE}
+
+
+class Template:
+    """Children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
+
+    def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
+        self._listener = listener
+        self._events, self._event_reader = events[0], EventReader()
+        self._records = records
+        # The supervisor: it is the parent of all processes of pods too.
+        self._owner = os.getppid()
+        self._spawner = Spawner(records, owner=self._owner, events=events[1])
+        self._selector = selectors.DefaultSelector()
+        self._preloaded = PreloadedApps(
+            records,
+            owner=self._owner,
+            follow=self._follow,
+            unfollow=self._selector.unregister,
+            warn=lambda order, reason, message: self._report(
+                Warned(pod=order.pod, name=order.name, reason=reason, message=message)
+            ),
+        )
+        self._launches = Launches(
+            records, follow=self._follow, unfollow=self._selector.unregister, started=self._started
+        )
+        self._client: socket.socket | None = None
+        self._lines = Lines()
+        self._unsent = b""
+        self._notes: dict[str, dict[str, object]] = {}
+        self._processes: dict[tuple[str, str], ProcessRecord] = {}
+        self._running: dict[int, ProcessRecord] = {}
+        self._is_stopping = False
+        self._hands_over = False
+
+    def run(self) -> None:
+        """Take orders until SIGTERM or SIGINT, which end the pods too, or SIGHUP, which does not."""
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (*_SIGNALS, _HAND_OVER):
+            signal.signal(number, self._signalled)
+        self._listener.setblocking(False)
+        self._follow(woken, lambda: None)
+        self._follow(self._events, self._heard)
+        self._take_over()
+        self._follow(self._listener, self._connected)
+        report_serving()
+        while not self._is_stopping:
+            now_s = time.monotonic()
+            waits_s = (
+                self._spawner.standbys.due_in_s(now_s),
+                self._preloaded.due_in_s,
+                self._launches.due_in_s(now_s),
+            )
+            self._turn(min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
+            self._preloaded.drop_unused(time.monotonic())
+            self._spawner.standbys.fill(time.monotonic())
+            self._launches.finish(is_all=False)
+        self._launches.finish(is_all=True)
+        self._preloaded.end()
+        if not self._hands_over:
+            self._end_all()
+
+    def _take_over(self) -> None:
+        """Go on with the processes that an earlier template forked. What ended in the meantime is in the pipe."""
+        processes, self._notes = self._records.read()
+        for process in processes:
+            self._processes[process.pod, process.name] = process
+            if process.exit_code is None:
+                self._running[process.pid] = process
+        self._heard()
+        for process in list(self._running.values()):
+            if not process.is_alive:
+                self._ended(process, _KILLED)
+        unheard = {pid: one for pid, one in self._running.items() if one.reports_readiness}
+        for process in unheard.values():
+            _signal(process, PUSH_AGAIN)
+        until_s = time.monotonic() + _REPEAT_S
+        while not all(one.is_heard for one in unheard.values()) and time.monotonic() < until_s:
+            self._turn(max(0.0, until_s - time.monotonic()))
+
+    def _turn(self, timeout_s: float | None) -> None:
+        for key, events in self._selector.select(timeout_s):
+            if events & selectors.EVENT_WRITE:
+                self._flush()
+            if events & selectors.EVENT_READ and key.fileobj in self._selector.get_map():
+                key.data()
+
+    def _follow(self, what: int | socket.socket, callback: Callable[[], None]) -> None:
+        self._selector.register(what, selectors.EVENT_READ, callback)
+
+    def _signalled(self, number: int, _: object) -> None:
+        self._is_stopping, self._hands_over = True, number == _HAND_OVER
+
+    def _heard(self) -> None:
+        """Read what the supervisor and the queue-proxies report."""
+        try:
+            piece = os.read(self._events, _PIECE_BYTES)
+        except BlockingIOError:
+            return
+        # What has started is known before its end is.
+        self._launches.finish(is_all=False)
+        for event in self._event_reader.feed(piece):
+            process = self._running.get(event["pid"])
+            if process is None:
+                if "exit" in event:
+                    self._launches.note_exit(event["pid"], event["exit"])
+                continue
+            if "exit" in event:
+                self._ended(process, event["exit"])
+                continue
+            process.is_heard = True
+            process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
+            if process.is_ready:
+                self._preloaded.pod_ready(process.pod, time.monotonic())
+                _restore_weight(one for one in self._running.values() if one.pod == process.pod)
+            report = ReadinessChanged(
+                pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
+            )
+            self._report(report)
+
+    def _ended(self, process: ProcessRecord, exit_code: int) -> None:
+        del self._running[process.pid]
+        process.exit_code, process.is_ready = exit_code, False
+        if self._processes.get((process.pod, process.name)) is process:
+            if process.is_exec:
+                # Commands beside the containers are not kept: each has a name of its own.
+                del self._processes[process.pod, process.name]
+            with contextlib.suppress(OSError):
+                self._records.write(process)
+        self._end_leftovers(process)
+        self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=exit_code))
+
+    def _end_leftovers(self, process: ProcessRecord) -> None:
+        """Kill what an app has forked away: it became a child of the supervisor when its parent ended."""
+        if process.mark:
+            for pid in children_of(self._owner):
+                if pid not in self._running and process.mark in environment_of(pid):
+                    kill_group(pid, signal.SIGKILL)
+
+    def _connected(self) -> None:
+        if self._client is not None:
+            self._disconnected()
+        self._launches.finish(is_all=True)
+        for process in [one for one in self._processes.values() if one.is_exec]:
+            # The other end of its streams is gone.
+            _signal(process, signal.SIGKILL)
+            self._ended(process, _KILLED)
+        self._client, _ = self._listener.accept()
+        self._client.setblocking(False)
+        self._lines, self._unsent = Lines(), b""
+        self._follow(self._client, self._received)
+        self._report(Inventory(pods=_held_pods(self._notes, self._processes.values())))
+
+    def _disconnected(self) -> None:
+        assert self._client is not None
+        self._selector.unregister(self._client)
+        self._client.close()
+        self._client = None
+
+    def _received(self) -> None:
+        assert self._client is not None
+        try:
+            piece = self._client.recv(_PIECE_BYTES)
+            orders = [read_order(line) for line in self._lines.feed(piece)]
+        except BlockingIOError:
+            return
+        except (OSError, OverflowError, msgspec.DecodeError) as error:
+            sys.stderr.write(f"template: {error}\n")
+            piece, orders = b"", []
+        for order in orders:
+            self._obey(order)
+        if not piece and self._client is not None:
+            self._disconnected()
+
+    def _obey(self, order: Order) -> None:
+        if self._launches.defers(order):
+            return
+        match order:
+            case StartProcess():
+                self._start(order)
+            case SendSignal():
+                process = self._processes.get((order.pod, order.name))
+                if process is not None and process.exit_code is None:
+                    _signal(process, order.signal)
+            case KeepNote():
+                self._keep(order)
+            case ForgetPod():
+                self._forget(order.pod)
+
+    def _start(self, order: StartProcess) -> None:
+        key = (order.pod, order.name)
+        before = self._processes.get(key)
+        if key in self._launches or (before is not None and before.exit_code is None):
+            self._report(StartFailed(pod=order.pod, name=order.name, why="it runs already"))
+            return
+        try:
+            if order.launch is not None:
+                self._launches.start(order)
+                return
+            record = self._spawner.record_of(order)
+            process = self._preloaded.start(order, record, time.monotonic()) or self._spawner.start(order, record)
+        except OSError as error:
+            self._started(order, error)
+        else:
+            self._started(order, process)
+
+    def _started(self, order: StartProcess, outcome: ProcessRecord | OSError) -> None:
+        """Report a process that has started, or why there is none, and do what had to wait for it."""
+        if isinstance(outcome, OSError):
+            self._report(StartFailed(pod=order.pod, name=order.name, why=_why(outcome)))
+        else:
+            self._processes[order.pod, order.name] = self._running[outcome.pid] = outcome
+            self._report(ProcessStarted(pod=order.pod, name=order.name, pid=outcome.pid))
+            exit_code = self._launches.take_exit(outcome.pid)
+            if exit_code is not None:
+                self._ended(outcome, exit_code)
+        for deferred in self._launches.take_deferred():
+            self._obey(deferred)
+
+    def _keep(self, order: KeepNote) -> None:
+        self._notes[order.pod] = order.note
+        try:
+            self._records.write_note(order.pod, order.note)
+        except OSError as error:
+            # On a full disk. Control sends the note to the next template again, unless both end at once.
+            sys.stderr.write(f"template: the note about pod {order.pod} is not on disk: {error}\n")
+
+    def _forget(self, pod: str) -> None:
+        self._notes.pop(pod, None)
+        for key in [key for key in self._processes if key[0] == pod]:
+            process = self._processes.pop(key)
+            if process.exit_code is None:
+                _signal(process, signal.SIGKILL)
+        self._records.forget(pod)
+        self._preloaded.forget(pod)
+
+    def _report(self, report: Report) -> None:
+        if self._client is not None:
+            self._unsent += encode(report)
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what the connection takes; the rest when it takes more."""
+        if self._client is None:
+            return
+        try:
+            sent = self._client.send(self._unsent) if self._unsent else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._disconnected()
+            return
+        self._unsent = self._unsent[sent:]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        self._selector.modify(self._client, events, self._received)
+
+    def _end_all(self) -> None:
+        for process in self._running.values():
+            _signal(process, signal.SIGTERM if process.is_app else signal.SIGKILL)
+        until_s = time.monotonic() + _APP_GRACE_S
+        while self._running and time.monotonic() < until_s:
+            self._turn(max(0.0, until_s - time.monotonic()))
+        # The supervisor kills what is left.
+        for process in self._running.values():
+            _signal(process, signal.SIGKILL)
+
+
+def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[HeldPod]:
+    pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
+    for one in processes:
+        held = HeldProcess(
+            name=one.name, pid=one.pid, exit_code=one.exit_code, is_ready=one.is_ready, is_drained=one.is_drained
+        )
+        pods.setdefault(one.pod, []).append(held)
+    return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
+
+
+def _why(error: OSError) -> str:
+    """The reason, which is all that an error of a child has."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
+    """Give the processes of a pod that is ready as much of the cores as others have."""
+    for process in processes:
+        if process.niceness:
+            process.niceness = 0
+            with contextlib.suppress(OSError):
+                set_niceness(process.pid, 0)
+
+
+def _signal(process: ProcessRecord, number: int) -> None:
+    # The supervisor may have collected it already, and its id may be another process's.
+    if not process.is_alive:
+        return
+    if process.stop_signal and number == signal.SIGTERM:
+        number = process.stop_signal
+    if process.stop_signal and not expects(process.pid, number):
+        # The kernel gives the first process of a container no signal that it has no handler for.
+        number = signal.SIGKILL
+    kill_group(process.pid, number)
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT; return the exit code."""
+    descriptors = json.loads(os.environ["SERVING_LISTEN_FDS"])
+    events = (descriptors["events"], descriptors["events-writer"])
+    for descriptor in events:
+        os.set_inheritable(descriptor, False)
+    listener = socket.socket(fileno=descriptors["template"])
+    listener.set_inheritable(False)
+    warm_up()
+    records = ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))
+    # A fork would have to clear them itself.
+    for name in os.environ.keys() - _KEPT_VARIABLES:
+        del os.environ[name]
+    # What is here now is shared by all children, as long as no collection touches it.
+    gc.collect()
+    gc.freeze()
+    Template(listener, events=events, records=records).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

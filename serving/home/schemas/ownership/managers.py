@@ -1,0 +1,262 @@
+"""Who owns which field of an object: the entries of ``metadata.managedFields``, updates that take fields, and server-side apply.
+
+An update takes the fields that it writes from all other managers. An apply states all fields that its manager wants: it
+conflicts with managers that own one of them with another value, and fields that the manager no longer states are removed
+unless another owns them. Objects that no request created have no owners until their first apply; then all their fields belong
+to ``before-first-apply``. Follows k8s.io/apimachinery/pkg/util/managedfields. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Subresource
+from serving.home.schemas.builtin_schemas import resolved, schema_of
+from serving.home.schemas.ownership.fieldset import FieldSet, common, difference, paths, union, well_formed
+from serving.home.schemas.ownership.structure import Structure
+from serving.model.errors import ApplyConflict, Invalid, OwnedField
+from serving.model.objects import Object
+
+_BEFORE_FIRST_APPLY = "before-first-apply"
+_ANCIENT = "ancient-changes"
+# Entries of updates that an object keeps; kube-apiserver's bound.
+_UPDATE_ENTRIES_MAX = 10
+_METADATA = ("annotations", "finalizers", "generateName", "labels", "ownerReferences")
+_TYPE = ("apiVersion", "kind")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+# Only kubectl's own apply keeps the annotation of its older form up to date.
+_KUBECTL = "kubectl"
+
+
+class FieldWriter(msgspec.Struct, frozen=True, kw_only=True):
+    """A write: by which manager, to which part of the object, and when."""
+
+    manager: str
+    subresource: Subresource | None = None
+    stamp: str
+
+
+class _Key(msgspec.Struct, frozen=True):
+    """The identity of an entry."""
+
+    manager: str
+    operation: Literal["Apply", "Update"]
+    version: str
+    subresource: str = ""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """The fields of one manager, and when they last changed."""
+
+    fields: FieldSet
+    stamp: str
+
+
+_Managers = dict[_Key, _Entry]
+
+
+def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWriter, sent: object = None) -> Object:
+    """The object with its owners after an update. ``sent`` is the ``managedFields`` of the body, if it has any.
+
+    An object without owners stays without; a new one gets them.
+    """
+    before = (old or {}).get("metadata", {}).get("managedFields")
+    managers = _read(before)
+    if writer.subresource is None and sent and sent != before:
+        if sent == [{}]:
+            return _with(new, {})
+        managers = _read(sent) or managers
+    if old is not None and not managers:
+        return _with(new, managers)
+    live = _content(kind, old or {}, writer.subresource)
+    change = _structure(kind).compare(live, _content(kind, new, writer.subresource))
+    own = _Key(writer.manager, "Update", kind.api_version, writer.subresource or "")
+    found = {key: _Entry(_taken(entry.fields, change.written), entry.stamp) for key, entry in managers.items()}
+    found = {key: _Entry(difference(entry.fields, change.removed), entry.stamp) for key, entry in found.items()}
+    if change.written:
+        mine = union(found[own].fields, change.written) if own in found else change.written
+        found[own] = _Entry(mine, writer.stamp)
+    return _with(new, _capped(found))
+
+
+def _taken(fields: FieldSet, written: FieldSet) -> FieldSet:
+    return difference(fields, written) if fields else fields
+
+
+def after_apply(kind: Kind, old: Object | None, config: Object, *, writer: FieldWriter, force: bool) -> Object:
+    """The object after a configuration was applied, with its owners.
+
+    Raises:
+        ApplyConflict: when other managers own fields with other values, and ``force`` is false.
+        Invalid: when a list of the configuration has elements without their keys.
+    """
+    live = old or {}
+    structure = _structure(kind)
+    wanted = _content(kind, config, writer.subresource)
+    before = _content(kind, live, writer.subresource)
+    managers = _read(live.get("metadata", {}).get("managedFields"))
+    if old is not None and not managers:
+        everything = structure.fields(_content(kind, live, None))
+        first = _Key(_BEFORE_FIRST_APPLY, "Update", kind.api_version)
+        managers[first] = _Entry(everything, live["metadata"].get("creationTimestamp", writer.stamp))
+    own = _Key(writer.manager, "Apply", kind.api_version, writer.subresource or "")
+    last = managers.pop(own, _Entry({}, ""))
+    fields = structure.fields(wanted)
+    merged = structure.merge(before, wanted)
+    owned = fields
+    for entry in managers.values():
+        owned = union(owned, entry.fields)
+    merged = structure.pruned(merged, last=last.fields, owned=owned)
+    change = structure.compare(before, merged)
+    conflicts = {key: both for key, entry in managers.items() if (both := common(entry.fields, change.written))}
+    own_before = _last_applied(kind, live, manager=writer.manager)
+    refused = {key: rest for key, both in conflicts.items() if (rest := difference(both, own_before))}
+    if refused and not force:
+        raise _conflict(refused)
+    found = {}
+    for key, entry in managers.items():
+        rest = difference(difference(entry.fields, conflicts.get(key, {})), change.removed)
+        found[key] = _Entry(rest, entry.stamp)
+    if fields:
+        found[own] = _Entry(fields, last.stamp if fields == last.fields else writer.stamp)
+    return _with(_assembled(live, merged, config, manager=writer.manager), found)
+
+
+def without_nulls(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A configuration without the fields that it leaves empty."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [without_nulls(one) for one in value]
+    return value
+
+
+def _structure(kind: Kind) -> Structure:
+    return Structure(schema_of(kind), resolved)
+
+
+def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | None) -> Object:
+    """The parts of an object that clients own through the object itself or one of its subresources."""
+    if subresource == "status":
+        return {"status": whole["status"]} if whole.get("status") else {}
+    left_out = {*_TYPE, "metadata", *(["status"] if kind.has_status else [])}
+    found = {key: value for key, value in whole.items() if key not in left_out}
+    given = whole.get("metadata") or {}
+    metadata = {key: given[key] for key in _METADATA if given.get(key)}
+    return {**found, "metadata": metadata} if metadata else found
+
+
+def _assembled(live: Object, merged: Object, config: Object, *, manager: str) -> Object:
+    """The merged parts with those of the live object that an apply does not reach."""
+    metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key not in _METADATA}
+    metadata |= merged.get("metadata", {})
+    for key in ("name", "namespace", "uid", "resourceVersion"):
+        if (config.get("metadata") or {}).get(key):
+            metadata[key] = config["metadata"][key]
+    annotations = metadata.get("annotations") or {}
+    if manager == _KUBECTL and _LAST_APPLIED in annotations:
+        text = msgspec.json.encode(config).decode() + "\n"
+        metadata["annotations"] = {**annotations, _LAST_APPLIED: text}
+    rest = {key: live[key] for key in (*_TYPE, "status") if key in live}
+    return {**rest, **merged, "metadata": metadata}
+
+
+def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
+    """What kubectl's client-side apply set and still has its value: its server-side apply takes that over."""
+    annotations = live.get("metadata", {}).get("annotations") or {}
+    if manager != _KUBECTL or _LAST_APPLIED not in annotations:
+        return {}
+    structure = _structure(kind)
+    try:
+        last = _content(kind, msgspec.json.decode(annotations[_LAST_APPLIED], type=dict[str, Any]), None)
+        fields = structure.fields(last)
+    except (msgspec.MsgspecError, Invalid):
+        return {}
+    return difference(fields, structure.compare(_content(kind, live, None), last).written)
+
+
+def _conflict(conflicts: Mapping[_Key, FieldSet]) -> ApplyConflict:
+    found = [
+        OwnedField(path=path, manager=_title(key))
+        for key, fields in sorted(conflicts.items(), key=lambda one: _title(one[0]))
+        for path in paths(fields)
+    ]
+    return ApplyConflict(found)
+
+
+def _title(key: _Key) -> str:
+    name = f'"{key.manager}"' + (f' with subresource "{key.subresource}"' if key.subresource else "")
+    return name if key.operation == "Apply" else f"{name} using {key.version}"
+
+
+class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
+    """One entry as JSON."""
+
+    manager: str
+    operation: Literal["Apply", "Update"]
+    api_version: str
+    fields_v1: FieldSet = msgspec.field(name="fieldsV1")
+    time: str = ""
+    subresource: str = ""
+
+
+def _read(given: object) -> _Managers:
+    """The entries of an object; nothing if they cannot be read, as on a real server."""
+    try:
+        entries = msgspec.convert(given or [], type=list[_ManagedFields])
+    except msgspec.ValidationError:
+        return {}
+    if not all(well_formed(one.fields_v1) for one in entries):
+        return {}
+    return {
+        _Key(one.manager, one.operation, one.api_version, one.subresource): _Entry(one.fields_v1, one.time)
+        for one in entries
+    }
+
+
+def _with(whole: Object, managers: _Managers) -> Object:
+    metadata = {key: value for key, value in whole["metadata"].items() if key != "managedFields"}
+    entries = list(_written(managers))
+    if entries:
+        metadata["managedFields"] = entries
+    return {**whole, "metadata": metadata}
+
+
+def _written(managers: _Managers) -> Iterator[Object]:
+    for key, entry in sorted(managers.items(), key=lambda one: (one[0].operation, one[1].stamp, *_order(one[0]))):
+        if entry.fields:
+            yield {
+                "manager": key.manager,
+                "operation": key.operation,
+                "apiVersion": key.version,
+                **({"time": entry.stamp} if entry.stamp else {}),
+                "fieldsType": "FieldsV1",
+                "fieldsV1": entry.fields,
+                **({"subresource": key.subresource} if key.subresource else {}),
+            }
+
+
+def _order(key: _Key) -> tuple[str, str, str]:
+    return (key.manager, key.version, key.subresource)
+
+
+def _capped(managers: _Managers) -> _Managers:
+    """Merge the oldest entries of updates into one when there are too many."""
+    updates = [key for key, entry in managers.items() if key.operation == "Update" and entry.fields]
+    if len(updates) <= _UPDATE_ENTRIES_MAX:
+        return managers
+    oldest = sorted(updates, key=lambda key: (managers[key].stamp, *_order(key)))
+    merged = oldest[: len(updates) - _UPDATE_ENTRIES_MAX + 1]
+    kept = {key: entry for key, entry in managers.items() if key not in merged}
+    return kept | _merged((key, managers[key]) for key in merged)
+
+
+def _merged(entries: Iterable[tuple[_Key, _Entry]]) -> _Managers:
+    found: _Managers = {}
+    for key, entry in entries:
+        into = msgspec.structs.replace(key, manager=_ANCIENT)
+        before = found.get(into, _Entry({}, ""))
+        found[into] = _Entry(union(before.fields, entry.fields), max(before.stamp, entry.stamp))
+    return found

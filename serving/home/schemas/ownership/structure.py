@@ -1,0 +1,224 @@
+"""Compare, merge and prune objects field by field, as their schema structures them.
+
+A schema says which lists are maps (``x-kubernetes-list-type: map`` with their keys) or sets, and which objects and lists are
+atomic: one value with one owner. Without a schema objects are merged and lists are atomic. Inputs never change; results
+share parts with them. Follows the rules of sigs.k8s.io/structured-merge-diff. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.home.schemas.ownership.fieldset import (
+    ITSELF,
+    FieldSet,
+    children,
+    field_element,
+    is_member,
+    key_element,
+    shown,
+    value_element,
+)
+from serving.home.schemas.patch import same_json
+from serving.home.schemas.schema import Schema
+from serving.model.errors import Invalid, Problem
+
+Resolve = Callable[[Schema], Schema]
+"""Returns the schema that a reference names."""
+
+_OPEN: Schema = {}
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """The fields that differ between two objects: those with a new value, and those that are gone."""
+
+    written: FieldSet
+    removed: FieldSet
+
+
+class Structure:
+    """The operations on objects of one schema."""
+
+    def __init__(self, schema: Schema, resolve: Resolve) -> None:
+        self._schema, self._resolve = schema, resolve
+
+    def fields(self, value: Mapping[str, Any]) -> FieldSet:
+        """All fields of an object. Raises ``Invalid`` for a list element without its keys or with those of another."""
+        return self._fields(self._schema, value)
+
+    def compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> FieldChange:
+        """The fields that differ."""
+        change = FieldChange({}, {})
+        self._compare(self._schema, old, new, into=change)
+        return change
+
+    def merge(self, live: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        """The live object with the fields of a configuration. Raises ``Invalid`` as ``fields``."""
+        merged: dict[str, Any] = self._merged(self._schema, live, config)
+        return merged
+
+    def pruned(self, value: Mapping[str, Any], *, last: FieldSet, owned: FieldSet) -> dict[str, Any]:
+        """The object without the fields of ``last`` that are not in ``owned``, and without objects left empty by that."""
+        result: dict[str, Any] = self._pruned(self._schema, value, last=last, owned=owned)
+        return result
+
+    def _items(self, schema: Schema, value: object) -> dict[str, tuple[Any, Schema, bool]] | None:
+        """The parts of a value by path element, each with its schema and whether it is a named field; None for a leaf."""
+        schema = self._resolve(schema)
+        if isinstance(value, Mapping):
+            if schema.get("x-kubernetes-map-type") == "atomic":
+                return None
+            return {field_element(key): (one, *self._below(schema, key)) for key, one in value.items()}
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return None
+        below = schema.get("items", _OPEN)
+        elements = self._elements(schema, value)
+        return None if elements is None else {key: (one, below, False) for key, one in elements.items()}
+
+    def _below(self, schema: Schema, key: str) -> tuple[Schema, bool]:
+        known = schema.get("properties", _OPEN).get(key)
+        if known is not None:
+            return known, True
+        rest = schema.get("additionalProperties")
+        return (rest if isinstance(rest, Mapping) else _OPEN), False
+
+    def _elements(self, schema: Schema, value: Sequence[Any]) -> dict[str, Any] | None:
+        """The elements of a list by their identity; None if the list is atomic or an element has no identity of its own."""
+        try:
+            return self._checked_elements(schema, value)
+        except Invalid:
+            return None
+
+    def _checked_elements(self, schema: Schema, value: Sequence[Any]) -> dict[str, Any] | None:
+        match schema.get("x-kubernetes-list-type"):
+            case "map":
+                found = {}
+                for one in value:
+                    element = key_element(self._keys(schema, one))
+                    if element in found:
+                        raise Invalid(f"duplicate entries for key {shown(element)}")
+                    found[element] = one
+                return found
+            case "set":
+                return {value_element(one): one for one in value}
+            case _:
+                return None
+
+    def _keys(self, schema: Schema, element: object) -> dict[str, Any]:
+        names = schema["x-kubernetes-list-map-keys"]
+        if not isinstance(element, Mapping):
+            raise Invalid(f"an element of a list with the keys {', '.join(names)} is not an object")
+        fields = self._resolve(schema.get("items", _OPEN)).get("properties", _OPEN)
+        found = {}
+        for name in names:
+            value = element.get(name, fields.get(name, _OPEN).get("default"))
+            if value is not None:
+                found[name] = value
+        if not found:
+            raise Invalid(f"an element of a list omits its key {', '.join(names)}")
+        return found
+
+    def _check(self, schema: Schema, value: object, path: str) -> None:
+        """Raise ``Invalid`` if a keyed list in a configuration has elements without an identity of their own."""
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            try:
+                self._checked_elements(self._resolve(schema), value)
+            except Invalid as error:
+                problem = Problem(where=path, what=f"Invalid value: {error}", expected="elements with different keys")
+                raise Invalid(str(problem), [problem]) from error
+
+    def _fields(self, schema: Schema, value: object, path: str = "") -> FieldSet:
+        self._check(schema, value, path)
+        found: FieldSet = {}
+        for key, (one, below, is_named) in (self._items(schema, value) or {}).items():
+            inner = self._fields(below, one, path + shown(key))
+            # An element of a list or a key of a map is owned itself; a field of a structure is owned by its parts.
+            found[key] = {ITSELF: {}, **inner} if inner and not is_named else inner
+        return found
+
+    def _compare(self, schema: Schema, old: object, new: object, *, into: FieldChange) -> None:
+        before, after = self._items(schema, old) or {}, self._items(schema, new) or {}
+        for key in before.keys() - after.keys():
+            one, below, is_named = before[key]
+            into.removed[key] = self._whole(below, one, is_named=is_named)
+        for key, (one, below, is_named) in after.items():
+            if key not in before:
+                into.written[key] = self._whole(below, one, is_named=is_named)
+                continue
+            was = before[key][0]
+            if was is one:
+                continue
+            if self._is_leaf(below, was) or self._is_leaf(below, one):
+                if not same_json(was, one):
+                    into.written[key] = {}
+                continue
+            inner = FieldChange({}, {})
+            self._compare(below, was, one, into=inner)
+            if inner.written:
+                into.written[key] = inner.written
+            if inner.removed:
+                into.removed[key] = inner.removed
+
+    def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
+        """A part that came or went, with all that is in it. Maps and lists are in the set themselves, structures are not."""
+        inner: FieldSet = {}
+        for key, (one, below, named) in (self._items(schema, value) or {}).items():
+            inner[key] = self._whole(below, one, is_named=named)
+        is_structure = is_named and "properties" in self._resolve(schema)
+        return {ITSELF: {}, **inner} if inner and not is_structure else inner
+
+    def _is_leaf(self, schema: Schema, value: object) -> bool:
+        return self._items(schema, value) is None
+
+    def _merged(self, schema: Schema, live: Any, config: Any) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(config, Mapping) and isinstance(live, Mapping):
+            if self._is_leaf(schema, config):
+                return config
+            known = self._resolve(schema)
+            result = dict(live)
+            for key, value in config.items():
+                below, _ = self._below(known, key)
+                result[key] = self._merged(below, result[key], value) if key in result else value
+            return result
+        if isinstance(config, list) and isinstance(live, list):
+            return self._merged_list(self._resolve(schema), live, config)
+        return config
+
+    def _merged_list(self, schema: Schema, live: list[Any], config: list[Any]) -> list[Any]:
+        """The elements of both, those of the configuration in its order; others stay before those that they precede."""
+        before, given = self._elements(schema, live), self._elements(schema, config)
+        if before is None or given is None:
+            return config
+        below = schema.get("items", _OPEN)
+        rest, result = list(before), []
+        for key, one in given.items():
+            while rest and rest[0] not in given:
+                result.append(before[rest.pop(0)])
+            result.append(self._merged(below, before[key], one) if key in before else one)
+            if key in before:
+                rest.remove(key)
+        return [*result, *(before[key] for key in rest)]
+
+    def _pruned(self, schema: Schema, value: Any, *, last: FieldSet, owned: FieldSet) -> Any:  # noqa: ANN401 - JSON
+        items = self._items(schema, value)
+        if items is None:
+            return value
+        kept = dict(self._kept(items, last=last, owned=owned))
+        if isinstance(value, Mapping):
+            return {key.removeprefix("f:"): one for key, one in kept.items()}
+        return list(kept.values())
+
+    def _kept(
+        self, items: Mapping[str, tuple[Any, Schema, bool]], *, last: FieldSet, owned: FieldSet
+    ) -> Iterator[tuple[str, Any]]:
+        for key, (one, below, _) in items.items():
+            was, is_now = last.get(key), owned.get(key)
+            if was is None:
+                yield key, one
+                continue
+            if is_now is None and is_member(was):
+                continue
+            rest = self._pruned(below, one, last=children(was), owned=children(is_now or {}))
+            if rest or not one or (is_now is not None and is_member(is_now)):
+                yield key, rest

@@ -1,0 +1,132 @@
+"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902) on plain JSON values.
+
+Input: a value and a patch; output: a new value. The inputs never change; the result of a merge patch may share parts with
+both. JSON patches are applied by the ``jsonpatch`` library. ``merge_difference`` is the inverse of a merge patch. Strategic
+merge patches, which know Kubernetes' lists, are in ``home/schemas/strategic.py``. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jsonpatch
+import jsonpointer
+import msgspec
+
+from serving.home.schemas.schema import deep_copy
+from serving.model.errors import Invalid
+
+# kube-apiserver takes no more operations in one JSON patch either.
+JSON_OPERATIONS_MAX = 10_000
+
+# A dict is asked for first: to find out that something is no mapping at all takes ten times as long.
+_OBJECT = (dict, Mapping)
+# A kube-apiserver's own bound on what the copies of one patch add.
+_COPIED_BYTES_MAX = 3 * 2**20
+
+
+def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
+    """The target after a merge patch: null removes, objects are merged, all else replaces.
+
+    {"a": 1, "b": 2} with {"b": null, "c": {"d": null}} is {"a": 1, "c": {}}.
+    """
+    if not isinstance(patch, _OBJECT):
+        return patch
+    merged = dict(target) if isinstance(target, _OBJECT) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, _OBJECT):
+            merged[key] = merge_patch(merged.get(key), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch from one object to another; {} if they are the same. Neither may hold null inside of an object.
+
+    From {"a": 1, "b": {"c": 2}} to {"b": {"c": 3}} it is {"a": null, "b": {"c": 3}}.
+    """
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            below = merge_difference(before, value)
+            if below:
+                patch[key] = below
+        elif key not in old or not same_json(before, value):
+            patch[key] = value
+    return patch
+
+
+def same_json(one: object, other: object) -> bool:
+    """Whether two JSON values are the same: 1 is 1.0 as in JSON, but never true, as it is in Python.
+
+    Parts that both share are not looked into, so that after a patch only what it touched is compared.
+    """
+    if one is other:
+        return True
+    if isinstance(one, dict):
+        if not isinstance(other, dict) or len(one) != len(other):
+            return False
+        return all(key in other and same_json(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same_json, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return False
+    return one == other
+
+
+def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON
+    """The target after all operations. Raises ``Invalid`` with the first that fails; then nothing is done."""
+    if len(operations) > JSON_OPERATIONS_MAX:
+        raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
+    result = deep_copy(target)
+    copied_bytes = 0
+    for number, operation in enumerate(operations):
+        try:
+            patch = _JsonPatch([deep_copy(operation)])
+            copied_bytes = _with_copy(copied_bytes, result, operation)
+            result = patch.apply(result, in_place=True)
+        except (*_PATCH_FAILURES, _RefusedOperation) as error:
+            name = operation.get("op") if isinstance(operation, Mapping) else operation
+            said = str(error) or type(error).__name__
+            raise Invalid(f"operation {number} of the JSON patch, {name!r}: {said}") from error
+    return result
+
+
+# What the library raises for patches that it cannot apply: its own errors, and Python's where it does not look.
+_PATCH_FAILURES = (
+    *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
+    *(AttributeError, IndexError, KeyError, TypeError, ValueError),
+)
+
+
+class _RefusedOperation(Exception):
+    """An operation that the library would carry out."""
+
+
+class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
+    """``test`` as JSON compares: for Python 1 is true."""
+
+    def apply(self, obj: Any) -> Any:  # noqa: ANN401 - JSON
+        if "value" not in self.operation:
+            raise _RefusedOperation("it has no value")
+        if not same_json(self.pointer.resolve(obj), self.operation["value"]):
+            raise _RefusedOperation(f"testing value {self.location} failed")
+        return obj
+
+
+class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
+    operations = MappingProxyType({**jsonpatch.JsonPatch.operations, "test": _TestOperation})
+
+
+def _with_copy(copied_bytes: int, target: Any, operation: object) -> int:  # noqa: ANN401 - JSON
+    """Count what a copy adds: each may double the object, and thirty would fill the memory."""
+    if not isinstance(operation, Mapping) or operation.get("op") != "copy":
+        return copied_bytes
+    copied_bytes += len(msgspec.json.encode(jsonpointer.resolve_pointer(target, operation["from"])))
+    if copied_bytes > _COPIED_BYTES_MAX:
+        raise _RefusedOperation(f"copies make more than {_COPIED_BYTES_MAX} bytes")
+    return copied_bytes

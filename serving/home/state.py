@@ -1,0 +1,151 @@
+"""The state folder of ``serving up``: its lock, its secrets and its paths. Standard library only, but for a first certificate.
+
+The folder is 0700 and everything secret in it 0600: the API's token is the right to run code on this machine.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.certificates import ApiCertificate
+from serving.model.errors import Problem, SettingsError
+
+_KEY_BYTES = 32
+_PRIVATE = 0o600
+
+
+def default_state_path() -> Path:
+    """Where state is kept unless ``--state`` says otherwise: $XDG_STATE_HOME/serving, or ~/.local/state/serving."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "serving"
+
+
+class StateFolder:
+    """The paths in it. ``hold`` takes the lock, which lasts as long as this process; ``open`` makes what is missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.key = path / "key"
+        self.token = path / "token"
+        self.dashboard_token = path / "dashboard-token"
+        self.kubeconfig = path / "kubeconfig"
+        self.certificate = ApiCertificate(path / "certificates")
+        self.ports = path / "ports.json"
+        self.reload = path / "reload.json"
+        self.journal = path / "journal.db"
+        self.logs = path / "logs"
+        self.pods = path / "pods"
+        self.processes = path / "processes"
+        self.snapshots = path / "snapshots"
+        self.images = path / "images"
+        self.template = path / "template.sock"
+        self.hosts = path / "hosts"
+        self._lock_path = path / "lock"
+        self._lock_fd: int | None = None
+
+    def hold(self) -> None:
+        """Make the folder and take its lock.
+
+        Raises:
+            SettingsError: when another process, which is named, holds the folder, or when it cannot be created.
+        """
+        try:
+            for folder in (self.path, self.logs, self.pods, self.processes):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            problem = Problem(
+                where=str(error.filename), what=str(error.strerror), expected="a folder that can be written"
+            )
+            raise SettingsError([problem]) from error
+        if self._lock_fd is None:
+            self._take_lock()
+            # Of processes that ended with the one that held the folder before.
+            for record in self.processes.iterdir():
+                record.unlink()
+
+    def holder(self) -> int | None:
+        """The process that holds the folder; None if there is none."""
+        try:
+            descriptor = os.open(self._lock_path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 32, 0).decode().strip()
+            return int(text) if text.isdecimal() else None
+        finally:
+            os.close(descriptor)
+        return None
+
+    def open(self, api_url: str) -> None:
+        """Make key, tokens, certificate and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
+        # Clients import this module for its paths; only `serving up` makes secrets.
+        import secrets  # noqa: PLC0415 - as above
+
+        self.hold()
+        if not self.key.exists():
+            write_private(self.key, secrets.token_bytes(_KEY_BYTES))
+        for token in (self.token, self.dashboard_token):
+            if not token.exists():
+                write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
+        authority = self.certificate.make()
+        write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
+
+    def read_ports(self) -> dict[str, int]:
+        """The ports by name. Raises ``OSError`` or ``ValueError`` if they are not noted."""
+        ports: dict[str, int] = json.loads(self.ports.read_text())
+        return ports
+
+    def write_ports(self, ports: Mapping[str, int]) -> None:
+        """Note the ports by name, for those who look for a daemon later."""
+        write_private(self.ports, json.dumps(ports).encode())
+
+    def listen_template(self) -> socket.socket:
+        """The listening socket for orders to the template. The folder must be held."""
+        self.template.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX)
+        with short_path(self.template) as path:
+            made.bind(path)
+        made.listen()
+        return made
+
+    def _take_lock(self) -> None:
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+            os.close(descriptor)
+            what = f"process {holder} holds this state folder"
+            problem = Problem(
+                where=str(self.path), what=what, expected="one `serving up` at a time, or another --state"
+            )
+            raise SettingsError([problem]) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        self._lock_fd = descriptor
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Another path of the same file: that of a unix socket may have 107 bytes, and folders lie deep."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads, whole or not at all."""
+    made = path.with_name(path.name + ".new")
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    made.rename(path)

@@ -1,0 +1,133 @@
+"""Apply a decided write to the state: at once, or after the journal has committed its durable part.
+
+The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile changes nothing. Only
+one such write per object runs at a time (``other`` waits for it). Writes that bypass it, of the status or of servingState
+alone, are kept (``durability.carried_over``). A servingState is written behind, and so is the object after a failed write.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from serving.cluster.kinds import Kind
+from serving.home.schemas.metadata import ObjectMetadata, read_metadata
+from serving.home.schemas.records import Key, Stored, decoded, encode
+from serving.home.store.durability import Disk, carried_over, durable_part
+from serving.home.store.journal import Journal, JournalEntry
+from serving.home.store.state import StoreState
+from serving.model.errors import Unavailable
+from serving.model.objects import Object
+
+_log = logging.getLogger(__name__)
+
+
+class Commits:
+    """Writes of one state, with a journal or without."""
+
+    def __init__(self, state: StoreState, journal: Journal | None) -> None:
+        self._state = state
+        self._journal = journal
+        self._under_way: dict[tuple[Kind, Key], asyncio.Future[Stored]] = {}
+
+    def __repr__(self) -> str:
+        return f"Commits({len(self._under_way)} under way)"
+
+    async def other(self, kind: Kind, key: Key) -> bool:
+        """Wait for a write of the same object that is on its way to the disk; return whether there was one.
+
+        If so, the caller must read the object again.
+        """
+        under_way = self._under_way.get((kind, key)) if kind.durable else None
+        if under_way is None:
+            return False
+        await asyncio.wait([under_way])
+        return True
+
+    async def apply(
+        self,
+        kind: Kind,
+        old: Object | None,
+        new: Object,
+        *,
+        disk: Disk,
+        metadata: ObjectMetadata,
+        is_removal: bool = False,
+    ) -> Stored:
+        """Make the change from ``old`` to ``new``; if the disk is awaited, it is there when this returns.
+
+        ``metadata`` is that of ``new``. Until it first waits, this is one step with what its caller has looked at. Raises ``Unavailable``, ``Invalid``.
+        """
+        if self._journal is None or disk is not Disk.AWAITED:
+            one = self._state.apply(kind, new, metadata, is_removal=is_removal)
+            if disk is Disk.BEHIND:
+                self._write_behind(kind, one.key)
+            return one
+        data = encode(durable_part(new))
+        self._state.check_size(kind, data)
+        # A copy: the caller may change its object while the write waits for the disk.
+        new = decoded(encode(new))
+        key = _key_of(new)
+        future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+
+        def done(error: Unavailable | None) -> None:
+            del self._under_way[kind, key]
+            failure: Exception | None = error
+            if error is None:
+                try:
+                    future.set_result(self._finish(kind, old, new, is_removal=is_removal))
+                except Exception as raised:  # noqa: BLE001 - the waiting caller gets it, and the rest of the batch goes on
+                    failure = raised
+            if failure is None:
+                return
+            # The disk has the rejected object, or lacks a write that bypassed it.
+            if error is None or not self._is_as_before(kind, key, old):
+                self._write_behind(kind, key)
+            future.set_exception(failure)
+            # The caller may be gone; an exception that no task retrieves is expected then.
+            future.exception()
+
+        entry = JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=None if is_removal else data)
+        self._journal.submit(entry, done)
+        self._under_way[kind, key] = future
+        return await asyncio.shield(future)
+
+    def _finish(self, kind: Kind, old: Object | None, new: Object, *, is_removal: bool) -> Stored:
+        """Apply a committed write on top of the writes that bypassed it."""
+        present = self._state.table(kind).objects.get(_key_of(new))
+        if old is None or present is None or self._is_as_before(kind, present.key, old):
+            return self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
+        is_now = decoded(present.encoded)
+        if is_removal:
+            last = {**new, "status": is_now["status"]} if "status" in is_now else new
+            return self._state.apply(kind, last, read_metadata(last), is_removal=True)
+        merged = carried_over(kind, old, new, present=is_now)
+        one = self._state.apply(kind, merged, read_metadata(merged))
+        if durable_part(merged) != durable_part(new):
+            self._write_behind(kind, one.key)
+        return one
+
+    def _is_as_before(self, kind: Kind, key: Key, old: Object | None) -> bool:
+        present = self._state.table(kind).objects.get(key)
+        if present is None or old is None:
+            return present is None and old is None
+        version: str = old["metadata"]["resourceVersion"]
+        return str(present.version) == version
+
+    def _write_behind(self, kind: Kind, key: Key) -> None:
+        """Write the current object to disk in the background. A write that is running does so when it ends."""
+        if self._journal is None or (kind, key) in self._under_way:
+            return
+        one = self._state.table(kind).objects.get(key)
+        data = None if one is None else encode(durable_part(decoded(one.encoded)))
+
+        def done(error: Unavailable | None) -> None:
+            if error is not None:
+                _log.warning("journal.behind", extra={"object": "/".join(key), "error": str(error)})
+
+        with contextlib.suppress(Unavailable):
+            self._journal.submit(JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=data), done)
+
+
+def _key_of(whole: Object) -> Key:
+    metadata = whole["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])

@@ -1,0 +1,107 @@
+"""Which part of an object is on disk, and which writes therefore wait for the disk.
+
+A durable kind is stored without ``status`` and version: as the user wrote it. One field is written behind:
+``Revision.spec.servingState``, because a request from zero flips it and nothing on a request's path may wait for a disk. The
+journal has the flip a moment later. If the process dies in between, the old state comes back and corrects itself: the next
+request flips a Reserve, the autoscaler an idle Active one, and the controller retires again.
+
+A durable write is visible only once it is on disk. Writes that did not wait meanwhile (status, servingState) stay:
+``carried_over`` merges them into the durable write's object. Pure.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from serving.cluster.kinds import REVISION, Kind
+from serving.cluster.port import Subresource
+from serving.home.schemas.patch import same_json
+from serving.model.errors import Conflict
+from serving.model.objects import Object
+
+# Fields of ``spec`` that are written behind, by kind.
+_SOFT_FIELDS: Mapping[Kind, str] = {REVISION: "servingState"}
+_NO_FIELD: Any = object()
+
+
+class Disk(enum.StrEnum):
+    """How a write uses the journal."""
+
+    NONE = "none"
+    BEHIND = "behind"
+    AWAITED = "awaited"
+
+
+def disk_for(kind: Kind, old: Object | None, new: Object, *, subresource: Subresource | None = None) -> Disk:
+    """Whether a write waits for the journal, is written behind, or is not stored. ``old`` None is a creation."""
+    if not kind.durable or subresource is not None:
+        return Disk.NONE
+    return Disk.BEHIND if old is not None and _is_soft(kind, old, new) else Disk.AWAITED
+
+
+def durable_part(whole: Mapping[str, Any]) -> Object:
+    """The stored part of an object: everything except the status and the version."""
+    kept = {key: value for key, value in whole.items() if key != "status"}
+    kept["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
+    return _with_owners(kept, _of_status(whole, wanted=False))
+
+
+def _owners(whole: Mapping[str, Any]) -> list[Object]:
+    owners: list[Object] = whole["metadata"].get("managedFields") or []
+    return owners
+
+
+def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
+    """The entries of owners of the status, or those of all other fields."""
+    return [one for one in _owners(whole) if (one.get("subresource") == "status") is wanted]
+
+
+def _with_owners(whole: Object, owners: list[Object]) -> Object:
+    if owners == _owners(whole):
+        return whole
+    metadata = {key: value for key, value in whole["metadata"].items() if key != "managedFields"}
+    return {**whole, "metadata": metadata | ({"managedFields": owners} if owners else {})}
+
+
+def _is_soft(kind: Kind, old: Object, new: Object) -> bool:
+    field = _SOFT_FIELDS.get(kind)
+    return field is not None and same_json(_hard_part(old, field), _hard_part(new, field))
+
+
+def _hard_part(whole: Object, field: str) -> Object:
+    part = durable_part(whole)
+    # A flip increments the generation; that alone is no reason to wait either.
+    for key in ("generation", "managedFields"):
+        part["metadata"].pop(key, None)
+    if isinstance(part.get("spec"), Mapping):
+        part["spec"] = {key: value for key, value in part["spec"].items() if key != field}
+    return part
+
+
+def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> Object:
+    """The object that a durable write from ``base`` to ``new`` leads to when ``present`` is what is there by now.
+
+    Raises ``Conflict`` if both changed the servingState.
+    """
+    result = {key: value for key, value in new.items() if key != "status"}
+    if "status" in present:
+        result["status"] = present["status"]
+    result = _with_owners(result, [*_of_status(new, wanted=False), *_of_status(present, wanted=True)])
+    field = _SOFT_FIELDS.get(kind)
+    if field is None:
+        return result
+    was, wanted, is_now = (_spec_field(one, field) for one in (base, new, present))
+    if is_now == was:
+        return result
+    if wanted not in (was, is_now):
+        raise Conflict(f"{kind.resource} {new['metadata']['name']!r}: {field} was changed while it was written")
+    generation = max(new["metadata"].get("generation", 1), present["metadata"].get("generation", 1) + 1)
+    result["metadata"] = {**result["metadata"], "generation": generation}
+    spec = {key: value for key, value in (new.get("spec") or {}).items() if key != field}
+    result["spec"] = spec if is_now is _NO_FIELD else {**spec, field: is_now}
+    return result
+
+
+def _spec_field(whole: Object, field: str) -> object:
+    spec = whole.get("spec")
+    return spec.get(field, _NO_FIELD) if isinstance(spec, Mapping) else _NO_FIELD

@@ -1,0 +1,118 @@
+"""The recent changes of one kind, bounded, and what a watch with a selector sees of each.
+
+``History`` keeps changes by version, so that a watch can start in the past. A ``StoreChange`` knows its meaning for a
+selector: an object that starts to match is ADDED, one that stops matching is DELETED. The event is encoded once and shared
+by all watches.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from serving.cluster.port import Encoded, EventType
+from serving.cluster.selectors import FieldSelector, LabelSelector
+from serving.home.schemas.records import Stored, decoded
+from serving.home.store.limits import StoreLimits
+from serving.model.errors import Gone
+
+
+class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects objects of a kind. ``namespace`` None is all."""
+
+    namespace: str | None
+    labels: LabelSelector
+    fields: FieldSelector
+
+    def lets_through(self, one: Stored) -> bool:
+        """Whether an object matches."""
+        if self.namespace is not None and one.key[0] != self.namespace:
+            return False
+        return self.labels.matches(one.labels) and self.fields.matches(one.fields)
+
+
+class StoreChange:
+    """One write, made at ``at_s``. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
+
+    __slots__ = ("_left", "_shared_event", "at_s", "is_removal", "new", "old", "version")
+
+    def __init__(self, old: Stored | None, new: Stored, *, is_removal: bool, at_s: float = 0.0) -> None:
+        self.at_s = at_s
+        self.old = old
+        self.new = new
+        self.is_removal = is_removal
+        self.version = new.version
+        self._left: Encoded | None = None
+        # A weak reference: the decoded object is freed with its last reader, not when the history drops the change.
+        self._shared_event: weakref.ref[Encoded] | None = None
+
+    def __repr__(self) -> str:
+        what = "removed" if self.is_removal else "created" if self.old is None else "changed"
+        return f"StoreChange({'/'.join(self.new.key)} {what}@{self.version})"
+
+    def seen_by(self, wanted: ObjectFilter) -> tuple[EventType, Encoded] | None:
+        """The event for a watch with a filter; None if the watch does not see the change."""
+        before = self.old is not None and wanted.lets_through(self.old)
+        after = not self.is_removal and wanted.lets_through(self.new)
+        if after:
+            return (EventType.MODIFIED if before else EventType.ADDED), self._new()
+        if not before:
+            return None
+        return EventType.DELETED, self._new() if self.is_removal else self._last_seen()
+
+    def _new(self) -> Encoded:
+        event = None if self._shared_event is None else self._shared_event()
+        if event is None:
+            event = Encoded(self.new.encoded)
+            self._shared_event = weakref.ref(event)
+        return event
+
+    def _last_seen(self) -> Encoded:
+        """The state before with this change's version: the last event for an object that stops matching."""
+        if self._left is None:
+            assert self.old is not None
+            whole = decoded(self.old.encoded)
+            whole["metadata"]["resourceVersion"] = str(self.version)
+            self._left = Encoded(msgspec.json.encode(whole))
+        return self._left
+
+
+class History:
+    """The changes of one kind after version ``floor``; older ones are dropped."""
+
+    def __init__(self, limits: StoreLimits, *, floor: int) -> None:
+        self.floor = floor
+        self._limits = limits
+        self._changes: deque[StoreChange] = deque()
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"History({len(self._changes)} changes after {self.floor}, {self._bytes} bytes)"
+
+    def add(self, change: StoreChange) -> None:
+        """Add a change; drop the oldest ones beyond the limits."""
+        self._changes.append(change)
+        self._bytes += len(change.new.encoded)
+        while self._changes and self._is_beyond(change.at_s):
+            oldest = self._changes.popleft()
+            self._bytes -= len(oldest.new.encoded)
+            self.floor = oldest.version
+
+    def _is_beyond(self, now_s: float) -> bool:
+        """Whether the oldest change is to be dropped."""
+        limits, count = self._limits, len(self._changes)
+        if count > limits.history_count_max or self._bytes > limits.history_bytes_max:
+            return True
+        return count > limits.history_count_min and now_s - self._changes[0].at_s > limits.history_age_s
+
+    def after(self, version: int) -> Iterator[StoreChange]:
+        """All changes after a version, oldest first. Raises ``Gone`` if some of them were dropped."""
+        if version < self.floor:
+            raise Gone(f"too old resource version: {version} ({self.floor})")
+        found: list[StoreChange] = []
+        for change in reversed(self._changes):
+            if change.version <= version:
+                break
+            found.append(change)
+        return reversed(found)

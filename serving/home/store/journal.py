@@ -1,0 +1,323 @@
+"""The part of the store that outlives the process: one SQLite file with the durable part of each object.
+
+A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one transaction (WAL, ``synchronous=FULL``), and
+calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the store
+starts above every version that it may have handed out.
+
+A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. On a full disk objects can
+still be deleted: a file beside the journal holds room, which is released then and which only such writes may use. A file that cannot be
+read is never modified: ``JournalDamaged``. One process holds the file at a time. What is durable: ``home/store/durability.py``.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from serving.model.errors import JournalDamaged, Unavailable
+
+VERSION_BLOCK = 2**24
+"""Versions that are reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
+
+# What one transaction holds: their ``done`` calls run on the loop in one go, about 40 µs each.
+_BATCH_MAX = 128
+# Writes that may wait for the disk; each is an HTTP request that is being held.
+_WAITING_MAX = 10_000
+# In SQLite's words.
+_FULL = "database or disk is full"
+# What a row may grow by on a full disk.
+_GROWTH_BYTES_MAX = 512
+# More than SQLite's log holds before it is merged into the file (1,000 pages), which takes as much room.
+_RESERVE_BYTES = 5 * 2**20
+# "srvg": what `file` and `PRAGMA application_id` show.
+_APPLICATION_ID = 0x73727667
+_FORMAT = 1
+_SCHEMA = (
+    """CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, data BLOB NOT NULL,
+         PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID""",
+    "CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 0), reserved INTEGER NOT NULL)",
+    "INSERT INTO versions VALUES (0, 0)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+
+Done = Callable[[Unavailable | None], None]
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One object in the journal; ``data`` None removes it."""
+
+    kind: str
+    namespace: str
+    name: str
+    data: bytes | None
+
+
+class _Reservation(msgspec.Struct, frozen=True):
+    up_to: int
+
+
+_Waiting = tuple[JournalEntry | _Reservation, Done]
+
+
+class Journal:
+    """An open journal. ``start_version`` is above everything that was handed out before; ``reserved`` what may be now."""
+
+    def __init__(self, path: str | os.PathLike[str], *, bytes_max: int = 2**30) -> None:
+        """Open or create the file; ``entries`` reads it. Raises ``JournalDamaged``, ``Unavailable``."""
+        self.path = Path(path)
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._connection = _opened(self.path, bytes_max)
+        try:
+            self.start_version: int = self._connection.execute("SELECT reserved FROM versions").fetchone()[0]
+            self.reserved = self.start_version + VERSION_BLOCK
+            self._write([_Reservation(self.reserved)])
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
+        self._is_reserving = self._is_full = False
+        self._reserve = self.path.with_name(f"{self.path.name}.reserve")
+        self._hold_room()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
+
+    def entries(self) -> Iterator[JournalEntry]:
+        """All objects in the file. Call it before the first ``submit`` only."""
+        rows = self._connection.execute(
+            "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
+        )
+        with _damage_told(self.path):
+            for kind, namespace, name, data in rows:
+                yield JournalEntry(kind=kind, namespace=namespace, name=name, data=bytes(data))
+
+    def submit(self, entry: JournalEntry, done: Done) -> None:
+        """Queue a write; ``done`` runs on the loop once it is on disk, or with the reason why it is not."""
+        if self._waiting.qsize() >= _WAITING_MAX:
+            raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
+        self._send((entry, done))
+
+    def write_now(self, entries: Sequence[JournalEntry]) -> None:
+        """Commit entries before this returns. Call it before the first ``submit`` only. Raises ``Unavailable``."""
+        try:
+            self._write(entries)
+        except sqlite3.Error as error:
+            raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
+
+    def claim(self, version: int) -> None:
+        """Make sure that a version may be handed out; reserve more, in the background, before they run out.
+
+        Raises ``Unavailable`` if they have run out, which takes a disk that was full for half a block of writes.
+        """
+        if version > self.reserved:
+            self._reserve_more()
+            raise Unavailable(f"no versions are left: the journal {self.path} could not be written for a long time")
+        if self.reserved - version < VERSION_BLOCK // 2:
+            self._reserve_more()
+
+    def _reserve_more(self) -> None:
+        if self._is_reserving:
+            return
+        self._is_reserving = True
+        up_to = self.reserved + VERSION_BLOCK
+
+        def done(error: Unavailable | None) -> None:
+            self._is_reserving = False
+            if error is None:
+                self.reserved = up_to
+
+        self._send((_Reservation(up_to), done))
+
+    async def close(self) -> None:
+        """Flush the queue and end the thread."""
+        if self._thread is None:
+            self._connection.close()
+            return
+        self._waiting.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._thread = None
+
+    def _send(self, item: _Waiting) -> None:
+        if self._thread is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+            self._thread.start()
+        self._waiting.put(item)
+
+    def _run(self) -> None:
+        """The thread: one transaction after another, each with all waiting writes."""
+        is_open = True
+        while is_open:
+            batch: list[_Waiting] = []
+            item = self._waiting.get()
+            while item is not None:
+                batch.append(item)
+                if len(batch) == _BATCH_MAX:
+                    break
+                try:
+                    item = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+            is_open = item is not None
+            if batch:
+                self._commit(batch)
+        self._connection.close()
+
+    def _commit(self, batch: list[_Waiting]) -> None:
+        items = [item for item, _ in batch]
+        if self._is_full:
+            self._hold_room()
+        # While the reserve is released, what takes room would take that of the deletes.
+        failures = [self._refusal(_FULL) if self._is_full else self._failure_of(items)] * len(batch)
+        if failures[0] is not None and self._make_room():
+            small = [number for number, item in enumerate(items) if self._takes_no_room(item)]
+            again = self._failure_of([items[number] for number in small])
+            for number in small:
+                failures[number] = again
+
+        def tell() -> None:
+            for (_, done), failure in zip(batch, failures, strict=True):
+                done(failure)
+
+        assert self._loop is not None
+        # Without a loop the process is exiting, and no caller waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(tell)
+
+    def _failure_of(self, items: Sequence[JournalEntry | _Reservation]) -> Unavailable | None:
+        """Write; why it failed."""
+        try:
+            self._write(items)
+        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
+            self._is_full = self._is_full or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            return self._refusal(str(error))
+        return None
+
+    def _refusal(self, why: str) -> Unavailable:
+        way_out = "; make room on its disk: deletes still work" if self._is_full else ""
+        return Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {why}{way_out}")
+
+    def _make_room(self) -> bool:
+        """Release the reserve, and have SQLite's log begin again at its start; whether the disk was full and that was done."""
+        try:
+            if self._is_full:
+                self._reserve.unlink(missing_ok=True)
+                return bool(self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0] == 0)
+        except (OSError, sqlite3.Error):
+            pass
+        return False
+
+    def _hold_room(self) -> None:
+        """Take room for a full disk, if there is any."""
+        try:
+            descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._is_full = self._is_full and error.errno in {errno.ENOSPC, errno.EDQUOT}
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
+        else:
+            self._is_full = False
+
+    def _takes_no_room(self, item: JournalEntry | _Reservation) -> bool:
+        """Whether an item is a removal, or replaces a row by one that is hardly longer, as the mark of a deletion is."""
+        if isinstance(item, _Reservation) or item.data is None:
+            return True
+        key = (item.kind, item.namespace, item.name)
+        row = self._connection.execute(
+            "SELECT length(data) FROM objects WHERE kind = ? AND namespace = ? AND name = ?", key
+        ).fetchone()
+        return row is not None and len(item.data) <= row[0] + _GROWTH_BYTES_MAX
+
+    def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for item in items:
+                match item:
+                    case _Reservation(up_to):
+                        connection.execute("UPDATE versions SET reserved = max(reserved, ?)", (up_to,))
+                    case JournalEntry(kind=kind, namespace=namespace, name=name, data=None):
+                        connection.execute(
+                            "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, namespace, name)
+                        )
+                    case JournalEntry(kind=kind, namespace=namespace, name=name, data=data):
+                        connection.execute(
+                            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (kind, namespace, name, data)
+                        )
+            connection.execute("COMMIT")
+        except BaseException:
+            # Of SQLite or of Python, such as a name that is no UTF-8. Some failures have rolled back already.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:
+    try:
+        # Created here and not by SQLite, so that no other user can read it even for a moment: it holds Secrets.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        is_new = path.stat().st_size == 0
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    except (OSError, sqlite3.Error) as error:
+        raise Unavailable(f"the journal {path} cannot be opened: {error}") from error
+    try:
+        with _damage_told(path):
+            _prepare(connection, path, is_new=is_new, bytes_max=bytes_max)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_max: int) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    if not is_new:
+        _check(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {max(1, bytes_max // page_bytes)}")
+    # A file without tables is one whose creation was interrupted.
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if tables and application_id != _APPLICATION_ID:
+        raise JournalDamaged(path=str(path), detail="it is a database of another program")
+    written_by = connection.execute("PRAGMA user_version").fetchone()[0]
+    if tables and written_by != _FORMAT:
+        raise JournalDamaged(path=str(path), detail=f"it has format {written_by}, this program knows {_FORMAT}")
+    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise JournalDamaged(path=str(path), detail=str(found))
+
+
+@contextlib.contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        # A lock, a full disk, a missing right: the file itself is fine.
+        text = "another process holds it" if "locked" in str(error) else str(error)
+        raise Unavailable(f"the journal {path} cannot be opened: {text}") from error
+    except sqlite3.DatabaseError as error:
+        raise JournalDamaged(path=str(path), detail=str(error)) from error

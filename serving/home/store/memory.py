@@ -1,0 +1,386 @@
+"""The cluster port in this process: the store itself, with a journal for durable objects.
+
+Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. Only the durable part of
+durable kinds waits for its commit before it is applied, so no reader sees what a crash could lose, and the caller gets its
+response after the disk. One such write per object runs at a time; status and ``servingState`` bypass it
+(``home/store/durability.py``). ``resourceVersion`` is one counter for all kinds.
+
+``home/controllers/garbage.py``, run beside the store, collects dependents and the contents of terminating namespaces.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.aio.clock import stamp as stamp_of
+from serving.aio.clock import wall_s as real_wall_s
+from serving.aio.cooperative import turn
+from serving.cluster.kinds import NAMESPACE, POD, Kind
+from serving.cluster.port import Listing, PatchType, Subresource
+from serving.home.schemas.metadata import checked_metadata, read_metadata
+from serving.home.schemas.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
+from serving.home.schemas.patch import same_json
+from serving.home.schemas.patching import patched
+from serving.home.schemas.records import Key, decoded
+from serving.home.store.budgets import check_budgets
+from serving.home.store.commits import Commits
+from serving.home.store.durability import Disk, disk_for
+from serving.home.store.journal import Journal
+from serving.home.store.limits import StoreLimits
+from serving.home.store.owners import Owners
+from serving.home.store.requester import acting_manager
+from serving.home.store.state import FIRST_NAMESPACES, StoreState, filter_of
+from serving.home.store.tables import KindTable, token_of_page
+from serving.home.store.watching import Watch
+from serving.home.store.writes import (
+    Propagation,
+    check_identity,
+    check_subresource,
+    is_held,
+    marked_for_deletion,
+    modified_text,
+    scale_of,
+    settled,
+    with_generation,
+)
+from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from serving.model.objects import Object
+
+# How often a generated name that exists is replaced by another; one in 14 million exists.
+_NAME_TRIES = 8
+
+# The field manager of writes inside this process.
+_OWN_MANAGER = "serving-control"
+
+_Change = Callable[[Object], Mapping[str, Any]]
+
+
+class Admit(Protocol):
+    """Admission, such as ``home/admission/admission.py``: defaults, schema, rules."""
+
+    def __call__(
+        self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        """Return the object to store; neither argument is changed. Raises ``Invalid``."""
+        ...
+
+
+class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``Listing`` whose items are JSON bytes, for readers that only pass them on."""
+
+    items: list[bytes]
+    resource_version: str
+    next_page: str
+
+
+def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: Subresource | None = None) -> Object:
+    del subresource
+    return new
+
+
+class MemoryCluster:
+    """The store. Create it before or inside the loop that uses it; ``close`` ends its watches and its journal."""
+
+    def __init__(
+        self,
+        journal: Journal | None = None,
+        *,
+        admit: Admit | None = None,
+        limits: StoreLimits | None = None,
+        dice: random.Random | None = None,
+        wall_s: Callable[[], float] = real_wall_s,
+    ) -> None:
+        self._journal = journal
+        self._admit = admit or _admit_all
+        self._state = StoreState(
+            journal,
+            limits=limits or StoreLimits(),
+            dice=dice or random.Random(),  # noqa: S311 - names and uids, no secrets
+            wall_s=wall_s,
+        )
+        self._commits = Commits(self._state, journal)
+
+    def __repr__(self) -> str:
+        return f"MemoryCluster({self._state!r}, {self._journal!r})"
+
+    @property
+    def owners(self) -> Owners:
+        """The owner references, for the collector."""
+        return self._state.owners
+
+    def table(self, kind: Kind) -> KindTable:
+        """The objects of a kind as they are now, for rules that look at more than one."""
+        return self._state.table(kind)
+
+    async def close(self) -> None:
+        """End all watches, flush the journal and close it."""
+        self._state.close_watches()
+        if self._journal is not None:
+            await self._journal.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        """As the port says."""
+        check_subresource(kind, subresource)
+        whole = decoded(self._state.find(kind, _key(kind, namespace, name)).encoded)
+        return scale_of(whole) if subresource == "scale" else whole
+
+    async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
+        """One object as JSON. Raises ``NotFound``."""
+        return self._state.find(kind, _key(kind, namespace, name)).encoded
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> Listing:
+        """As the port says: a snapshot, decoded in steps between which the loop goes on."""
+        found = self.list_encoded(
+            kind,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            page_size=page_size,
+            page=page,
+        )
+        items: list[Object] = []
+        for encoded in found.items:
+            items.append(decoded(encoded))
+            await turn()
+        return Listing(items=items, resource_version=found.resource_version, next_page=found.next_page)
+
+    def list_encoded(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> EncodedListing:
+        """The same as JSON, in one step."""
+        wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
+        found, end, has_more = self._state.page(kind, wanted, size=page_size, token=page)
+        return EncodedListing(
+            items=[one.encoded for one in found],
+            resource_version=str(end.version),
+            next_page=token_of_page(end) if has_more else "",
+        )
+
+    def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Watch:
+        """As the port says. From "" or "0" it begins with all objects as ADDED."""
+        wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
+        return self._state.watch(kind, wanted, resource_version)
+
+    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """As the port says. Fields have owners if a request creates the object."""
+        return await self._create(kind, body, dry_run=dry_run)
+
+    async def _create(
+        self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool, owners: Sequence[Object] = ()
+    ) -> Object:
+        given = read_metadata(body)
+        tries = 1 if given.name else _NAME_TRIES
+        while True:
+            made = self._admit(kind, self._state.fresh(kind, dict(body)))
+            if owners:
+                made = _with_owners(made, owners)
+            elif acting_manager():
+                made = after_update(kind, None, made, writer=self._writer())
+            metadata = checked_metadata(kind, made)
+            key = (metadata.namespace or "", metadata.name or "")
+            self._check_namespace(kind, key[0])
+            if await self._commits.other(kind, key):
+                continue
+            if key not in self._state.table(kind).objects:
+                break
+            tries -= 1
+            if not tries:
+                raise AlreadyExists(f'{kind.resource} "{key[1]}" already exists')
+        if dry_run:
+            return self._state.would_be(kind, made)
+        one = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made), metadata=metadata)
+        await turn()
+        return decoded(one.encoded)
+
+    async def replace(
+        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
+    ) -> Object:
+        """As the port says."""
+        given = read_metadata(body)
+        key = _key(kind, given.namespace or "default", given.name or "")
+        return await self._update(kind, key, lambda _: body, subresource=subresource, dry_run=dry_run)
+
+    async def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: Subresource | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """As the port says."""
+
+        def change(old: Object) -> Mapping[str, Any]:
+            target = scale_of(old) if subresource == "scale" else old
+            return patched(kind, target, patch, patch_type=patch_type)
+
+        key = _key(kind, namespace, name)
+        return await self._update(kind, key, change, subresource=subresource, dry_run=dry_run)
+
+    async def apply(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        config: Mapping[str, Any],
+        subresource: Subresource | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """Apply a configuration server-side for the acting manager; the object, and whether it is new.
+
+        Raises:
+            ApplyConflict: when other managers own fields with other values, and ``force`` is false.
+            NotFound: when a subresource of a missing object is applied.
+        """
+        given = without_nulls(config)
+        writer = self._writer(subresource)
+
+        def change(old: Object) -> Mapping[str, Any]:
+            return after_apply(kind, old, given, writer=writer, force=force)
+
+        key = _key(kind, namespace, name)
+        while True:
+            try:
+                return await self._update(
+                    kind, key, change, subresource=subresource, dry_run=dry_run, is_apply=True
+                ), False
+            except NotFound:
+                if subresource is not None:
+                    raise
+            made = after_apply(kind, None, given, writer=writer, force=force)
+            try:
+                return await self._create(kind, made, dry_run=dry_run, owners=_owners(made)), True
+            except AlreadyExists:
+                # Created since it was looked for: apply to that.
+                continue
+
+    def _writer(self, subresource: Subresource | None = None) -> FieldWriter:
+        manager = acting_manager() or _OWN_MANAGER
+        return FieldWriter(manager=manager, subresource=subresource, stamp=stamp_of(self._state.wall_s()))
+
+    async def delete(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: Propagation = "Background",
+        grace_s: int | None = None,
+    ) -> None:
+        """As the port says."""
+        if kind == NAMESPACE and name in FIRST_NAMESPACES:
+            raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
+        key = _key(kind, namespace, name)
+        while True:
+            base = self._state.find(kind, key)
+            if uid not in (None, base.uid):
+                raise Conflict(f'{kind.resource} "{name}": uid {uid} is not that of the object, {base.uid}')
+            if resource_version not in (None, str(base.version)):
+                raise Conflict(modified_text(kind, name))
+            if not await self._commits.other(kind, key):
+                break
+        old = decoded(base.encoded)
+        new = marked_for_deletion(kind, old, propagation=propagation, grace_s=grace_s, wall_s=self._state.wall_s())
+        metadata = read_metadata(new)
+        is_removal = not is_held(kind, new, metadata)
+        if is_removal or not same_json(old, new):
+            disk = Disk.AWAITED if kind.durable else Disk.NONE
+            await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
+            await turn()
+
+    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """As the port says; the budgets are evaluated against the pods as they are."""
+        pod = await self.get(POD, namespace, name)
+        await check_budgets(self, pod)
+        await self.delete(POD, namespace, name, uid=uid)
+
+    async def _update(
+        self,
+        kind: Kind,
+        key: Key,
+        change: _Change,
+        *,
+        subresource: Subresource | None,
+        dry_run: bool,
+        is_apply: bool = False,
+    ) -> Object:
+        check_subresource(kind, subresource)
+        while True:
+            old = decoded(self._state.find(kind, key).encoded)
+            sent = change(old)
+            check_identity(kind, old, sent)
+            new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
+            new = with_generation(kind, old, new)
+            if is_apply:
+                new = _with_owners(new, _owners(sent))
+            elif "managedFields" in old["metadata"]:
+                new = after_update(kind, old, new, writer=self._writer(subresource), sent=_owners(sent))
+            if same_json(old, new):
+                return _shown(old, subresource)
+            disk = disk_for(kind, old, new, subresource=subresource)
+            if not (disk is Disk.AWAITED and await self._commits.other(kind, key)):
+                break
+        metadata = checked_metadata(kind, new, old)
+        is_removal = metadata.deletion_timestamp is not None and not is_held(kind, new, metadata)
+        if dry_run:
+            return _shown(self._state.would_be(kind, new), subresource)
+        one = await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
+        await turn()
+        return _shown(decoded(one.encoded), subresource)
+
+    def _check_namespace(self, kind: Kind, namespace: str) -> None:
+        if not kind.namespaced:
+            return
+        found = self._state.find(NAMESPACE, ("", namespace))
+        if found.is_deleting:
+            raise Forbidden(f"unable to create new content in namespace {namespace} because it is being terminated")
+
+
+def _key(kind: Kind, namespace: str, name: str) -> Key:
+    return (namespace if kind.namespaced else "", name)
+
+
+def _owners(whole: Mapping[str, Any]) -> list[Object]:
+    owners: list[Object] = (whole.get("metadata") or {}).get("managedFields") or []
+    return owners
+
+
+def _with_owners(whole: Object, owners: Sequence[Object]) -> Object:
+    return {**whole, "metadata": {**whole["metadata"], **({"managedFields": owners} if owners else {})}}
+
+
+def _shown(whole: Object, subresource: Subresource | None) -> Object:
+    return scale_of(whole) if subresource == "scale" else whole

@@ -1,0 +1,78 @@
+"""The graph of owner references, and the objects that may have become garbage.
+
+The store updates it with each change: living uids, their dependents, and a queue of suspects for the collector
+(``home/controllers/garbage.py``). Nothing is deleted here.
+"""
+
+from serving.cluster.kinds import NAMESPACE, Kind
+from serving.cluster.workqueue import WorkQueue
+from serving.home.schemas.records import Key, Stored
+from serving.home.store.history import StoreChange
+
+Reference = tuple[Kind, Key]
+"""An object by its kind, namespace and name."""
+
+
+class Owners:
+    """The graph of owner references, by uid."""
+
+    def __init__(self) -> None:
+        self.suspects: WorkQueue[Reference] = WorkQueue("garbage")
+        self._living: dict[str, Reference] = {}
+        self._dependents: dict[str, set[Reference]] = {}
+        self._deleting: set[Reference] = set()
+
+    def __repr__(self) -> str:
+        return f"Owners({len(self._living)} objects, {len(self._dependents)} owners, {len(self.suspects)} suspects)"
+
+    def is_living(self, uid: str, *, namespace: str) -> bool:
+        """Whether an owner exists in this namespace or is cluster-scoped."""
+        found = self._living.get(uid)
+        return found is not None and found[1][0] in {"", namespace}
+
+    def dependents_of(self, uid: str) -> list[Reference]:
+        """All dependents of an owner, in a stable order."""
+        return sorted(self._dependents.get(uid, ()), key=lambda one: (one[0].resource, one[1]))
+
+    def follow(self, kind: Kind, change: StoreChange) -> None:
+        """Apply a change of the store."""
+        old, new = change.old, change.new
+        this: Reference = (kind, new.key)
+        if change.is_removal:
+            assert old is not None, "what is removed was there"
+            self._forget(this, old)
+            return
+        if old is None:
+            self._living[new.uid] = this
+        if old is None or old.owner_uids != new.owner_uids:
+            self._relate(this, old, new)
+        if new.is_deleting:
+            self._deleting.add(this)
+            self.suspects.add(this)
+
+    def _relate(self, this: Reference, old: Stored | None, new: Stored) -> None:
+        self._unrelate(this, old)
+        for uid in new.owner_uids:
+            self._dependents.setdefault(uid, set()).add(this)
+        if new.owner_uids and not all(self.is_living(uid, namespace=new.key[0]) for uid in new.owner_uids):
+            self.suspects.add(this)
+
+    def _unrelate(self, this: Reference, old: Stored | None) -> None:
+        for uid in old.owner_uids if old is not None else ():
+            dependents = self._dependents[uid]
+            dependents.discard(this)
+            if not dependents:
+                del self._dependents[uid]
+
+    def _forget(self, this: Reference, last: Stored) -> None:
+        del self._living[last.uid]
+        self._deleting.discard(this)
+        self.suspects.forget(this)
+        self._unrelate(this, last)
+        for dependent in self.dependents_of(last.uid):
+            self.suspects.add(dependent)
+        # Its owner may wait for this deletion (in the foreground), and so may its namespace.
+        waiting = [self._living[uid] for uid in last.owner_uids if uid in self._living]
+        for one in (*waiting, (NAMESPACE, ("", last.key[0]))):
+            if one in self._deleting:
+                self.suspects.add(one)

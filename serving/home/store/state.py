@@ -1,0 +1,201 @@
+"""The state of the store: all tables, one version counter, all owner references. Synchronous; every change is one step.
+
+``writes`` and ``memory`` decide on a change; the state assigns its version and publishes it to the watches. A state starts
+with the content of its journal and the namespaces that always exist.
+"""
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from serving.aio.clock import stamp
+from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.cluster.selectors import field_selector, label_selector
+from serving.home.schemas.metadata import ObjectMetadata, read_metadata
+from serving.home.schemas.records import Key, Stored, decoded, encode, selectable_fields, stored
+from serving.home.store.durability import durable_part
+from serving.home.store.history import ObjectFilter, StoreChange
+from serving.home.store.journal import Journal, JournalEntry
+from serving.home.store.limits import StoreLimits
+from serving.home.store.owners import Owners
+from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
+from serving.home.store.watching import Watch
+from serving.home.store.writes import fresh
+from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
+from serving.model.objects import Object
+
+_log = logging.getLogger(__name__)
+
+FIRST_NAMESPACES = ("default", "knative-serving", "kube-system")
+"""Namespaces that exist from the start and cannot be deleted."""
+
+# The alphabet of Kubernetes' generated names: no vowels, hence no words, and no lookalikes.
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+# As on a real server, a watch cannot start at version 1: changes before the start are not kept.
+_FIRST_VERSION = 2
+_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+
+
+def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) -> ObjectFilter:
+    """Parse two selectors into a filter; namespace None or "" is all. Raises ``Invalid``."""
+    return ObjectFilter(
+        namespace=namespace or None,
+        labels=label_selector(labels),
+        fields=field_selector(fields, selectable_fields(kind)),
+    )
+
+
+class StoreState:
+    """All objects of all kinds. ``dice`` generates uids and name suffixes, ``wall_s`` is the time for timestamps."""
+
+    def __init__(
+        self, journal: Journal | None, *, limits: StoreLimits, dice: random.Random, wall_s: Callable[[], float]
+    ) -> None:
+        self.limits = limits
+        self.owners = Owners()
+        self.wall_s = wall_s
+        self._journal = journal
+        self._dice = dice
+        self.version = _FIRST_VERSION if journal is None else max(_FIRST_VERSION, journal.start_version)
+        self._tables = {kind: KindTable(kind, limits, floor=self.version) for kind in KINDS}
+        for kind, whole in _loaded(journal) if journal is not None else ():
+            self._load(kind, whole)
+        absent = [name for name in FIRST_NAMESPACES if ("", name) not in self._tables[NAMESPACE].objects]
+        first = [self.fresh(NAMESPACE, {"metadata": {"name": name}}) for name in absent]
+        if journal is not None and first:
+            # Clients know a namespace by its uid: it stays the same from start to start.
+            journal.write_now(
+                [
+                    JournalEntry(kind=NAMESPACE.resource, namespace="", name=name, data=encode(durable_part(one)))
+                    for name, one in zip(absent, first, strict=True)
+                ]
+            )
+        for one in first:
+            self._load(NAMESPACE, one)
+
+    def __repr__(self) -> str:
+        count = sum(len(table.objects) for table in self._tables.values())
+        return f"StoreState({count} objects @{self.version})"
+
+    def table(self, kind: Kind) -> KindTable:
+        """The objects of a kind. Raises ``NotFound`` for an unknown kind."""
+        found = self._tables.get(kind)
+        if found is None:
+            raise NotFound(f"the server could not find the requested resource {kind.resource}")
+        return found
+
+    def find(self, kind: Kind, key: Key) -> Stored:
+        """One object. Raises ``NotFound``."""
+        found = self.table(kind).objects.get(key)
+        if found is None:
+            raise NotFound(f'{kind.resource} "{key[1]}" not found')
+        return found
+
+    def fresh(self, kind: Kind, body: Object) -> Object:
+        """A new object, not yet applied, with uid, timestamp and, for ``generateName``, a name."""
+        return fresh(
+            kind,
+            body,
+            uid=str(uuid.UUID(int=self._dice.getrandbits(128), version=4)),
+            stamp=stamp(self.wall_s()),
+            suffix="".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH)),
+        )
+
+    def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
+        """Apply a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left."""
+        version = self.version + 1
+        if self._journal is not None:
+            self._journal.claim(version)
+        one = stored(kind, new, metadata, version=version)
+        self.check_size(kind, one.encoded)
+        self.version = version
+        table = self._tables[kind]
+        change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal, at_s=self.wall_s())
+        table.apply(change)
+        self.owners.follow(kind, change)
+        return one
+
+    def check_size(self, kind: Kind, encoded: bytes) -> None:
+        """Raise ``Invalid`` if an object is too large."""
+        if len(encoded) > self.limits.object_bytes_max:
+            raise Invalid(
+                f"{kind.resource}: the object has {len(encoded)} bytes, {self.limits.object_bytes_max} are allowed"
+            )
+
+    def would_be(self, kind: Kind, new: Object) -> Object:
+        """A copy of the object as it would be stored. Raises ``Invalid`` if it is too large."""
+        encoded = encode(new)
+        self.check_size(kind, encoded)
+        return decoded(encoded)
+
+    def watch(self, kind: Kind, wanted: ObjectFilter, resource_version: str) -> Watch:
+        """A watch from a version; from "" or "0" it starts with all current objects. Raises ``Invalid``."""
+        table = self.table(kind)
+        if resource_version and not (resource_version.isascii() and resource_version.isdecimal()):
+            raise Invalid(f"resourceVersion: {resource_version!r} is not a version of this server")
+        version = int(resource_version or 0)
+
+        def begin(watch: Watch) -> Iterable[StoreChange]:
+            if version > self.version:
+                raise Gone(f"too large resource version: {version}, the present one is {self.version}")
+            if version == 0:
+                begins_with: Iterable[StoreChange] = (
+                    StoreChange(None, one, is_removal=False) for one in list(table.select(wanted))
+                )
+            else:
+                begins_with = table.history.after(version)
+            table.watches.append(watch)
+            return begins_with
+
+        return Watch(wanted, count_max=self.limits.watch_count_max, begin=begin, end=table.watches.remove)
+
+    def page(self, kind: Kind, wanted: ObjectFilter, *, size: int, token: str) -> tuple[list[Stored], ListPage, bool]:
+        """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there are more.
+
+        All pages carry the version of the first: a watch from there delivers what was written between two pages.
+        """
+        start = page_of_token(token) if token else None
+        selected = self.table(kind).select(wanted, after=None if start is None else start.after)
+        found: list[Stored] = []
+        has_more = False
+        for one in selected:
+            if size and len(found) == size:
+                has_more = True
+                break
+            found.append(one)
+        last = path_of(found[-1].key) if found else ""
+        return found, ListPage(self.version if start is None else start.version, last), has_more
+
+    def close_watches(self) -> None:
+        """End all watches without an error."""
+        for table in self._tables.values():
+            for watch in tuple(table.watches):
+                watch.close()
+
+    def _load(self, kind: Kind, whole: Object) -> None:
+        one = stored(kind, whole, read_metadata(whole), version=max(1, self.version))
+        self.version = one.version
+        self._tables[kind].load(one)
+        self.owners.follow(kind, StoreChange(None, one, is_removal=False))
+
+
+def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:
+    for entry in journal.entries():
+        kind = _BY_RESOURCE.get(entry.kind)
+        if kind is None:
+            _log.warning("journal.kind_unknown", extra={"kind": entry.kind, "name_of_object": entry.name})
+            continue
+        try:
+            whole = decoded(entry.data or b"")
+            read_metadata(whole)
+        except (msgspec.MsgspecError, Invalid) as error:
+            where = f"{entry.kind} {entry.namespace}/{entry.name}"
+            raise JournalDamaged(path=str(journal.path), detail=f"{where} cannot be read: {error}") from error
+        if kind == NAMESPACE:
+            # The journal keeps no status, and no controller writes this one.
+            whole["status"] = {"phase": "Terminating" if "deletionTimestamp" in whole["metadata"] else "Active"}
+        yield kind, whole

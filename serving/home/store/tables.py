@@ -1,0 +1,129 @@
+"""The objects of one kind in memory: by key, in order, with their history and their watches.
+
+A table is synchronous: readers and watches see a write as one step. Lists are snapshots, because a stored object never
+changes. The order is that of etcd's keys, NAMESPACE/NAME as one text: namespace "a-b" comes before "a", as "-" sorts before
+"/". Continue tokens have the form of a kube-apiserver's.
+"""
+
+import base64
+import binascii
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from serving.cluster.kinds import Kind
+from serving.home.schemas.records import Key, Stored
+from serving.home.store.history import History, ObjectFilter, StoreChange
+from serving.home.store.limits import StoreLimits
+from serving.home.store.watching import Watch
+from serving.model.errors import Invalid
+
+# Sorts directly behind "/", so that it ends the span of a namespace's keys.
+_BEHIND_SLASH = "0"
+_TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
+
+
+class ListPage(msgspec.Struct, frozen=True):
+    """Where a list goes on: behind which key, and the store's version at its first page."""
+
+    version: int
+    after: str
+
+
+class _Token(msgspec.Struct, frozen=True):
+    """The content of a continue token. ``start`` is the next possible key: the last one and a zero byte."""
+
+    v: str
+    rv: int
+    start: str
+
+
+def path_of(key: Key) -> str:
+    """A key as etcd has it, by which lists are sorted."""
+    return f"{key[0]}/{key[1]}" if key[0] else key[1]
+
+
+def token_of_page(page: ListPage) -> str:
+    """Encode a page as a continue token."""
+    token = _Token(v=_TOKEN_VERSION, rv=page.version, start=page.after + "\0")
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode("ascii").rstrip("=")
+
+
+def page_of_token(token: str) -> ListPage:
+    """Decode a continue token. Raises ``Invalid``."""
+    try:
+        found = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
+    except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+        raise Invalid(f"the continue token {token!r} is not valid: {error}") from error
+    if found.v != _TOKEN_VERSION:
+        raise Invalid(f"the continue token {token!r} is not valid: its version is {found.v!r}, not {_TOKEN_VERSION!r}")
+    return ListPage(found.rv, found.start.removesuffix("\0"))
+
+
+class KindTable:
+    """The objects of one kind."""
+
+    def __init__(self, kind: Kind, limits: StoreLimits, *, floor: int) -> None:
+        self.kind = kind
+        self.objects: dict[Key, Stored] = {}
+        self.history = History(limits, floor=floor)
+        self.watches: list[Watch] = []
+        # The keys of all objects, sorted as etcd sorts them.
+        self._paths: list[str] = []
+        self._keys: dict[str, Key] = {}
+
+    def __repr__(self) -> str:
+        return f"KindTable({self.kind.resource}, {len(self.objects)} objects, {len(self.watches)} watches)"
+
+    def load(self, one: Stored) -> None:
+        """Add an object without an event."""
+        self.objects[one.key] = one
+        self._insert(one.key)
+
+    def apply(self, change: StoreChange) -> None:
+        """Make a change and offer it to every watch."""
+        key = change.new.key
+        if change.is_removal:
+            del self.objects[key]
+            path = path_of(key)
+            del self._keys[path]
+            del self._paths[bisect_left(self._paths, path)]
+        else:
+            if key not in self.objects:
+                self._insert(key)
+            self.objects[key] = change.new
+        self.history.add(change)
+        # A copy: a watch that has fallen behind takes itself out.
+        for watch in tuple(self.watches):
+            watch.offer(change)
+
+    def select(self, wanted: ObjectFilter, *, after: str | None = None) -> Iterator[Stored]:
+        """Yield the objects that a filter lets through, in order, from behind a path on. Use it before the next change."""
+        name = wanted.fields.exact("metadata.name")
+        if name is not None and wanted.namespace is not None:
+            one = self.objects.get((wanted.namespace, name))
+            found: Iterable[Stored] = () if one is None else (one,)
+        else:
+            first, behind = self._span(wanted.namespace)
+            if after is not None:
+                first = max(first, bisect_right(self._paths, after))
+            found = (self.objects[self._keys[path]] for path in self._paths[first:behind])
+        return (one for one in found if wanted.lets_through(one))
+
+    def count(self, namespace: str | None) -> int:
+        """Count the objects of a namespace; None is all namespaces."""
+        first, behind = self._span(namespace)
+        return behind - first
+
+    def _insert(self, key: Key) -> None:
+        path = path_of(key)
+        self._keys[path] = key
+        insort(self._paths, path)
+
+    def _span(self, namespace: str | None) -> tuple[int, int]:
+        """Where a namespace's keys begin and end."""
+        if namespace is None:
+            return 0, len(self._paths)
+        first = bisect_left(self._paths, f"{namespace}/")
+        return first, bisect_left(self._paths, namespace + _BEHIND_SLASH, lo=first)

@@ -1,0 +1,257 @@
+"""Compute the object that a write leads to, before admission and the version: pure functions on JSON objects.
+
+Inputs: the stored object (a fresh copy), the body as sent, and from outside only a uid, a time and a name suffix. Output: the
+object to store. The body is never changed. The main resource ignores ``status``, ``/status`` ignores the rest, ``/scale``
+sets the replicas only; name, uid and timestamps belong to the server. Follows Kubernetes' API conventions
+(sig-architecture/api-conventions.md) and k8s.io/apiserver's registry.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from serving.aio.clock import stamp as stamp_of
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    CONFIGURATION,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    REVISION,
+    ROUTE,
+    SECRET,
+    SERVICE,
+    SERVING_SERVICE,
+    Kind,
+)
+from serving.cluster.port import Subresource
+from serving.home.schemas.metadata import ObjectMetadata, read_metadata
+from serving.home.schemas.patch import same_json
+from serving.model.errors import Conflict, Invalid, NotFound, Problem
+from serving.model.objects import Object, meant
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+"""Dependents are collected after their owner, before it, or orphaned."""
+
+PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+"""The finalizer that keeps an owner until the collector has handled its dependents."""
+
+# Fields that the server sets and clients do not; ``ownership`` sets managedFields after a write is settled.
+_OWN_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
+_DROPPED_FIELDS = ("managedFields", "selfLink", "resourceVersion")
+_NO_GENERATION = frozenset({CONFIG_MAP, SECRET, EVENT, LEASE, NAMESPACE, NODE, SERVICE})
+# Knative's webhook stores these as Go writes them: there empty and absent are one.
+_COMPARED_BY_MEANING = frozenset({SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE})
+_FIRST_STATUS: Mapping[Kind, Mapping[str, str]] = {POD: {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
+# Keeps a deleted namespace until the collector has emptied it.
+_NAMESPACE_FINALIZER = "kubernetes"
+# Kubernetes' default of terminationGracePeriodSeconds.
+_POD_GRACE_S = 30
+_NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
+
+
+def fresh(kind: Kind, body: Mapping[str, Any], *, uid: str, stamp: str, suffix: str) -> Object:
+    """A new object from a body. ``suffix`` completes a ``generateName``."""
+    check_type(kind, body)
+    given = read_metadata(body)
+    if given.resource_version:
+        raise Invalid("resourceVersion should not be set on objects to be created")
+    metadata = _own_metadata(body)
+    for key in _OWN_FIELDS:
+        metadata.pop(key, None)
+    if not given.name and given.generate_name:
+        metadata["name"] = given.generate_name + suffix
+    if kind.namespaced:
+        metadata["namespace"] = given.namespace or "default"
+    else:
+        metadata.pop("namespace", None)
+    metadata |= {"uid": uid, "creationTimestamp": stamp}
+    if kind not in _NO_GENERATION:
+        metadata["generation"] = 1
+    made: Object = {**body, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
+    if kind.has_status:
+        made.pop("status", None)
+    if kind in _FIRST_STATUS:
+        made["status"] = dict(_FIRST_STATUS[kind])
+    if kind == NAMESPACE:
+        made["spec"] = {"finalizers": [_NAMESPACE_FINALIZER]}
+    return made
+
+
+def _own_metadata(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a body without fields that are not stored and without empty lists and maps."""
+    given = sent.get("metadata") or {}
+    return {key: value for key, value in given.items() if key not in _DROPPED_FIELDS and value not in (None, {}, [])}
+
+
+def check_type(kind: Kind, body: Mapping[str, Any]) -> None:
+    """Raise ``Invalid`` if a body names another kind."""
+    for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
+        given = body.get(field)
+        if given not in (None, "", right):
+            raise Invalid(f"{field} of the data ({given}) does not match the expected {field} ({right})")
+
+
+def check_subresource(kind: Kind, subresource: Subresource | None) -> None:
+    """Raise ``NotFound`` if a kind has no such subresource."""
+    if (subresource == "status" and not kind.has_status) or (subresource == "scale" and not kind.has_scale):
+        raise NotFound(f"{kind.resource} has no {subresource}")
+
+
+def check_identity(kind: Kind, old: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+    """Raise ``Conflict`` if a body has another version or uid, ``Invalid`` if it has another name."""
+    is_now = old["metadata"]
+    if sent.get("metadata") is is_now:
+        return
+    wanted = read_metadata(sent)
+    if wanted.name not in (None, "", is_now["name"]):
+        raise Invalid(f"the name of the object ({wanted.name}) does not match the name on the URL ({is_now['name']})")
+    if wanted.namespace not in (None, "", is_now.get("namespace", "")):
+        raise Invalid("the namespace of the provided object does not match the namespace sent on the request")
+    if wanted.uid not in (None, "", is_now["uid"]):
+        raise Conflict(
+            f'{kind.resource} "{is_now["name"]}": uid {wanted.uid} is not that of the object, {is_now["uid"]}'
+        )
+    if wanted.resource_version not in (None, "", "0", is_now["resourceVersion"]):
+        raise Conflict(modified_text(kind, is_now["name"]))
+
+
+def modified_text(kind: Kind, name: str) -> str:
+    """Kubernetes' message for a version conflict."""
+    return (
+        f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been modified; please apply your'
+        " changes to the latest version and try again"
+    )
+
+
+def settled(kind: Kind, old: Object, sent: Mapping[str, Any], *, subresource: Subresource | None) -> Object:
+    """The object after a replacement, with the fields of ``old`` that a client cannot set."""
+    if subresource == "scale":
+        return _scaled(old, sent)
+    if subresource == "status":
+        return _with_part(old, "status", sent)
+    check_type(kind, sent)
+    before = old["metadata"]
+    metadata = _own_metadata(sent)
+    metadata["name"] = before["name"]
+    for key in ("namespace", "generateName", *_OWN_FIELDS):
+        metadata.pop(key, None)
+        if key in before:
+            metadata[key] = before[key]
+    metadata["resourceVersion"] = before["resourceVersion"]
+    made: Object = {**sent, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
+    if kind.has_status:
+        made = _with_part(made, "status", old)
+    if kind == NAMESPACE and "deletionTimestamp" not in before:
+        made = _with_part(made, "spec", old)
+    _check_finalizers(old, made)
+    return made
+
+
+def _with_part(target: Object, part: str, origin: Mapping[str, Any]) -> Object:
+    made = {key: value for key, value in target.items() if key != part}
+    if part in origin:
+        made[part] = origin[part]
+    return made
+
+
+def _check_finalizers(old: Object, new: Object) -> None:
+    if "deletionTimestamp" not in old["metadata"]:
+        return
+    before, after = read_metadata(old).finalizers or [], read_metadata(new).finalizers or []
+    if set(after) - set(before):
+        raise Invalid("metadata.finalizers: no new finalizers can be added while the object is being deleted")
+
+
+def scale_of(whole: Mapping[str, Any]) -> Object:
+    """An object's ``/scale``, as ``autoscaling/v1`` has it."""
+    metadata, spec, status = whole["metadata"], _object(whole.get("spec")), _object(whole.get("status"))
+    labels = _object(_object(spec.get("selector")).get("matchLabels"))
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {key: metadata[key] for key in names if key in metadata},
+        "spec": {"replicas": spec.get("replicas", 1)},
+        "status": {
+            "replicas": status.get("replicas", 0),
+            "selector": ",".join(f"{key}={value}" for key, value in sorted(labels.items())),
+        },
+    }
+
+
+def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
+    replicas = _object(sent.get("spec")).get("replicas", 0)
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        problem = Problem(where="spec.replicas", what=f"{replicas!r}", expected="a whole number, 0 or more")
+        raise Invalid(f"spec.replicas: Invalid value: {replicas!r}: must be a whole number, 0 or more", [problem])
+    return {**old, "spec": {**_object(old.get("spec")), "replicas": replicas}}
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one: Kubernetes' own kinds have no schema here."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def with_generation(kind: Kind, old: Object, new: Object) -> Object:
+    """Increment the generation if anything except metadata and status has changed.
+
+    The spec of Knative's kinds is compared by what is meant: ``resources: {}`` is no change.
+    """
+    generation = old["metadata"].get("generation")
+    if generation is None or kind in _NO_GENERATION:
+        return new
+    before, after = _content(old), _content(new)
+    if same_json(before, after) or (kind in _COMPARED_BY_MEANING and same_json(meant(before), meant(after))):
+        return new
+    return {**new, "metadata": {**new["metadata"], "generation": generation + 1}}
+
+
+def _content(whole: Object) -> Object:
+    return {key: value for key, value in whole.items() if key not in _NOT_CONTENT}
+
+
+def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> bool:
+    """Whether a deleted object stays for now, because of finalizers or a pod's grace period."""
+    if metadata.finalizers or metadata.deletion_grace_period_seconds:
+        return True
+    return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))
+
+
+def marked_for_deletion(
+    kind: Kind, old: Object, *, propagation: Propagation, grace_s: int | None, wall_s: float
+) -> Object:
+    """The object with its deletion timestamp, for an object that stays for now (``is_held``)."""
+    metadata = {**old["metadata"]}
+    before = read_metadata(old)
+    finalizers = list(before.finalizers or ())
+    if before.deletion_timestamp is None:
+        finalizers = [one for one in finalizers if one not in PROPAGATION_FINALIZERS.values()]
+    wanted = PROPAGATION_FINALIZERS.get(propagation)
+    if wanted is not None and wanted not in finalizers:
+        finalizers.append(wanted)
+    metadata.pop("finalizers", None)
+    if finalizers:
+        metadata["finalizers"] = finalizers
+    grace = _grace_s(kind, old, grace_s)
+    left = before.deletion_grace_period_seconds
+    if before.deletion_timestamp is None or (grace_s is not None and left is not None and grace < left):
+        metadata["deletionTimestamp"] = stamp_of(wall_s + grace)
+        metadata["deletionGracePeriodSeconds"] = grace
+    made: Object = {**old, "metadata": metadata}
+    if kind == NAMESPACE:
+        made["status"] = {**_object(old.get("status")), "phase": "Terminating"}
+    return made
+
+
+def _grace_s(kind: Kind, whole: Object, asked: int | None) -> int:
+    """A pod's grace period; 0 for a pod without a node and for one that has ended."""
+    if kind != POD:
+        return 0
+    spec, phase = _object(whole.get("spec")), _object(whole.get("status")).get("phase")
+    if phase in {"Succeeded", "Failed"} or (phase == "Pending" and not spec.get("nodeName")):
+        return 0
+    if asked is None:
+        asked = spec.get("terminationGracePeriodSeconds")
+    return max(0, asked) if isinstance(asked, int) else _POD_GRACE_S

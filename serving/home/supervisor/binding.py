@@ -1,0 +1,76 @@
+"""The listening sockets of ``serving up``, which its supervisor holds while daemons come and go."""
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from serving.home.state import StateFolder
+from serving.model.errors import Problem, SettingsError
+
+_BACKLOG = 4096
+
+Ports = Mapping[str, int]
+"""Port of each listening socket by name: public, inner, api, stats."""
+
+
+def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.socket]:
+    """A listening socket on 127.0.0.1 for each port.
+
+    Those named in ``unheard`` are bound and refuse connections until the activator listens; they are left out where the
+    port is taken.
+
+    Raises:
+        SettingsError: with a problem for each port that is taken.
+    """
+    found: dict[str, socket.socket] = {}
+    problems = []
+    for name, port in ports.items():
+        try:
+            found[name] = (
+                _bound(port) if name in unheard else socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+            )
+        except OSError as error:
+            if name in unheard:
+                continue
+            problems.append(_taken(name, port, error))
+    if problems:
+        for one in found.values():
+            one.close()
+        raise SettingsError(problems)
+    return found
+
+
+def _taken(name: str, port: int, error: OSError) -> Problem:
+    where, holder = f"--{name}-port", _holder(port)
+    if holder is None:
+        what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
+        return Problem(where=where, what=what, expected="a free port")
+    what = f"port {port} is that of the `serving up` with the state folder {holder}"
+    return Problem(
+        where=where, what=what, expected=f"another port, such as 0, or `serving down --state {holder}` first"
+    )
+
+
+def _holder(port: int) -> Path | None:
+    """The state folder of the system on this machine that has a port, as the environment of its daemons says."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            found = re.search(rb"(?:^|\0)SERVING_STATE=([^\0]+)", (process / "environ").read_bytes())
+            state = Path(os.fsdecode(found[1])) if found else None
+            if state is not None and port in StateFolder(state).read_ports().values():
+                return state
+    return None
+
+
+def _bound(port: int) -> socket.socket:
+    one = socket.socket()
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+    except OSError:
+        one.close()
+        raise
+    return one

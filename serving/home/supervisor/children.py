@@ -1,0 +1,122 @@
+"""The child processes of ``serving up``: their modules, their sockets, and what their environment has besides.
+
+Standard library only: the supervisor uses it.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ACTIVATOR = "serving.activator.main"
+"""The module of all activators."""
+TEMPLATE = "template"
+"""The name of the child that pods are forked from."""
+
+# Virtual nodes boot in seconds; the minute of a cluster would only hide what happens.
+_SCAN_INTERVAL_S = "2"
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+ALLOCATOR: Mapping[str, str] = MappingProxyType(
+    {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "1048576"}
+)
+"""For glibc, in processes that pass bodies on: 1 MiB of freed memory is kept for the next piece.
+
+The loop reads 256,000 bytes at a time, and up to three blocks of that size live at once. By default glibc returns them to the
+kernel after each, which has to clear them again: a quarter of the CPU time of a large body.
+"""
+
+
+class ChildProcess:
+    """One process of a child. ``ready_fd``, which does not block, is the pipe in which it reports that it serves."""
+
+    def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
+        self.pid, self.started_s = pid, started_s
+        self.exit_code: int | None = None
+        """None while it runs."""
+        self._ready_fd = ready_fd
+        self._has_reported = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has reported that it serves, also if it has ended since."""
+        if self._ready_fd >= 0:
+            with contextlib.suppress(BlockingIOError):
+                self._has_reported = bool(os.read(self._ready_fd, 1))
+                self.close()
+        return self._has_reported
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.exit_code is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Close the pipe."""
+        if self._ready_fd >= 0:
+            os.close(self._ready_fd)
+            self._ready_fd = -1
+
+
+class Child:
+    """One child: its name, its module, the sockets that it takes over, and what its environment has besides."""
+
+    def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
+        self.name, self.module, self.sockets = name, module, sockets
+        self._environment = environment
+        self.process: ChildProcess | None = None
+        self.started_s = 0.0
+        self.pause_s = 0.0
+        self.generation = 0
+        """How often it was replaced while it ran."""
+        self.failed_starts = 0
+        """How often it has ended without ever serving."""
+        self.has_served = False
+        """Whether a process of it was ready: the settings of this system are not at fault if a later one is not."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether its replacement serves before it ends: it holds requests."""
+        return self.module == ACTIVATOR
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What its environment has besides."""
+        if self.overlaps and self.generation:
+            # To the autoscaler each process is another activator, whose loads add up with those of the one that it replaces.
+            return {**self._environment, "SERVING_ACTIVATOR_NAME": f"{self.name}.{self.generation}"}
+        return self._environment
+
+
+def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
+    """The children, in the order of their start."""
+    groups = {"SERVING_NODEGROUP_CLOUD_PROVIDER": "local", "SERVING_NODEGROUP_SCAN_INTERVAL_S": _SCAN_INTERVAL_S}
+    return [
+        # The queue-proxies that are forked from it keep its allocator; apps have an environment of their own.
+        Child(TEMPLATE, "serving.home.processes.template", TEMPLATE, environment=ALLOCATOR),
+        Child("control", "serving.home.main", "api", "control-metrics"),
+        *(
+            [Child("nodegroup", "serving.nodegroup.main", "nodegroup-metrics", environment=groups)]
+            if has_node_groups
+            else []
+        ),
+        Child("autoscaler", "serving.autoscaler.main", "stats"),
+        Child("dashboard", "serving.dashboard.main", "dashboard"),
+        *(_activator(index, activator_count) for index in range(activator_count)),
+    ]
+
+
+def _activator(index: int, count: int) -> Child:
+    """One of those that accept from the same sockets. The first has the name and the port that one alone has."""
+    name = f"activator-{index}" if index else "activator"
+    environment = {
+        **ALLOCATOR,
+        "SERVING_ACTIVATOR_INDEX": str(index),
+        "SERVING_ACTIVATOR_COUNT": str(count),
+        # Readiness is pushed here; a probe would only take the starting pods' CPU.
+        "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false",
+    }
+    if index:
+        # To the autoscaler each is another one, whose loads add up.
+        environment["SERVING_ACTIVATOR_NAME"] = name
+    return Child(name, ACTIVATOR, "public", "tls", "inner", f"{name}-metrics", environment=environment)

@@ -1,0 +1,390 @@
+"""``serving up``'s first process: holds the listening sockets and the children. Standard library only, no loop, no threads.
+
+It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no connection.
+A child that ends is started again, after a pause that doubles while it keeps ending. On SIGHUP all are replaced, without a
+lost request: a new activator serves before the old one stops, and the old one finishes what it has. The processes of pods are adopted
+(subreaper), so that they outlive the template that forked them; their exit codes go to the template. When the supervisor
+stops or dies, no process stays: children and pods end with it (parent-death signal), other orphans are killed. It ends
+the children in the order in which no request is lost: first the ingress, which finishes its requests; pods last.
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from serving.aio.startup import READY_VARIABLE
+from serving.home.processes.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
+from serving.home.processes.processevents import ProcessEvents
+from serving.home.state import StateFolder, write_private
+from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess
+from serving.home.supervisor.reloading import ReloadReport
+from serving.home.supervisor.terminal import ControllingTerminal
+
+# A child that lived this long was sound; its next end is answered at once.
+_SOUND_S = 10.0
+_PAUSE_FIRST_S = 0.1
+_PAUSE_MAX_S = 5.0
+# Each child has this long to finish; then it is killed.
+_STOP_S = 10.0
+# By then killed processes are gone, and the processes that they leave behind are orphans.
+_KILL_S = 0.05
+_PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
+_CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
+_CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
+# The exit code of a daemon that would fail in the same way at each start (``serving.aio.daemon``).
+_CANNOT_START_EXIT = 2
+# In the names of sockets that containers.gateway has bound.
+_FOR_PODS = "-pods-"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *_STOP_SIGNALS)
+# A daemon serves within seconds, on a machine under load within tens of them.
+_READY_S = 60.0
+# A child that has never served and ends this often cannot start.
+_STARTS_MAX = 5
+# While it waits for one to serve, which no signal reports.
+_LOOK_S = 0.02
+_IDLE_S = 3600.0
+# The pipe to the template is full: a new template reads it soon.
+_UNSENT_PAUSE_S = 0.1
+
+
+class Supervisor:
+    """Children and sockets. ``run`` returns an exit code after SIGTERM or SIGINT.
+
+    ``environment`` is what the daemons have besides; pods do not.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        sockets: Mapping[str, socket.socket],
+        children: Sequence[Child],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._environment = environment
+        self._state = state
+        self._sockets = sockets
+        self._children = list(children)
+        self._events = ProcessEvents()
+        self._terminal = ControllingTerminal()
+        # Activators that finish what they have, and those that do not serve yet.
+        self._beside: list[ChildProcess] = []
+        self._is_reload_wanted = False
+        # Not started by the ordinary restart.
+        self._held_child: Child | None = None
+        self._is_stopping = False
+        self._exit_code = 0
+
+    def run(self, on_started: Callable[[], None] = lambda: None) -> int:
+        """Start all, call ``on_started`` when all serve, keep them, and end all on SIGTERM or SIGINT.
+
+        Ends by itself, without that call, if a child cannot start.
+        """
+        adopt_orphans()
+        # Blocked signals wait to be asked for: none is lost between two looks, and no handler runs in between.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        for child in self._children:
+            self._start(child)
+        self._until_started()
+        if not self._is_stopping:
+            on_started()
+        while not self._is_stopping:
+            self._turn(self._next_start_s())
+            if self._is_reload_wanted and not self._is_stopping:
+                self._is_reload_wanted = False
+                self._reload()
+        self._stop_all()
+        return self._exit_code
+
+    def _turn(self, timeout_s: float) -> None:
+        """Wait for a signal, and do what is due."""
+        received = signal.sigtimedwait(_SIGNALS, timeout_s)
+        if received is not None and received.si_signo == signal.SIGHUP:
+            if not self._terminal.is_lost:
+                self._is_reload_wanted = True
+            elif not self._terminal.is_hangup_ignored:
+                self._is_stopping = True
+        elif received is not None and received.si_signo in _STOP_SIGNALS:
+            _say("ending; pods finish their requests. A second signal ends all at once")
+            self._is_stopping = True
+        self._reap()
+        self._events.send()
+        for child in self._children:
+            is_due = child is not self._held_child and time.monotonic() >= child.started_s + child.pause_s
+            if child.process is None and is_due and not self._is_stopping:
+                self._start(child)
+
+    def _until_started(self) -> None:
+        """Wait until each child serves or has served."""
+        self._wait(lambda: not _unready(self._children), within_s=_READY_S)
+        if _unready(self._children) and not self._is_stopping:
+            _say(f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}")
+            self._wait(lambda: not _unready(self._children), within_s=math.inf)
+
+    def _reload(self) -> None:
+        """Replace all children, activators first: what cannot start is found while the old ones still serve."""
+        report = ReloadReport(self._state.reload, write=write_private)
+        for child in sorted(self._children, key=lambda child: not child.overlaps):
+            before, begun_s = child.process, time.monotonic()
+            child.generation += 1
+            problem = self._overlap(child) if child.overlaps else self._replace(child)
+            if problem is not None or child.process is None:
+                log = self._state.logs / f"{child.name}.log"
+                report.end(f"the new {child.name} {problem or 'has ended'}: {_last_error(log)}")
+                return
+            old = "none" if before is None else str(before.pid)
+            took_s = time.monotonic() - begun_s
+            report.replaced(f"{child.name}: process {old} -> {child.process.pid} in {took_s:.1f} s")
+        report.end(None)
+
+    def _overlap(self, child: Child) -> str | None:
+        """Have a new process serve beside the old one, which then finishes what it has; a text says what went wrong."""
+        new = self._spawned(child)
+        self._beside.append(new)
+        problem = self._until_ready(new)
+        if problem is not None:
+            new.signal(signal.SIGKILL)
+            return problem
+        self._beside.remove(new)
+        old, child.process, child.started_s = child.process, new, new.started_s
+        if old is not None:
+            self._beside.append(old)
+            # One that did not serve yet has nothing to finish.
+            old.signal(signal.SIGHUP if old.is_ready else signal.SIGTERM)
+        return None
+
+    def _replace(self, child: Child) -> str | None:
+        """Stop the old process and start a new one; a text says what went wrong."""
+        self._held_child, old = child, child.process
+        if old is not None:
+            # Pods outlive the template, unless it is the whole system that stops.
+            old.signal(signal.SIGHUP if child.name == TEMPLATE else signal.SIGTERM)
+            self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
+            old.signal(signal.SIGKILL)
+            self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
+        self._held_child = None
+        if self._is_stopping:
+            return "was not started, because the system stops"
+        self._start(child)
+        assert child.process is not None
+        return self._until_ready(child.process)
+
+    def _until_ready(self, process: ChildProcess) -> str | None:
+        """Wait until a process serves; a text says why it does not."""
+        self._wait(lambda: process.is_ready or process.exit_code is not None, within_s=_READY_S)
+        if process.is_ready:
+            return None
+        return (
+            f"does not serve after {_READY_S:g} s" if process.exit_code is None else f"ended with {process.exit_code}"
+        )
+
+    def _wait(self, until: Callable[[], bool], *, within_s: float) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not until() and not self._is_stopping and time.monotonic() < deadline_s:
+            self._turn(_LOOK_S)
+
+    def _next_start_s(self) -> float:
+        if self._events.has_unsent:
+            return _UNSENT_PAUSE_S
+        waiting = [child.started_s + child.pause_s for child in self._children if child.process is None]
+        return max(0.0, min(waiting) - time.monotonic()) if waiting else _IDLE_S
+
+    def _start(self, child: Child) -> None:
+        child.process = self._spawned(child)
+        child.started_s = child.process.started_s
+
+    def _spawned(self, child: Child) -> ChildProcess:
+        # There is no socket for TLS where there is no certificate.
+        descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
+        if child.module == ACTIVATOR:
+            # Where the pods of this machine find services.
+            descriptors |= {name: one.fileno() for name, one in self._sockets.items() if _FOR_PODS in name}
+        if child.name == TEMPLATE:
+            descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
+            # Pods are forked from the template: it does not even know where secrets are.
+            more: Mapping[str, str] = {
+                **child.environment,
+                "SERVING_PROCESS_RECORDS": str(self._state.processes),
+            }
+        else:
+            more = {**self._addresses(), **self._environment, **child.environment}
+        ready_fd, its_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        environment = {
+            **os.environ,
+            "SERVING_LISTEN_FDS": json.dumps(descriptors),
+            READY_VARIABLE: str(its_fd),
+            **more,
+        }
+        log = (self._state.logs / f"{child.name}.log").open("ab")
+        with log:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", child.module],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[*descriptors.values(), its_fd],
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
+            )
+        os.close(its_fd)
+        # It is collected here, with the processes of pods.
+        process.returncode = 0
+        return ChildProcess(process.pid, started_s=time.monotonic(), ready_fd=ready_fd)
+
+    def _addresses(self) -> dict[str, str]:
+        public, inner, stats = (self._sockets[name].getsockname() for name in ("public", "inner", "stats"))
+        pages = [
+            self._sockets[name].getsockname()
+            for child in self._children
+            for name in child.sockets
+            if child.module == ACTIVATOR and name.endswith("-metrics")
+        ]
+        tls = (
+            {"SERVING_CONTROLLER_PUBLIC_TLS_PORT": str(self._sockets["tls"].getsockname()[1])}
+            if "tls" in self._sockets
+            else {}
+        )
+        return {
+            **tls,
+            # One machine has one user, who may map any host.
+            _CLAIMS: os.environ.get(_CLAIMS, "true"),
+            _PUBLIC_SERVICES: os.environ.get(_PUBLIC_SERVICES, "true"),
+            "KUBECONFIG": str(self._state.kubeconfig),
+            "SERVING_KEY_FILE": str(self._state.key),
+            "SERVING_STATE": str(self._state.path),
+            "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
+            "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_ACTIVATOR_PEER_FOLDER": str(self._state.path),
+            "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_DASHBOARD_TOKEN_FILE": str(self._state.dashboard_token),
+            "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
+            "SERVING_DASHBOARD_AUTOSCALER_URL": f"http://{stats[0]}:{stats[1]}",
+            "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": ",".join(
+                f"http://{host}:{port}/metrics" for host, port in pages
+            ),
+            "SERVING_CONTROLLER_ACTIVATOR_PAGES": ",".join(f"{host}:{port}" for host, port in pages),
+            # What clients see may be another port: behind a proxy at port 80 the user's own setting is right.
+            **{
+                name: os.environ.get(name, str(port))
+                for name, port in zip(_CLIENT_PORTS, (public[1], inner[1]), strict=True)
+            },
+            # Where the inner listener is, whatever port URLs name.
+            "SERVING_LOCAL_INNER_PORT": str(inner[1]),
+        }
+
+    def _reap(self) -> None:
+        """Collect every child that ended, and report the end of each process that was adopted."""
+        with contextlib.suppress(ChildProcessError):
+            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                process = next((one for one in self._processes if one.pid == found.si_pid), None)
+                if process is None:
+                    # Its group, before it is collected: until then its process id cannot be used again.
+                    kill_group(found.si_pid, signal.SIGKILL)
+                _, status = os.waitpid(found.si_pid, 0)
+                code = os.waitstatus_to_exitcode(status)
+                if process is None:
+                    self._events.report_exit(found.si_pid, code)
+                else:
+                    self._ended(process, code)
+
+    @property
+    def _processes(self) -> list[ChildProcess]:
+        return [*(child.process for child in self._children if child.process is not None), *self._beside]
+
+    def _ended(self, process: ChildProcess, code: int) -> None:
+        is_served, process.exit_code = process.is_ready, code
+        process.close()
+        if process in self._beside:
+            self._beside.remove(process)
+            return
+        child = next(one for one in self._children if one.process is process)
+        child.process, child.has_served = None, child.has_served or is_served
+        if self._is_stopping or child is self._held_child:
+            return
+        lived_s = time.monotonic() - child.started_s
+        child.pause_s = (
+            _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
+        )
+        log = self._state.logs / f"{child.name}.log"
+        child.failed_starts += not child.has_served
+        is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
+        if is_hopeless and not child.has_served:
+            _say(f"{child.name} cannot start: {_last_error(log)}")
+            self._exit_code, self._is_stopping = max(code, 1), True
+        else:
+            _say(f"{child.name} ended with {code}, starts again; see {log}")
+
+    def _stop_all(self) -> None:
+        """Stop the children in reverse order. A second signal kills all of them at once."""
+        finishing = list(self._beside)
+        for process in finishing:
+            process.signal(signal.SIGTERM)
+        # Where one cannot start, no request has been served.
+        if not self._exit_code and all(self._wait_for_end(process) for process in finishing):
+            for child in reversed(self._children):
+                if child.process is not None and not self._stop(child.process):
+                    break
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+        deadline_s = time.monotonic() + _STOP_S
+        while children_of(os.getpid()) and time.monotonic() < deadline_s:
+            self._end_orphans()
+            signal.sigtimedwait(_SIGNALS, _KILL_S)
+            self._reap()
+
+    def _stop(self, process: ChildProcess) -> bool:
+        """Ask one to end, and wait for it; False if there was a second signal meanwhile."""
+        process.signal(signal.SIGTERM)
+        return self._wait_for_end(process)
+
+    def _wait_for_end(self, process: ChildProcess) -> bool:
+        deadline_s = time.monotonic() + _STOP_S
+        while process.exit_code is None and time.monotonic() < deadline_s:
+            received = signal.sigtimedwait(_SIGNALS, max(0.0, deadline_s - time.monotonic()))
+            if received is not None and received.si_signo in _STOP_SIGNALS:
+                return False
+            self._reap()
+        return True
+
+    def _end_orphans(self) -> None:
+        ours = {process.pid for process in self._processes}
+        for pid in children_of(os.getpid()):
+            if pid not in ours:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _unready(children: Sequence[Child]) -> list[str]:
+    """Those that have not served since the start."""
+    return [
+        child.name
+        for child in children
+        if not (child.has_served or (child.process is not None and child.process.is_ready))
+    ]
+
+
+def _say(text: str) -> None:
+    # The terminal may be gone.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"serving: {text}\n")
+        sys.stderr.flush()
+
+
+def _last_error(log: Path) -> str:
+    """What a daemon has written last: the error of a line of JSON, or the line as it is."""
+    lines = log.read_text(errors="replace").splitlines() or [f"see {log}"]
+    try:
+        return str(json.loads(lines[-1])["error"])
+    except (ValueError, KeyError, TypeError):
+        return lines[-1]

@@ -1,0 +1,140 @@
+"""Several node scores made one number a node: which of them count, and how much.
+
+Input: settings, then one table of nodes and one pod at a time; output: ``Scores``, from which ``pick`` takes the node.
+Kubernetes' providers also hold scores that look at something else than resources (spreading of a service, affinity,
+taints); those are not known here.
+
+Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider/defaults and core/generic_scheduler.go.
+"""
+
+import msgspec
+import numpy as np
+
+from serving.model.errors import Problem, SettingsError
+from serving.model.nodata import NoData
+from serving.placement.scores.arrays import BoolArray, FloatArray, IntArray, rounded
+from serving.placement.scores.nodes import NodeTable, place
+from serving.placement.scores.pod import PodDemand
+from serving.placement.scores.score import NODE_SCORES, NodeScore, ScoreAnswer
+from serving.settings.placement import (
+    CLUSTER_AUTOSCALER_PROVIDER,
+    DEFAULT_PROVIDER,
+    LOW_RISK_PROVIDER,
+    PlacementSettings,
+    read_weights,
+)
+
+PROVIDERS: dict[str, dict[str, int]] = {
+    DEFAULT_PROVIDER: {"LeastRequested": 1, "BalancedResourceAllocation": 1},
+    CLUSTER_AUTOSCALER_PROVIDER: {"MostRequested": 1, "BalancedResourceAllocation": 1},
+    LOW_RISK_PROVIDER: {"LowRiskOverCommitment": 1},
+}
+"""Weights by provider. The first two are Kubernetes' own, less what is not about resources."""
+
+# Scores are added on the scale of Kubernetes 1.7 and of its extenders; those from 0 to 100 count in tenths.
+_SCALE = 10
+
+
+class ScorePart(msgspec.Struct, frozen=True, kw_only=True):
+    """What one score gave one node, from 0 to ``score_max``, its weight in the total, and why."""
+
+    name: str
+    weight: int
+    score: int
+    score_max: int
+    why: msgspec.Struct
+
+
+class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node has its total: the sum over parts of weight * score * 10 / score_max.
+
+    ``better_count`` is how many nodes have a higher total, ``version`` the version of the nodes.
+    """
+
+    node: str
+    version: int
+    total: float
+    better_count: int
+    parts: tuple[ScorePart, ...]
+
+
+class WeightedAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What one score said about all nodes, and its weight."""
+
+    name: str
+    weight: int
+    score_max: int
+    answer: ScoreAnswer
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Totals of all nodes for one pod, with what they came from."""
+
+    table: NodeTable
+    total: FloatArray
+    parts: tuple[WeightedAnswer, ...]
+
+    def extender_score(self) -> IntArray:
+        """Totals as a scheduler extender must give them: whole numbers from 0 to 10."""
+        return rounded(self.total / sum(part.weight for part in self.parts))
+
+    def explain(self, node: str) -> NodeExplanation:
+        """Why one node has its total. Raises ``KeyError`` for a node that the table lacks."""
+        index = self.table.index_by_name[node]
+        return NodeExplanation(
+            node=node,
+            version=self.table.version,
+            total=float(self.total[index]),
+            better_count=int((self.total > self.total[index]).sum()),
+            parts=tuple(
+                ScorePart(
+                    name=part.name,
+                    weight=part.weight,
+                    score=int(part.answer.score[index]),
+                    score_max=part.score_max,
+                    why=part.answer.explain(index),
+                )
+                for part in self.parts
+            ),
+        )
+
+
+class Scorer:
+    """Scores nodes by the settings. Holds what its scores keep for the last version of the nodes."""
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        """Raises ``SettingsError`` for a score that does not exist, or that lacks a library."""
+        weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
+        unknown = [name for name in weights if name not in NODE_SCORES]
+        if unknown:
+            expected = "one of " + ", ".join(NODE_SCORES)
+            raise SettingsError(
+                [Problem(where="score-weights", what=f"no node score {name}", expected=expected) for name in unknown]
+            )
+        self._scores: list[tuple[NodeScore, int]] = [
+            (NODE_SCORES[name](settings), weight) for name, weight in weights.items()
+        ]
+
+    def score(self, table: NodeTable, pod: PodDemand, *, now_s: float) -> Scores:
+        """Score all nodes for one pod."""
+        placing = place(table, pod, now_s=now_s)
+        parts = tuple(
+            WeightedAnswer(name=score.name, weight=weight, score_max=score.score_max, answer=score.answer(placing))
+            for score, weight in self._scores
+        )
+        total = np.zeros(table.node_count)
+        for part in parts:
+            total += part.weight * part.answer.score * (_SCALE / part.score_max)
+        return Scores(table=table, total=total, parts=parts)
+
+
+def pick(total: FloatArray, *, feasible: BoolArray, turn: int) -> int | NoData:
+    """Column of the feasible node with the highest total; NoData if no node is feasible.
+
+    Among equals the ``turn``-th wins, counted round: a caller that raises ``turn`` by one a pod spreads equals evenly.
+    """
+    columns = np.flatnonzero(feasible)
+    if not columns.size:
+        return NoData(missing="node that the pod fits on")
+    best = columns[total[columns] == total[columns].max()]
+    return int(best[turn % best.size])

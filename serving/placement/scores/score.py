@@ -1,0 +1,56 @@
+"""All node scores there are. A new one is a file that defines a class like these, and one line here.
+
+A node score takes a pod held against all nodes and answers with a whole number a node, higher is better, from 0 to its
+``score_max``; asked about one node, it says why. Scores know nothing of each other; ``provider`` adds them up.
+"""
+
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from serving.placement.scores.arrays import IntArray
+from serving.placement.scores.balanced import BalancedResourceAllocation
+from serving.placement.scores.fit import LeastRequested, MostRequested
+from serving.placement.scores.load_variation import LoadVariationRiskBalancing
+from serving.placement.scores.low_risk import LowRiskOverCommitment
+from serving.placement.scores.nodes import Placing
+from serving.settings.placement import PlacementSettings
+
+
+class ScoreAnswer(Protocol):
+    """Scores of all nodes, and why each."""
+
+    @property
+    def score(self) -> IntArray:
+        """One score a node, from 0 to ``score_max``."""
+        ...
+
+    def explain(self, index: int) -> msgspec.Struct:
+        """A record of what the score of the node in this column came from."""
+        ...
+
+
+class NodeScore(Protocol):
+    """One way to compare nodes. It may keep what it computed for the last version of the nodes."""
+
+    name: ClassVar[str]
+    score_max: ClassVar[int]
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        """Raises ``SettingsError`` if it cannot work, as where a library is missing."""
+        ...
+
+    def answer(self, placing: Placing) -> ScoreAnswer:
+        """Score all nodes for one pod."""
+        ...
+
+
+_ALL: tuple[type[NodeScore], ...] = (
+    LeastRequested,
+    MostRequested,
+    BalancedResourceAllocation,
+    LowRiskOverCommitment,
+    LoadVariationRiskBalancing,
+)
+
+NODE_SCORES: dict[str, type[NodeScore]] = {score.name: score for score in _ALL}

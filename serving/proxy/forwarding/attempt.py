@@ -1,0 +1,270 @@
+"""One attempt to have an upstream answer a request: it takes a connection, sends, and passes the answer on to the client.
+
+A request whose pooled connection turns out to be closed is sent once more on a fresh one. Any other failure before the
+answer goes back to the exchange, whose handler may forward the request elsewhere: a new attempt.
+"""
+
+from typing import Protocol
+
+from serving.proxy.forwarding.client import AnswerSink, Client, Pause
+from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
+from serving.proxy.forwarding.requestbuffer import NO_BODY, RequestBuffer
+from serving.proxy.forwarding.tunnel import Tunnel
+from serving.proxy.http1.answerhead import AnswerHead, Framing
+from serving.proxy.http1.body import chunk, chunks
+from serving.proxy.http1.pool import Pool
+from serving.proxy.http1.rendering import render_forwarded_answer, render_interim, render_timing
+from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.upstream import Address, RequestCarrier
+
+# Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
+_CONNECTING = ExchangePhase.CONNECTING
+_ANSWERING, _TUNNEL = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL
+_CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
+_ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[ExchangeEvent.SEND]
+_ON_ANSWER, _ON_SWITCH = TRANSITIONS[ExchangeEvent.ANSWER], TRANSITIONS[ExchangeEvent.SWITCH]
+
+
+class Attempted(Protocol):
+    """The exchange, as its attempt sees it."""
+
+    head: RequestHead
+    phase: ExchangePhase
+    body: RequestBuffer
+    status: int
+    started_s: float
+    sent_s: float
+    written_s: float
+    closing: bool
+    request_complete: bool
+    request_trailers: bytes
+    is_timed: bool
+    answer_bytes: int
+    answer_headers: bytes
+    answer_wire: bytes
+    tunnel: Tunnel | None
+
+    def now_s(self) -> float:
+        """The time on the engine's clock."""
+
+    def answer(self, status: int, body: bytes = b"") -> None:
+        """Answer without the upstream."""
+
+    def cut(self) -> None:
+        """End the answer early."""
+
+    def give_back(self, error: OSError | str) -> None:
+        """The attempt has failed before an answer: no connection could be made, or the upstream was lost."""
+
+    def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
+        """The exchange is over."""
+
+
+class Attempt:
+    """One attempt at one address. ``wire`` is the request's head as it is sent."""
+
+    __slots__ = (
+        *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
+        *("address", "head", "is_end_visible", "upstream"),
+    )
+
+    def __init__(self, exchange: Attempted, client: Client, pool: Pool, *, address: Address, wire: bytes) -> None:
+        self.address = address
+        self.head = exchange.head
+        self.is_end_visible = True
+        """Whether a client can tell an answer that was cut off from a whole one by its framing."""
+        self._exchange = exchange
+        self._client = client
+        self._pool = pool
+        self._wire = wire
+        self.upstream: RequestCarrier | None = None
+        """What carries the request; None while there is no connection."""
+        self._is_second = False
+        self._sink: AnswerSink | None = None
+        self._is_chunked = False
+        self._keep = False
+
+    @property
+    def request_complete(self) -> bool:
+        """Whether the whole request has been read."""
+        return self._exchange.request_complete
+
+    @property
+    def request_trailers(self) -> bytes:
+        """The lines after the request's body."""
+        return self._exchange.request_trailers
+
+    # What the exchange calls.
+
+    def start(self) -> None:
+        """Send the request on an idle connection, or on a fresh one as soon as there is one."""
+        head = self.head
+        upstream = self._pool.take(self.address, sure=head.method != b"GET" and not head.may_be_repeated)
+        if upstream is not None:
+            self._send(upstream)
+        else:
+            self._connect()
+
+    def hold(self, *, full: bool) -> None:
+        """Read no more of the answer while the client is full."""
+        if self.upstream is not None:
+            self.upstream.hold(full=full)
+
+    def leave(self, *, flush: bool = False) -> None:
+        """Give up the connection; with ``flush`` after what was written."""
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None and flush:
+            upstream.close()
+        elif upstream is not None:
+            upstream.drop()
+
+    # What the pool calls.
+
+    def connected(self, upstream: RequestCarrier) -> None:
+        """A fresh connection is there."""
+        if self._exchange.phase is _CONNECTING:
+            self._send(upstream)
+        else:
+            self._pool.give(upstream)
+
+    def unreachable(self, error: OSError) -> None:
+        """No connection could be made."""
+        if self._exchange.phase is _CONNECTING:
+            lost = "the upstream closed its connection and takes no other"
+            self._exchange.give_back(lost if self._is_second else error)
+
+    # What the upstream's connection calls.
+
+    def on_interim(self, head: AnswerHead) -> None:
+        """A 1xx has come: pass it on to clients that understand it."""
+        if self.head.minor == 1 and (head.status != 100 or self.head.expects_continue):
+            self._client.write(render_interim(head))
+
+    def on_upgraded(self, head: AnswerHead, data: bytes) -> Tunnel:
+        """A 101 has come: from now on bytes pass as they come, through the tunnel that is returned."""
+        exchange, upstream = self._exchange, self.upstream
+        assert upstream is not None
+        exchange.phase = _ON_SWITCH[exchange.phase]
+        exchange.body.drop()
+        exchange.status = 101
+        exchange.tunnel = tunnel = Tunnel(
+            self._client, upstream, clock=exchange.now_s, on_end=self._end_tunnel, has_upstream_spoken=bool(data)
+        )
+        self._client.write(render_interim(head) + data)
+        ahead = self._client.open_tunnel()
+        if ahead:
+            tunnel.send(ahead)
+        return tunnel
+
+    def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+        """The answer has begun; ``done`` says that it is complete with ``payload``."""
+        exchange = self._exchange
+        exchange.phase = _ON_ANSWER[exchange.phase]
+        if exchange.body is not NO_BODY:
+            exchange.body.drop()
+        exchange.status = head.status
+        exchange.answer_wire = head.wire
+        exchange.answer_bytes = len(payload)
+        self._keep = self.head.keep_alive and exchange.request_complete and not exchange.closing
+        extra = exchange.answer_headers
+        if exchange.is_timed:
+            sent_s = exchange.sent_s
+            extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)
+        if not done:
+            exchange.written_s = exchange.now_s()
+        sink = self._sink = self._client.sink
+        if sink is not None:
+            sink.begin_answer(head, extra, payload, done=done, trailers=trailers)
+            return
+        framing = head.framing
+        if framing is _CHUNKED or framing is _CLOSE:
+            self._is_chunked = self.is_end_visible = self.head.minor == 1
+            framing = _CHUNKED if self._is_chunked else _CLOSE
+        wire = render_forwarded_answer(head, framing=framing, close=not self._keep, extra=extra)
+        body = chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload
+        self._client.write(wire + body)
+
+    def on_piece(self, payload: bytes) -> None:
+        """A piece of the answer's body has come, and more follows."""
+        exchange, sink = self._exchange, self._sink
+        exchange.written_s = exchange.now_s()
+        exchange.answer_bytes += len(payload)
+        if sink is not None:
+            sink.send_piece(payload)
+        elif payload:
+            self._client.write(chunk(payload) if self._is_chunked else payload)
+
+    def on_last(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the answer's body has come, which may be empty, and the lines after it."""
+        exchange, sink = self._exchange, self._sink
+        exchange.written_s = exchange.now_s()
+        exchange.answer_bytes += len(payload)
+        if sink is not None:
+            sink.send_last(payload, trailers)
+            return
+        wire = chunks(payload, done=True, trailers=trailers) if self._is_chunked else payload
+        if wire:
+            self._client.write(wire)
+
+    def upstream_full(self, *, full: bool) -> None:
+        """The upstream takes no more of the request, or again."""
+        if full:
+            self._client.pause(Pause.UPSTREAM_FULL)
+        else:
+            self._client.resume(Pause.UPSTREAM_FULL)
+
+    def upstream_done(self) -> None:
+        """The answer is complete, and its connection is in the pool again."""
+        self.upstream = None
+        self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
+
+    def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
+        """The connection has ended before the answer did. ``heard`` says that bytes of an answer have come."""
+        self.upstream = None
+        exchange = self._exchange
+        if exchange.phase is _TUNNEL:
+            exchange.end(ExchangeOutcome.ANSWERED, keep=False)
+        elif exchange.phase is _ANSWERING:
+            exchange.cut()
+        elif heard or not exchange.body.can_replay or not self.head.may_be_repeated:
+            exchange.answer(502, reason.encode())
+        else:
+            exchange.body.rewind()
+            if reused and not self._is_second:
+                # The upstream closed an idle connection while the request was on its way.
+                self._is_second = True
+                self._connect()
+            else:
+                exchange.give_back(reason)
+
+    def upstream_refused(self, reason: str, body: bytes) -> None:
+        """The upstream has not processed any of the request: it may go elsewhere, whatever its method.
+
+        ``body`` is what the upstream was given of the body.
+        """
+        exchange = self._exchange
+        self.upstream = None
+        if exchange.body is not NO_BODY:
+            exchange.body.restore(body)
+        self._client.resume(Pause.UPSTREAM_FULL)
+        exchange.give_back(ConnectionRefusedError(reason))
+
+    def _connect(self) -> None:
+        self._exchange.phase = _ON_CONNECT[self._exchange.phase]
+        self._pool.connect(self.address, self)
+
+    def _send(self, upstream: RequestCarrier) -> None:
+        exchange = self._exchange
+        exchange.phase = _ON_SEND[exchange.phase]
+        self.upstream = upstream
+        if exchange.is_timed:
+            exchange.sent_s = exchange.now_s()
+        if exchange.body is NO_BODY:
+            upstream.carry(self, self._wire, b"")
+            return
+        self._client.resume(Pause.HELD)
+        upstream.carry(self, self._wire, exchange.body.send())
+
+    def _end_tunnel(self) -> None:
+        self.leave(flush=True)
+        self._exchange.end(ExchangeOutcome.ANSWERED, keep=False)

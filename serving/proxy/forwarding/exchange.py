@@ -1,0 +1,361 @@
+"""One request and its answer, and the daemon's decisions about it.
+
+A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once afterwards,
+whatever happens in between. ``begin`` decides at once, or keeps the exchange and decides later; it decides by one call of:
+
+- ``exchange.forward((host, port), ...)``: the request goes there, and the answer comes back, with bodies streamed; or
+- ``exchange.answer(status, body, headers)``: an answer without an upstream.
+
+While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees the
+outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the engine calls
+``unreachable``: nothing of the request was sent, and the handler forwards it elsewhere or answers. If the upstream dies
+before any byte of its answer, and the request may be sent again and is still here in whole, the engine calls ``lost``.
+
+Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives back is
+never lost. In ``finish`` the upstream's connection is already in the pool again, for the next request. Calls of ``forward``
+and ``answer`` on an exchange that has ended do nothing, so that a queue may be emptied lazily.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from serving.proxy.forwarding.attempt import Attempt
+from serving.proxy.forwarding.client import Client, Pause
+from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
+from serving.proxy.forwarding.requestbuffer import NO_BODY, RequestBuffer
+from serving.proxy.forwarding.timeouts import NO_TIMEOUTS
+from serving.proxy.forwarding.trust import member_of
+from serving.proxy.forwarding.tunnel import Tunnel
+from serving.proxy.http1.pool import Pool
+from serving.proxy.http1.rendering import ClientPeer, render_answer, render_request
+from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.upstream import Address
+
+# Looked up once: an attribute of an enum costs 60 ns.
+_WAITING, _SENT, _DONE = ExchangePhase.WAITING, ExchangePhase.SENT, ExchangePhase.DONE
+_ON_GIVE_BACK, _ON_END = TRANSITIONS[ExchangeEvent.GIVE_BACK], TRANSITIONS[ExchangeEvent.END]
+_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+
+
+class Handler(Protocol):
+    """Decides about requests. All methods are called in the loop's thread and must not raise."""
+
+    def begin(self, exchange: "Exchange") -> None:
+        """A request has come: answer it, forward it, or keep it and do so later."""
+
+    def unreachable(self, exchange: "Exchange", error: OSError) -> None:
+        """No connection could be made for a forwarded request: forward it elsewhere, or answer."""
+
+    def lost(self, exchange: "Exchange", reason: str) -> bool:
+        """The upstream died before it answered, and the request may be sent again.
+
+        True: the handler has forwarded it, or will. False: the engine answers 502 with the reason.
+        """
+
+    def overdue(self, exchange: "Exchange") -> None:
+        """An exchange has waited until its ``wait_until_s``: answer it."""
+
+    def finish(self, exchange: "Exchange") -> None:
+        """A request has ended, one way or another: see ``outcome`` and ``status``."""
+
+
+class Wiring(msgspec.Struct, frozen=True, kw_only=True):
+    """What all exchanges of one listener share.
+
+    ``pool`` has connections to upstreams, ``stream_pool`` those that speak HTTP/2, whatever ``pool`` has. ``tunnel_limits`` are the longest silence and the longest life of a tunnel, in seconds. ``trusts`` says whether the
+    X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each exchange.
+    """
+
+    handler: Handler
+    pool: Pool
+    stream_pool: Callable[[], Pool]
+    clock: Callable[[], float]
+    listener: str
+    held_bytes_max: int
+    tunnel_limits: tuple[float, float]
+    trusts: Callable[[str], bool] = member_of("")
+    on_end: "Callable[[Exchange], None] | None" = None
+
+    def tunnel_due_s(self, started_s: float, used_s: float) -> float:
+        """When a tunnel of ``started_s`` that was last used at ``used_s`` exceeds the limits of all tunnels."""
+        idle_s, age_s = self.tunnel_limits
+        return min(started_s + age_s, used_s + idle_s)
+
+    def peer_at(self, address: str, *, is_tls: bool) -> ClientPeer:
+        """The peer at the other end of a connection."""
+        return ClientPeer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))
+
+
+class Exchange:
+    """One request and its answer."""
+
+    __slots__ = (
+        *(
+            "answer_bytes",
+            "answer_headers",
+            "answer_wire",
+            "begun",
+            "body",
+            "closing",
+            "context",
+            "head",
+            "is_timed",
+            "now_s",
+            "outcome",
+        ),
+        *(
+            "peer",
+            "phase",
+            "request_complete",
+            "request_trailers",
+            "sent_s",
+            "started_s",
+            "status",
+            "timeouts",
+            "tunnel",
+            "wait_until_s",
+        ),
+        *("written_s", "_attempt", "_client", "_wiring"),
+    )
+
+    def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
+        self.head = head
+        """The request's head."""
+        self.peer = peer
+        """The client; ``peer.address`` is its address as bytes."""
+        self.context: object = None
+        """The handler's own."""
+        self.started_s = now_s
+        """When its head was complete, on the engine's clock."""
+        self.timeouts = NO_TIMEOUTS
+        """How long it may take; the handler sets it in ``begin``."""
+        self.wait_until_s = math.inf
+        """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
+        self.answer_headers = b""
+        """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
+        self.answer_wire = b""
+        """The header lines of the upstream's answer, once it has begun."""
+        self.answer_bytes = 0
+        """Bytes of the answer's body so far; those of a tunnel do not count."""
+        self.is_timed = False
+        """Whether the answer gets Server-Timing with the time in the queue and upstream. The handler sets it."""
+        self.sent_s = 0.0
+        """When it was last sent upstream, if it is timed; 0 before."""
+        self.status = 0
+        """The status of the answer; 0 before."""
+        self.outcome: ExchangeOutcome | None = None
+        """How it ended; None before."""
+        self.request_complete = not head.has_body
+        """Whether the whole request has been read."""
+        self.request_trailers = b""
+        """The lines after the request's body."""
+        self.closing = False
+        """Whether the connection is to be closed after this answer."""
+        self.written_s = now_s
+        """When a piece of the answer was written last; at first the time of its head."""
+        self.now_s = wiring.clock
+        self.phase = _WAITING
+        self.body = RequestBuffer() if head.has_body else NO_BODY
+        self.tunnel: Tunnel | None = None
+        self.begun = False
+        self._client = client
+        self._wiring = wiring
+        self._attempt: Attempt | None = None
+
+    def __repr__(self) -> str:
+        target = self.head.target.decode("latin-1")
+        return f"Exchange({self.head.method.decode()} {target}, {self.phase.name.lower()}, status {self.status})"
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener it came in by."""
+        return self._wiring.listener
+
+    @property
+    def upstream_text(self) -> str:
+        """The last address it was forwarded to, as "address:port"; empty before, and after ``finish``."""
+        if self._attempt is None:
+            return ""
+        host, port = self._attempt.address
+        return f"{host}:{port}"
+
+    @property
+    def is_http2(self) -> bool:
+        """Whether the client speaks HTTP/2."""
+        return self._client.sink is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the handler has still to decide."""
+        return self.phase is _WAITING
+
+    @property
+    def weight_bytes(self) -> int:
+        """About the memory it takes while it waits: its header lines and the part of its body that was read."""
+        return len(self.head.wire) + len(self.head.target) + self.body.held_bytes
+
+    # What a handler calls.
+
+    def begin(self) -> None:
+        """Hand it to the handler."""
+        self.begun = True
+        self._wiring.handler.begin(self)
+        if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
+            self._client.pause(Pause.HELD)
+
+    def forward(
+        self,
+        address: Address,
+        *,
+        host: bytes | None = None,
+        extra: bytes = b"",
+        trusted: bool = False,
+        over_http2: bool = False,
+    ) -> None:
+        """Send the request to an address and its answer to the client.
+
+        ``host`` replaces the client's Host; ``extra`` are further header lines, written with ``lines.header_lines``;
+        ``trusted`` says that the peer's X-Forwarded-* and Forwarded are to be believed; ``over_http2`` that the upstream
+        is to be spoken to in HTTP/2, whatever the usual protocol of upstreams is.
+        """
+        if self.phase is not _WAITING:
+            return
+        if host is None:
+            host = self.head.host or b"%b:%d" % (address[0].encode(), address[1])
+        wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
+        wiring = self._wiring
+        pool = wiring.stream_pool() if over_http2 else wiring.pool
+        self._attempt = Attempt(self, self._client, pool, address=address, wire=wire)
+        self._attempt.start()
+
+    def answer(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
+        """Answer without an upstream. An upstream's answer that has begun is cut off, since there can be only one."""
+        if self.phase is _DONE:
+            return
+        if self.status:
+            self.cut()
+            return
+        self._leave_upstream()
+        keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
+        self.status = status
+        bodiless = self.head.method == b"HEAD"
+        self.answer_bytes = 0 if bodiless else len(body)
+        self._client.write(render_answer(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
+        self.end(ExchangeOutcome.REFUSED, keep=keep)
+
+    def withdraw(self) -> bool:
+        """Take the request back from an upstream that has answered nothing; True if it waits and may go elsewhere."""
+        if self.phase is not _SENT or not self.body.can_replay or not self.head.may_be_repeated:
+            return False
+        self._leave_upstream()
+        self.body.rewind()
+        self.phase = _ON_GIVE_BACK[self.phase]
+        return True
+
+    def cut(self) -> None:
+        """End an answer early, and visibly: the client can tell that it is not whole.
+
+        What was already written still reaches the client: its connection ends without the last chunk or with bytes
+        missing. A body that lasts until the end of the connection would look whole, so that one is reset instead.
+        """
+        self._leave_upstream()
+        if self.status and self._attempt is not None and self._attempt.is_end_visible:
+            self._client.truncate()
+        else:
+            self._client.abort()
+        self.end(ExchangeOutcome.CUT, keep=False)
+
+    # What the client's connection calls.
+
+    def take_body(self, payload: bytes) -> None:
+        """A piece of the request's body has come, and more follows."""
+        attempt, body = self._attempt, self.body
+        if attempt is not None and attempt.upstream is not None:
+            attempt.upstream.write(payload)
+            if body.can_replay:
+                # The upstream has more now than the buffer.
+                body.drop()
+        elif self.phase is not _DONE:
+            body.hold(payload)
+            # What came with the head waits for the handler first: most requests are forwarded at once.
+            if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
+                self._client.pause(Pause.HELD)
+
+    def take_body_end(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the request's body has come, which may be empty, and the lines after it."""
+        self.request_complete, self.request_trailers = True, trailers
+        attempt = self._attempt
+        if attempt is None or attempt.upstream is None:
+            self.take_body(payload)
+            return
+        attempt.upstream.finish(payload, trailers)
+        self.body.drop()
+
+    def client_gone(self) -> None:
+        """The client has left."""
+        if self.tunnel is not None and self._attempt is not None:
+            self._attempt.leave(flush=True)
+            self.end(ExchangeOutcome.ANSWERED, keep=False)
+            return
+        self._leave_upstream()
+        self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
+
+    def client_full(self, *, full: bool) -> None:
+        """The client takes no more, or again."""
+        if self._attempt is not None:
+            self._attempt.hold(full=full)
+
+    def check(self, now_s: float) -> float:
+        """Enforce the time limits that have passed; return when the next will."""
+        limits, tunnel = self.timeouts, self.tunnel
+        if tunnel is not None:
+            used_s = max(tunnel.sent_s, tunnel.heard_s)
+            due_s = min(
+                limits.due_s(self.started_s, written_s=tunnel.heard_s, has_begun=tunnel.has_upstream_spoken),
+                self._wiring.tunnel_due_s(self.started_s, used_s),
+            )
+            if due_s <= now_s:
+                self.cut()
+            return due_s
+        due_s = limits.due_s(self.started_s, written_s=self.written_s, has_begun=bool(self.status))
+        if due_s <= now_s:
+            self.answer(504, limits.text, close=True)
+        elif self.phase is _WAITING and self.wait_until_s < due_s:
+            due_s = self.wait_until_s
+            if due_s <= now_s:
+                self._wiring.handler.overdue(self)
+        return due_s
+
+    # What its attempt calls.
+
+    def give_back(self, error: OSError | str) -> None:
+        """The attempt has failed before an answer. The request is here in whole: the handler decides again."""
+        self.phase = _ON_GIVE_BACK[self.phase]
+        handler = self._wiring.handler
+        if isinstance(error, OSError):
+            handler.unreachable(self, error)
+        elif not handler.lost(self, error):
+            self.answer(502, error.encode())
+
+    def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
+        """The exchange is over; ``keep`` says that the client's connection may serve the next."""
+        if self.phase is _DONE:
+            return
+        self.phase = _ON_END[self.phase]
+        if self.body is not NO_BODY:
+            self.body.drop()
+        self.outcome = outcome
+        if self.begun:
+            self._wiring.handler.finish(self)
+            if self._wiring.on_end is not None:
+                self._wiring.on_end(self)
+        # An attempt refers to its exchange: without this, each would wait for the garbage collector.
+        self._attempt = None
+        self._client.exchange_done(keep=keep)
+
+    def _leave_upstream(self) -> None:
+        if self._attempt is not None:
+            self._attempt.leave()

@@ -1,0 +1,62 @@
+"""Clients of plain HTTP are sent to https: a handler in front of another one, on a listener that only redirects.
+
+Each request for which ``stays`` is false is answered with 301 and the same address over https; the other handler gets all
+others, and those that reached a trusted proxy over https. It decides nothing about hosts, and is not there at all where nothing is redirected.
+"""
+
+from collections.abc import Callable
+
+from serving.proxy.forwarding.exchange import Exchange, Handler
+from serving.proxy.http1.requesthead import RequestHead
+
+_HTTPS_PORT = 443
+# The context of an exchange that the other handler has not seen.
+_OURS = object()
+
+
+class HttpsRedirect:
+    """See the module. ``port`` is where the world finds TLS; ``count`` is how many were redirected."""
+
+    def __init__(self, handler: Handler, *, stays: Callable[[RequestHead], bool], port: int) -> None:
+        self._handler = handler
+        self._stays = stays
+        self._port = port
+        self.count = 0
+
+    def __repr__(self) -> str:
+        return f"HttpsRedirect(port {self._port}, {self.count} redirected)"
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request has come."""
+        head = exchange.head
+        if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
+            self._handler.begin(exchange)
+            return
+        self.count += 1
+        exchange.context = _OURS
+        exchange.answer(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        """Of the other handler's requests only."""
+        self._handler.unreachable(exchange, error)
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """Of the other handler's requests only."""
+        return self._handler.lost(exchange, reason)
+
+    def overdue(self, exchange: Exchange) -> None:
+        """Of the other handler's requests only."""
+        self._handler.overdue(exchange)
+
+    def finish(self, exchange: Exchange) -> None:
+        """A request has ended."""
+        if exchange.context is not _OURS:
+            self._handler.finish(exchange)
+
+
+def https_location(host: bytes, target: bytes, *, port: int) -> bytes:
+    """The same address over https: host "a.example:8080" and target "/x?y" are "https://a.example/x?y" at port 443."""
+    name, colon, number = host.rpartition(b":")
+    bare = name if colon and (not number or number.isdigit()) else host
+    where = bare if port == _HTTPS_PORT else b"%b:%d" % (bare, port)
+    return b"https://%b%b" % (where, target if target != b"*" else b"/")

@@ -1,0 +1,180 @@
+"""The head of an answer: its status, how its body is framed, whether its connection may be used again.
+
+Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``AnswerHead``, or
+``BadAnswer``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
+other requests use next.
+"""
+
+import enum
+import re
+
+import msgspec
+
+from serving.proxy.http1.lines import BadHeaderLine, HeaderLine, read_lines
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
+# 18 digits are below 2**63, and more than any body has.
+_LENGTH_DIGITS_MAX = 18
+# Hop-by-hop: never forwarded. Content-Length, Transfer-Encoding and Trailer follow the framing of the next hop.
+_HOP = frozenset(
+    {
+        b"connection",
+        b"content-length",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_STATUS_LINES_MAX = 256
+_REMEMBERED_BYTES_MAX = 2048
+_status_lines: dict[bytes, tuple[int, int, bytes]] = {}
+
+
+class BadAnswer(Exception):
+    """An answer that is against the protocol; the text says how."""
+
+
+class Framing(enum.Enum):
+    """How the end of an answer's body is known: it has none, by its length, by chunks, or by the end of the connection."""
+
+    NONE = "none"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+
+
+# Looked up once: an attribute of an enum costs 60 ns.
+_WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
+
+
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer's head, parsed.
+
+    ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
+    says, which for HEAD and 304 is not the length of what follows; None without. ``trailer`` is its Trailer header.
+    """
+
+    status: int
+    status_wire: bytes
+    wire: bytes
+    framing: Framing
+    content_length: int | None
+    keep_alive: bool
+    upgrade: bytes | None = None
+    trailer: bytes | None = None
+
+
+def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
+    """Parse the head of an answer to a request of ``method``, given without the empty line.
+
+    Raises:
+        BadAnswer: when it is against the protocol.
+    """
+    first, *texts = raw.split(b"\r\n")
+    status, minor, status_wire = _status_lines.get(first) or _read_status_line(first)
+    if len(texts) > header_count_max:
+        raise BadAnswer(f"more than {header_count_max} header lines")
+    try:
+        lines = read_lines(texts)
+    except BadHeaderLine as bad:
+        raise BadAnswer(str(bad)) from bad
+    care = [line for line in lines if line.matters]
+    if len(care) == 1 and care[0].name == b"content-length" and minor == 1:
+        # The common case: a length and nothing about the connection.
+        length = _read_length(care)
+        return AnswerHead(
+            status=status,
+            status_wire=status_wire,
+            wire=b"".join([line.wire for line in lines if line.plain]),
+            framing=_BY_LENGTH if length and _may_have_body(status, method) else _WITHOUT,
+            content_length=length,
+            keep_alive=True,
+        )
+    return _with_care(status, status_wire, lines, minor=minor, method=method)
+
+
+class AnswerMemory:
+    """The last head on one upstream connection: most answers differ in their date only, once a second.
+
+    See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_answer_head`` does.
+    """
+
+    __slots__ = ("_head", "_is_of_head", "_raw")
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._is_of_head = False
+        self._head: AnswerHead | None = None
+
+    def read(self, raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
+        """Parse the head of an answer to a request of ``method``, given without the empty line.
+
+        Raises:
+            BadAnswer: when it is against the protocol.
+        """
+        known, is_of_head = self._head, method == b"HEAD"
+        if known is not None and raw == self._raw and is_of_head is self._is_of_head:
+            return known
+        head = read_answer_head(raw, method=method, header_count_max=header_count_max)
+        if len(raw) <= _REMEMBERED_BYTES_MAX:
+            self._raw, self._is_of_head, self._head = raw, is_of_head, head
+        return head
+
+
+def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise BadAnswer("malformed status line")
+    minor, digits, reason = match.groups()
+    found = int(digits), int(minor), b"HTTP/1.1 %b %b\r\n" % (digits, reason or b"")
+    if len(_status_lines) >= _STATUS_LINES_MAX:
+        _status_lines.clear()
+    _status_lines[first] = found
+    return found
+
+
+def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, minor: int, method: bytes) -> AnswerHead:
+    looked_at = [line for line in lines if line.name in _HOP]
+    values: dict[bytes, bytes] = {}
+    for line in looked_at:
+        known = values.get(line.name)
+        values[line.name] = line.value if known is None else b"%b, %b" % (known, line.value)
+    tokens = {token.strip(b" \t").lower() for token in values.get(b"connection", b"").split(b",")}
+    length = _read_length([line for line in looked_at if line.name == b"content-length"])
+    coding = values.get(b"transfer-encoding")
+    if coding is not None and (length is not None or minor == 0 or coding.lower() != b"chunked"):
+        raise BadAnswer("a framing that can be read in two ways")
+    if length == 0 or not _may_have_body(status, method):
+        framing = Framing.NONE
+    elif coding is not None:
+        framing = Framing.CHUNKED
+    else:
+        framing = Framing.CLOSE if length is None else Framing.LENGTH
+    return AnswerHead(
+        status=status,
+        status_wire=status_wire,
+        wire=b"".join([line.wire for line in lines if line.name not in _HOP and line.name not in tokens]),
+        framing=framing,
+        content_length=length,
+        keep_alive=minor == 1 and b"close" not in tokens and framing is not Framing.CLOSE,
+        upgrade=values.get(b"upgrade") if b"upgrade" in tokens else None,
+        trailer=values.get(b"trailer"),
+    )
+
+
+def _read_length(lines: list[HeaderLine]) -> int | None:
+    if not lines:
+        return None
+    value = lines[0].value
+    if len(lines) != 1 or not value.isdigit() or len(value) > _LENGTH_DIGITS_MAX:
+        raise BadAnswer("malformed or repeated Content-Length")
+    return int(value)
+
+
+def _may_have_body(status: int, method: bytes) -> bool:
+    return status >= 200 and status not in (204, 304) and method != b"HEAD"

@@ -1,0 +1,141 @@
+"""Connections to upstreams that are kept between requests, by address.
+
+The one used last is taken first, so that the others grow idle and go. Bounded by the requests in flight at the peak,
+which the listeners bound: fewer idle connections than requests in flight would make a storm of new ones. A request that
+must not be sent twice takes only a connection that was used a moment ago: one that has been idle for longer may be closed
+by its upstream just now, and then it is unknown whether the request arrived.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from serving.proxy.http1.upstream import Address, RequestCarrier, Upstream
+from serving.settings.http import HttpSettings
+
+# Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
+_SURE_IDLE_MAX_S = 1.0
+
+
+class Waiter(Protocol):
+    """Waits for a fresh connection. Exactly one of both methods is called."""
+
+    def connected(self, upstream: RequestCarrier) -> None:
+        """A connection was made."""
+
+    def unreachable(self, error: OSError) -> None:
+        """No connection could be made."""
+
+
+class Pool:
+    """Idle connections, and those being made."""
+
+    __slots__ = (
+        "_connect_max_s",
+        "_connecting",
+        "_idle",
+        "_idle_max_s",
+        "_open",
+        "clock",
+        "head_bytes_max",
+        "header_count_max",
+    )
+
+    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.head_bytes_max = settings.head_bytes_max
+        self.header_count_max = settings.header_count_max
+        self._idle_max_s = settings.upstream_idle_max_s
+        self._connect_max_s = settings.upstream_connect_max_s
+        # Dicts as sets with an order: the last in is the first out, and any may leave in constant time.
+        self._idle: dict[Address, dict[Upstream, None]] = {}
+        self._open: set[Upstream] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"Pool(open {len(self._open)}, idle {self.idle_count}, connecting {len(self._connecting)})"
+
+    @property
+    def idle_count(self) -> int:
+        """Idle connections, of all addresses."""
+        return sum(map(len, self._idle.values()))
+
+    @property
+    def open_count(self) -> int:
+        """Connections, idle or in use."""
+        return len(self._open)
+
+    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
+        """An idle connection; None if there is none. ``sure`` asks for one that was used a moment ago."""
+        idle = self._idle.get(address)
+        while idle:
+            upstream, _ = idle.popitem()
+            if upstream.is_usable:
+                if sure and self.clock() - upstream.idle_since_s > _SURE_IDLE_MAX_S:
+                    idle[upstream] = None
+                    return None
+                return upstream
+        return None
+
+    def give(self, upstream: RequestCarrier) -> None:
+        """Keep a connection for the next request."""
+        assert isinstance(upstream, Upstream)
+        # A paused connection would never hear the next answer.
+        upstream.hold(full=False)
+        upstream.is_reused = True
+        upstream.idle_since_s = self.clock()
+        idle = self._idle.get(upstream.address)
+        if idle is None:
+            idle = self._idle[upstream.address] = {}
+        idle[upstream] = None
+
+    def forget(self, upstream: Upstream) -> None:
+        """A connection has ended."""
+        self._open.discard(upstream)
+        idle = self._idle.get(upstream.address)
+        if idle is not None:
+            idle.pop(upstream, None)
+            if not idle:
+                del self._idle[upstream.address]
+
+    def connect(self, address: Address, waiter: Waiter) -> None:
+        """Make a connection for ``waiter``."""
+        task = asyncio.get_running_loop().create_task(self._connect(address, waiter), name=f"connect {address}")
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def expire(self, now_s: float) -> float:
+        """Close connections that have been idle for too long; return when the next is due."""
+        due_s = math.inf
+        for idle in list(self._idle.values()):
+            for upstream in list(idle):
+                if upstream.idle_since_s + self._idle_max_s > now_s:
+                    due_s = min(due_s, upstream.idle_since_s + self._idle_max_s)
+                    break
+                del idle[upstream]
+                upstream.close()
+        return due_s
+
+    def close(self) -> None:
+        """Close all idle connections, and cancel those that are being made."""
+        for task in list(self._connecting):
+            task.cancel()
+        for idle in list(self._idle.values()):
+            for upstream in list(idle):
+                upstream.close()
+        self._idle.clear()
+
+    async def _connect(self, address: Address, waiter: Waiter) -> None:
+        loop = asyncio.get_running_loop()
+        host, port = address
+        try:
+            async with asyncio.timeout(self._connect_max_s):
+                _, upstream = await loop.create_connection(lambda: Upstream(self, address), host, port)
+        except TimeoutError:
+            waiter.unreachable(TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"))
+        except OSError as error:
+            waiter.unreachable(error)
+        else:
+            self._open.add(upstream)
+            waiter.connected(upstream)

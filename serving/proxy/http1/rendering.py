@@ -1,0 +1,162 @@
+"""Write heads from what was parsed, so that nothing passes that was not understood.
+
+Hop-by-hop headers and names that only we may set are left out, framing is what we do next, and the way is written down:
+X-Forwarded-For gets the peer appended, X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
+Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows knative/serving 98e5ef90 (pkg/http/handler,
+forwarded) with the trust of docs/architecture.md.
+"""
+
+from http import HTTPStatus
+
+from serving.proxy.http1.answerhead import AnswerHead, Framing
+from serving.proxy.http1.lines import header_lines
+from serving.proxy.http1.requesthead import RequestHead
+
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_CHUNKED = Framing.CHUNKED
+_CLOSE = b"Connection: close\r\n"
+# A shorter time in the queue counts as none.
+_NO_QUEUE_S = 0.0005
+
+
+class ClientPeer:
+    """The client at the other end of a connection: its address, and the header lines that repeat on the connection."""
+
+    __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "known")
+
+    def __init__(self, address: str, scheme: bytes = b"http", *, is_trusted: bool = False) -> None:
+        self.address = address.encode()
+        self._scheme = scheme
+        self._is_trusted = is_trusted
+        self.known: object = None
+        """What the handler has found out about requests of this connection; its own."""
+        self._host: bytes | None = None
+        self._lines = b""
+
+    def scheme_of(self, head: RequestHead) -> bytes:
+        """What the client used: what this peer used, unless it is trusted and says what its own did."""
+        stated = head.get(b"x-forwarded-proto") if self._is_trusted and head.forwarded else None
+        return (stated or self._scheme).lower()
+
+    def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
+        """X-Forwarded-* and Forwarded for a request of this peer."""
+        if not head.forwarded:
+            if host != self._host:
+                self._host, self._lines = host, self._written(host)
+            return self._lines
+        trusted = trusted or self._is_trusted
+        before = b", ".join(head.values(b"x-forwarded-for"))
+        way = b"%b, %b" % (before, self.address) if before else self.address
+        scheme = (trusted and head.get(b"x-forwarded-proto")) or self._scheme
+        name = (trusted and head.get(b"x-forwarded-host")) or host
+        forwarded = b", ".join(head.values(b"forwarded")) if trusted else b""
+        return b"X-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\nX-Forwarded-Proto: %b\r\nForwarded: %b\r\n" % (
+            way,
+            name,
+            scheme,
+            forwarded or _forwarded(way, name, scheme),
+        )
+
+    def _written(self, host: bytes) -> bytes:
+        return header_lines(
+            (b"X-Forwarded-For", self.address),
+            (b"X-Forwarded-Host", host),
+            (b"X-Forwarded-Proto", self._scheme),
+            (b"Forwarded", _forwarded(self.address, host, self._scheme)),
+        )
+
+
+def render_request(
+    head: RequestHead, *, peer: ClientPeer, host: bytes, extra: bytes = b"", trusted: bool = False
+) -> bytes:
+    """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are further header lines."""
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b\r\n" % (
+        head.method,
+        head.target,
+        host,
+        head.wire,
+        b"" if head.is_plain else _hop_lines(head),
+        peer.forwarded_lines(head, host, trusted=trusted),
+        extra,
+    )
+
+
+def _hop_lines(head: RequestHead) -> bytes:
+    """Lines about the body and the connection: for the next hop, not as the client wrote them."""
+    wire = b""
+    if head.chunked:
+        trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
+        wire = b"Transfer-Encoding: chunked\r\n" + trailer
+    elif head.content_length is not None:
+        wire = b"Content-Length: %d\r\n" % head.content_length
+    if head.expects_continue:
+        wire += b"Expect: 100-continue\r\n"
+    if head.upgrade is not None:
+        wire += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade
+    elif head.trailers_wanted:
+        wire += b"Connection: te\r\nTE: trailers\r\n"
+    return wire
+
+
+def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
+    """An upstream's answer as its head goes to the client; ``framing`` is how we send its body."""
+    tail = extra
+    if framing is _CHUNKED:
+        tail += b"Transfer-Encoding: chunked\r\n"
+        if head.trailer is not None:
+            tail += b"Trailer: %b\r\n" % head.trailer
+    elif head.content_length is not None and head.status >= 200 and head.status != 204:
+        tail += b"Content-Length: %d\r\n" % head.content_length
+    if close:
+        tail += _CLOSE
+    return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
+
+
+def render_interim(head: AnswerHead) -> bytes:
+    """An answer of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
+    tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
+    return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
+
+
+def render_answer(
+    status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
+) -> bytes:
+    """An answer without an upstream. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
+    return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
+        status,
+        _REASONS.get(status, b"Unknown"),
+        headers,
+        len(body),
+        _CLOSE if close else b"",
+        b"" if bodiless else body,
+    )
+
+
+def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
+    """The line Server-Timing (W3C): how long a request waited here, and then for its upstream's answer to begin."""
+    if queue_s < _NO_QUEUE_S:
+        # The common case, and a number less to write.
+        return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)
+    return b"Server-Timing: queue;dur=%.3f, upstream;dur=%.3f\r\n" % (1000 * queue_s, 1000 * upstream_s)
+
+
+def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
+    """The Forwarded header of a way: "a, b" gives "for=a;host=h;proto=http, for=b"."""
+    first, *others = [b"for=" + _node(one.strip(b" \t")) for one in way.split(b",")]
+    return b", ".join([b"%b;host=%b;proto=%b" % (first, _quoted(host), scheme), *others])
+
+
+def _node(address: bytes) -> bytes:
+    """A node as RFC 7239 writes it: IPv6 in brackets and quotes."""
+    bare = address.strip(b"[]")
+    return b'"[%b]"' % bare if b":" in bare else _quoted(address)
+
+
+def _quoted(text: bytes) -> bytes:
+    """A value that is not a token in quotes, as a host with a port."""
+    if text and not text.translate(None, b"!#$%&'*+-.^_`|~" + _ALPHANUMERIC):
+        return text
+    return b'"%b"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+_ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

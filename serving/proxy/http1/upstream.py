@@ -1,0 +1,357 @@
+"""A connection to an upstream: one request at a time, its answer understood as it comes.
+
+It passes what it understands to a ``Taker`` (an exchange), goes back to the pool when the answer is complete and clean,
+and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or
+an answer that came before its request was sent in whole. It decides nothing about requests.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from serving.proxy.http1.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framing
+from serving.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
+from serving.proxy.http1.requesthead import RequestHead
+
+Address = tuple[str, int]
+# Looked up once: an attribute of an enum costs 60 ns.
+_NONE, _LENGTH = Framing.NONE, Framing.LENGTH
+
+
+class Taker(Protocol):
+    """Takes the answer. ``heard`` says that bytes of an answer have come, ``reused`` that others came before."""
+
+    head: RequestHead
+
+    @property
+    def request_complete(self) -> bool:
+        """Whether the whole request has been handed over."""
+
+    @property
+    def request_trailers(self) -> bytes:
+        """The lines after the request's body, once it is complete."""
+
+    def on_interim(self, head: AnswerHead) -> None:
+        """A 1xx has come."""
+
+    def on_upgraded(self, head: AnswerHead, data: bytes) -> "TunnelEnd":
+        """A 101 has come, and ``data`` after it; what follows goes to the tunnel that is returned."""
+
+    def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+        """The final head has come, and ``payload`` with it."""
+
+    def on_piece(self, payload: bytes) -> None:
+        """A piece of the body has come, which may be empty; more follows."""
+
+    def on_last(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the body has come, which may be empty, and the lines after it."""
+
+    def upstream_full(self, *, full: bool) -> None:
+        """No more can be sent for a while, or again."""
+
+    def upstream_done(self) -> None:
+        """The answer is complete."""
+
+    def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
+        """The answer will not be completed."""
+
+    def upstream_refused(self, reason: str, body: bytes) -> None:
+        """The upstream has processed nothing of the request, of whose body it was given this."""
+
+
+class TunnelEnd(Protocol):
+    """The tunnel, as the upstream's connection sees it."""
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def receive_eof(self) -> None:
+        """No more will come."""
+
+
+class Home(Protocol):
+    """Where connections come from and go back to: the pool."""
+
+    head_bytes_max: int
+    header_count_max: int
+    clock: Callable[[], float]
+
+    def give(self, upstream: "Upstream") -> None:
+        """Take a connection back."""
+
+    def forget(self, upstream: "Upstream") -> None:
+        """A connection has ended."""
+
+
+class RequestCarrier(Protocol):
+    """Carries one request to an upstream, and its answer back: a connection, or a stream of one."""
+
+    is_reused: bool
+
+    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
+        """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
+
+    def write(self, data: bytes) -> None:
+        """Send more of the request's body, but not its end; or through the tunnel. ``data`` is not empty."""
+
+    def finish(self, data: bytes, trailers: bytes) -> None:
+        """Send the last piece of the request's body, which may be empty, and the lines after it."""
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be sent."""
+
+    def hold(self, *, full: bool) -> None:
+        """Pause reading while the client is full; or resume."""
+
+    def drop(self) -> None:
+        """End at once: the rest of the answer is not wanted."""
+
+    def close(self) -> None:
+        """End after what was written."""
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to an upstream."""
+
+    __slots__ = (
+        "_buffer",
+        "_full",
+        "_heads",
+        "_heard",
+        "_held",
+        "_home",
+        "_is_chunked",
+        "_keep",
+        "_reader",
+        "_taker",
+        "_transport",
+        "_tunnel",
+        "address",
+        "idle_since_s",
+        "is_reused",
+    )
+
+    def __init__(self, home: Home, address: Address) -> None:
+        self.address = address
+        self.is_reused = False
+        self.idle_since_s = 0.0
+        self._home = home
+        self._taker: Taker | None = None
+        self._reader: LengthBody | ChunkedBody | CloseBody | None = None
+        self._heads = AnswerMemory()
+        self._buffer = b""
+        self._heard = False
+        self._held = False
+        self._full = False
+        self._keep = False
+        # Of the request that is on its way.
+        self._is_chunked = False
+        self._tunnel: TunnelEnd | None = None
+        self._transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        state = "idle" if self._taker is None else "tunnel" if self._tunnel is not None else "busy"
+        return f"Upstream({self.address[0]}:{self.address[1]}, {state})"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may carry a request."""
+        return not self._transport.is_closing() and self._taker is None
+
+    # What an exchange calls.
+
+    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
+        """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
+        assert self._taker is None, self
+        self._taker = taker
+        self._heard = False
+        head = taker.head
+        if head.has_body:
+            self._is_chunked = head.chunked
+            done = taker.request_complete
+            wire += chunks(body, done=done, trailers=taker.request_trailers) if head.chunked else body
+        self._transport.write(wire)
+        if self._full:
+            taker.upstream_full(full=True)
+
+    def write(self, data: bytes) -> None:
+        """Send more of the request, or through the tunnel."""
+        self._transport.write(chunk(data) if self._is_chunked else data)
+
+    def finish(self, data: bytes, trailers: bytes) -> None:
+        """Send the end of the request's body."""
+        wire = chunks(data, done=True, trailers=trailers) if self._is_chunked else data
+        if wire:
+            self._transport.write(wire)
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be sent."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def hold(self, *, full: bool) -> None:
+        """Pause reading while the client is full; or resume."""
+        if full is not self._held and not self._transport.is_closing():
+            self._held = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def drop(self) -> None:
+        """Close at once: the rest of the answer is not wanted."""
+        self._taker = None
+        self._transport.abort()
+
+    def close(self) -> None:
+        """End it after what was written."""
+        self._taker = None
+        self._transport.close()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport."""
+        # uvloop's are none by inheritance.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come and pass it on."""
+        taker = self._taker
+        if taker is None:
+            # Not asked for: it must not become the answer to the next request.
+            self._transport.abort()
+            return
+        self._heard = True
+        reader = self._reader
+        if self._tunnel is not None:
+            self._tunnel.receive(data)
+        elif reader is None:
+            self._read_head(taker, self._buffer + data if self._buffer else data)
+        else:
+            try:
+                payload = reader.feed(data)
+            except BadBody as bad:
+                self._fail(f"malformed answer: {bad}")
+                return
+            if not reader.done:
+                taker.on_piece(payload)
+                return
+            taker.on_last(payload, reader.trailers)
+            if self._taker is taker:
+                self._complete(taker, rest=reader.rest)
+
+    def eof_received(self) -> bool:
+        """No more will come; True keeps the other direction of a tunnel open."""
+        if self._tunnel is not None and self._taker is not None:
+            self._tunnel.receive_eof()
+            return True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self._home.forget(self)
+        taker, self._taker = self._taker, None
+        if taker is None:
+            return
+        if isinstance(self._reader, CloseBody) and exc is None:
+            taker.on_last(b"", b"")
+            taker.upstream_done()
+        else:
+            reason = "the upstream closed its connection before its answer was complete"
+            taker.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
+
+    def pause_writing(self) -> None:
+        """What was sent is not taken yet."""
+        self._full = True
+        if self._taker is not None:
+            self._taker.upstream_full(full=True)
+
+    def resume_writing(self) -> None:
+        """What was sent has been taken."""
+        self._full = False
+        if self._taker is not None:
+            self._taker.upstream_full(full=False)
+
+    def _read_head(self, taker: Taker, data: bytes) -> None:
+        while True:
+            end = data.find(b"\r\n\r\n", 0, self._home.head_bytes_max + 4)
+            if end < 0:
+                self._buffer = data
+                if len(data) > self._home.head_bytes_max:
+                    self._fail("the answer's head is too large")
+                return
+            try:
+                head = self._heads.read(
+                    data[:end], method=taker.head.method, header_count_max=self._home.header_count_max
+                )
+            except BadAnswer as bad:
+                self._fail(f"malformed answer: {bad}")
+                return
+            data = data[end + 4 :]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                self._upgraded(taker, head, data)
+                return
+            taker.on_interim(head)
+            if not data or self._taker is not taker:
+                self._buffer = b""
+                return
+        self._buffer = b""
+        self._begin_answer(taker, head, data)
+
+    def _begin_answer(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
+        self._keep = head.keep_alive
+        framing = head.framing
+        if framing is _LENGTH and len(data) == head.content_length:
+            # The common case: head and body in one piece.
+            taker.on_answer(head, data, done=True)
+            if self._taker is taker:
+                self._complete(taker, rest=b"")
+            return
+        if framing is _NONE:
+            taker.on_answer(head, b"", done=True)
+            if self._taker is taker:
+                self._complete(taker, rest=data)
+            return
+        reader: LengthBody | ChunkedBody | CloseBody
+        if framing is _LENGTH:
+            assert head.content_length is not None
+            reader = LengthBody(head.content_length)
+        else:
+            reader = ChunkedBody() if framing is Framing.CHUNKED else CloseBody()
+        self._reader = reader
+        try:
+            payload = reader.feed(data) if data else b""
+        except BadBody as bad:
+            self._fail(f"malformed answer: {bad}")
+            return
+        taker.on_answer(head, payload, done=reader.done, trailers=reader.trailers)
+        if reader.done and self._taker is taker:
+            self._complete(taker, rest=reader.rest)
+
+    def _upgraded(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
+        if taker.head.upgrade is None or head.upgrade is None:
+            self._fail("the upstream changed the protocol without being asked")
+            return
+        self._is_chunked = False
+        self._tunnel = taker.on_upgraded(head, data)
+
+    def _complete(self, taker: Taker, *, rest: bytes) -> None:
+        self._taker = None
+        self._reader = None
+        if self._keep and not rest and taker.request_complete and not self._transport.is_closing():
+            self._home.give(self)
+        elif taker.request_complete:
+            self._transport.close()
+        else:
+            # What is left of the request would wait for an upstream that does not read it.
+            self._transport.abort()
+        taker.upstream_done()
+
+    def _fail(self, reason: str) -> None:
+        taker, self._taker = self._taker, None
+        self._transport.abort()
+        if taker is not None:
+            taker.upstream_lost(reason, heard=True, reused=self.is_reused)

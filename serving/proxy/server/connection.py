@@ -1,0 +1,398 @@
+"""A client's connection: it parses requests one after the other, and makes an exchange of each.
+
+A request is taken only when the one before it is answered and the client has taken the answer, so that neither requests
+sent ahead nor answers not read grow memory. What is against the protocol is answered here and never reaches the handler;
+after such an answer, and after any answer before its request was complete, the rest of the connection is not read as HTTP: its
+sending direction is closed, and after a moment the connection. Closing at once would reset it and destroy the answer on its
+way.
+"""
+
+import asyncio
+import math
+import re
+import struct
+from socket import SO_LINGER, SOL_SOCKET
+from typing import ClassVar, cast
+
+from serving.proxy.forwarding.client import AnswerSink, Pause
+from serving.proxy.forwarding.exchange import Exchange, Wiring
+from serving.proxy.forwarding.registry import Registry
+from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
+from serving.proxy.http1.rendering import ClientPeer, render_answer
+from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal
+from serving.proxy.server.preface import PREFACE, hand_over
+
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+# "Linger for 0 seconds": what is not sent yet is thrown away, and the peer gets a reset.
+_RESET = struct.pack("ii", 1, 0)
+# Long enough for a client anywhere on earth to read an answer and close (five round trips of 200 ms).
+_LINGER_S = 1.0
+# The least that TCP carries between two full buffers on a bad line; who does not take an answer for so long is cut off.
+_FLUSH_S = 60.0
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a client."""
+
+    sink: ClassVar[AnswerSink | None] = None
+
+    __slots__ = (
+        *("_address", "_blank_skipped", "_body_bytes", "_buffer", "_clock", "_closing", "_consuming", "_due_s"),
+        *("_exchange", "_full", "_head_begun", "_heads", "_last_body_s", "_lingering", "_paused", "_peer"),
+        *("_reader", "_registry", "_transport", "_wiring"),
+    )
+
+    def __init__(self, registry: Registry, wiring: Wiring) -> None:
+        self._registry = registry
+        self._wiring = wiring
+        self._clock = wiring.clock
+        self._transport: asyncio.Transport
+        self._address = ""
+        self._peer = ClientPeer("")
+        self._heads = HeadMemory(keeps_underscores=registry.settings.keep_underscore_headers)
+        self._buffer = b""
+        self._exchange: Exchange | None = None
+        self._reader: LengthBody | ChunkedBody | None = None
+        self._body_bytes = 0
+        self._last_body_s = 0.0
+        # While there is no exchange: until when the next head must begin, or be complete.
+        self._due_s = math.inf
+        self._head_begun = True
+        self._blank_skipped = False
+        self._paused = Pause(0)
+        self._full = False
+        self._consuming = False
+        self._lingering = False
+        self._closing = False
+
+    def __repr__(self) -> str:
+        state = "closing" if self._closing or self._lingering else repr(self._exchange) if self._exchange else "idle"
+        return f"Connection({self._address}, {state})"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request runs and none has begun to arrive."""
+        return self._exchange is None and not self._buffer and not self._lingering
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected: wait for its first head."""
+        # uvloop's are none by inheritance.
+        self._transport = cast("asyncio.Transport", transport)
+        name = self._transport.get_extra_info("peername")
+        self._address = name[0] if isinstance(name, tuple) else "unknown"
+        self._peer = self._wiring.peer_at(self._address, is_tls=bool(transport.get_extra_info("sslcontext")))
+        too_many = self._registry.opened(self, self._address)
+        if too_many is not None:
+            self._refuse(RequestRefusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
+            return
+        self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        exchange = self._exchange
+        if exchange is not None and exchange.tunnel is not None:
+            exchange.tunnel.send(data)
+        elif not self._lingering:
+            self._consume(self._buffer + data if self._buffer else data)
+
+    def eof_received(self) -> bool:
+        """The client sends no more: in a tunnel that is one direction; anywhere else it has left."""
+        exchange = self._exchange
+        if exchange is not None and exchange.tunnel is not None:
+            exchange.tunnel.send_eof()
+            return True
+        self._closing = True
+        self._wait_until(self._clock() + _FLUSH_S)
+        if exchange is not None:
+            exchange.client_gone()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has left, or we closed."""
+        del exc
+        self._closing = True
+        self._registry.closed(self, self._address)
+        if self._exchange is not None:
+            self._exchange.client_gone()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        self._full = True
+        if self._exchange is not None:
+            self._exchange.client_full(full=True)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._full = False
+        if self._exchange is not None:
+            self._exchange.client_full(full=False)
+        elif not self._lingering and not self._closing:
+            self._consume(self._buffer)
+
+    # What its exchange calls.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Close the sending direction."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def pause(self, why: Pause) -> None:
+        """Read no more, for one more reason."""
+        if not self._paused and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused |= why
+
+    def resume(self, why: Pause) -> None:
+        """One reason not to read is gone."""
+        if not self._paused & why:
+            return
+        self._paused &= ~why
+        if not self._paused and not self._transport.is_closing():
+            self._last_body_s = self._clock()
+            self._transport.resume_reading()
+
+    def open_tunnel(self) -> bytes:
+        """Pass everything through from now on; what was read ahead belongs to the tunnel."""
+        ahead, self._buffer = self._buffer, b""
+        self.resume(Pause.AHEAD)
+        exchange = self._exchange
+        assert exchange is not None
+        self._registry.count_tunnel(1)
+        self._registry.wake_by(exchange.check(self._clock()))
+        return ahead
+
+    def exchange_done(self, *, keep: bool) -> None:
+        """The exchange is over: wait for the next request, or close."""
+        if not keep and self._exchange is not None and self._exchange.tunnel is not None:
+            self._registry.count_tunnel(-1)
+        self._exchange = None
+        self._reader = None
+        if self._closing:
+            return
+        if not keep or self._registry.finishing:
+            self._linger()
+            return
+        self._head_begun = False
+        if self._paused:
+            self.resume(Pause.HELD | Pause.UPSTREAM_FULL)
+            self.resume(Pause.AHEAD)
+        self._wait_until(self._clock() + self._registry.settings.client_idle_max_s)
+        if self._buffer and not self._consuming:
+            self._consume(self._buffer)
+
+    def truncate(self) -> None:
+        """Let ``exchange_done``, which follows, end the connection after what was written; over TLS without close_notify."""
+        if (truncate := getattr(self._transport, "truncate", None)) is not None:
+            truncate()
+
+    def abort(self) -> None:
+        """Reset the connection: a client that reads until the end would take a regular end for the end of the answer."""
+        self._closing = True
+        if not self._transport.is_closing():
+            socket = self._transport.get_extra_info("socket")
+            socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+        self._transport.abort()
+
+    # What the server calls.
+
+    def wind_down(self) -> None:
+        """Make the answer that is due the last one. An idle connection stays: its client may be sending a request."""
+        if self._exchange is not None:
+            self._exchange.closing = True
+
+    def close_if_idle(self) -> None:
+        """Close if it is idle; otherwise after the answer."""
+        if self.is_idle:
+            self._close()
+        else:
+            self.wind_down()
+
+    def cut(self) -> bool:
+        """Close now; return whether a request was cut off."""
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.cut()
+            self._close()
+            return True
+        self.abort()
+        return False
+
+    def check(self, now_s: float) -> float:
+        """Enforce the time limits that have passed; return when the next will."""
+        exchange = self._exchange
+        if exchange is None:
+            if self._due_s <= now_s:
+                self._time_is_up()
+            return self._due_s
+        due_s = exchange.check(now_s)
+        if (
+            self._reader is not None
+            and self._exchange is exchange
+            and not (self._paused or self._may_hold_back(exchange))
+        ):
+            body_due_s = self._last_body_s + self._registry.settings.body_wait_max_s
+            if body_due_s <= now_s:
+                exchange.answer(408, b"the request's body came too slowly", close=True)
+            due_s = min(due_s, body_due_s)
+        return due_s
+
+    def _may_hold_back(self, exchange: Exchange) -> bool:
+        """Whether the client waits for 100 Continue before its body."""
+        return exchange.head.expects_continue and not self._body_bytes
+
+    def _time_is_up(self) -> None:
+        if self._closing:
+            self._transport.abort()
+        elif self._lingering:
+            self._close()
+        elif self._buffer:
+            self._refuse(RequestRefusal(408, "the request's head came too slowly"))
+        else:
+            self._close()
+
+    # Cutting requests out of bytes.
+
+    def _consume(self, data: bytes) -> None:
+        self._consuming = True
+        try:
+            while True:
+                if self._reader is not None:
+                    data = self._take_body(data)
+                elif self._exchange is None and not self._full and not self._lingering and not self._closing:
+                    rest = self._take_head(data)
+                    if rest is None:
+                        return
+                    data = rest
+                else:
+                    break
+                if not data:
+                    break
+        finally:
+            self._consuming = False
+        self._buffer = data
+        if len(data) >= self._registry.settings.body_held_bytes_max:
+            self.pause(Pause.AHEAD)
+
+    def _take_head(self, data: bytes) -> bytes | None:
+        """Begin an exchange; the bytes after it, or None when there is no whole head."""
+        if not self._blank_skipped and data.startswith(b"\r\n"):
+            # One empty line before a request is left over from clients that end bodies with one (RFC 9112, 2.2).
+            self._blank_skipped = True
+            data = data[2:]
+        bytes_max = self._registry.settings.head_bytes_max
+        end = data.find(b"\r\n\r\n", 0, bytes_max + 4)
+        if end < 0:
+            self._keep_partial_head(data)
+            return None
+        try:
+            head = self._heads.read(data[:end], header_count_max=self._registry.settings.header_count_max)
+            self._check_length(head)
+        except RequestRefusal as refusal:
+            if not data.startswith(PREFACE):
+                self._refuse(refusal)
+            else:
+                self._closing = True
+                hand_over(data, self._registry, self._wiring, transport=self._transport, peer=self._peer)
+                self._registry.closed(self, self._address)
+            return None
+        self._buffer = b""
+        self._blank_skipped = False
+        return self._begin(head, data[end + 4 :])
+
+    def _begin(self, head: RequestHead, data: bytes) -> bytes:
+        now_s = self._clock()
+        exchange = Exchange(self, head, self._wiring, peer=self._peer, now_s=now_s)
+        exchange.closing = self._registry.draining
+        self._exchange = exchange
+        if head.has_body:
+            self._reader = ChunkedBody() if head.chunked else LengthBody(head.content_length or 0)
+            self._body_bytes = 0
+            self._last_body_s = now_s
+            if data:
+                # Before the handler is asked, so that head and body go upstream in one write.
+                data = self._take_body(data)
+        if self._exchange is exchange:
+            exchange.begin()
+        if self._exchange is exchange:
+            # Unless a sweep comes before this request can be late; asked of each request, so without a call.
+            limits, until_s = exchange.timeouts, self._registry.sweep_s - now_s
+            if (
+                limits.total_s < until_s
+                or limits.answer_start_s < until_s
+                or limits.idle_s < until_s
+                or exchange.wait_until_s - now_s < until_s
+                or self._reader is not None
+            ):
+                self._registry.wake_by(self.check(now_s))
+        return data
+
+    def _take_body(self, data: bytes) -> bytes:
+        """Pass on what belongs to the body; the bytes after it."""
+        reader, exchange = self._reader, self._exchange
+        assert reader is not None
+        assert exchange is not None
+        self._last_body_s = self._clock()
+        try:
+            payload = reader.feed(data)
+        except BadBody as bad:
+            exchange.answer(400, str(bad).encode(), close=True)
+            return b""
+        self._body_bytes += len(payload)
+        bytes_max = self._registry.settings.body_bytes_max
+        if bytes_max and self._body_bytes > bytes_max:
+            exchange.answer(413, b"the request's body is too large", close=True)
+            return b""
+        if reader.done:
+            self._reader = None
+            exchange.take_body_end(payload, reader.trailers)
+            return reader.rest
+        if payload:
+            exchange.take_body(payload)
+        return b""
+
+    def _check_length(self, head: RequestHead) -> None:
+        bytes_max = self._registry.settings.body_bytes_max
+        if bytes_max and (head.content_length or 0) > bytes_max:
+            raise RequestRefusal(413, "the request's body is too large")
+
+    def _keep_partial_head(self, data: bytes) -> None:
+        if len(data) > self._registry.settings.head_bytes_max:
+            self._refuse(RequestRefusal(431, "the request's head is too large"))
+        elif _BARE_LF.search(data) is not None:
+            # Its sender may wait for an answer to what it takes for a whole head.
+            self._refuse(RequestRefusal(400, "a line that does not end in CR LF"))
+        else:
+            if data and not self._head_begun:
+                self._head_begun = True
+                self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
+            self._buffer = data
+
+    def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
+        self._transport.write(render_answer(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close the sending direction, and wait a moment for the client to close its own."""
+        self._lingering = True
+        self._buffer = b""
+        self._paused = Pause(0) if self._transport.is_closing() else self._paused
+        self.resume(self._paused)
+        self.write_eof()
+        self._wait_until(self._clock() + _LINGER_S)
+
+    def _close(self) -> None:
+        self._closing = True
+        self._transport.close()
+        self._wait_until(self._clock() + _FLUSH_S)
+
+    def _wait_until(self, due_s: float) -> None:
+        self._due_s = due_s
+        if due_s < self._registry.sweep_s:
+            self._registry.wake_by(due_s)

@@ -1,0 +1,53 @@
+"""What the adaptive policy says at one decision, with the figures that explain it."""
+
+import msgspec
+
+from serving.scaling.adaptive.room import Room
+from serving.scaling.kpa.merge import Proposal
+
+
+class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the last pod stays, is started, or goes. Ages are seconds since the last request ended."""
+
+    age_s: float
+
+    until_s: float | None
+    """Age up to which a pod stays; None if none is kept at this age."""
+
+    ahead_s: float
+    """How far the figures look ahead: to ``until_s``; where no pod is kept, a minute."""
+
+    is_ahead: bool
+    """Whether the pod is there ahead of a periodic request, rather than kept since the last one."""
+
+    probability: float
+    """Of the next request coming within ``ahead_s``."""
+
+    gaps_lasted: float
+    """Gaps of the past that lasted for as long as this one; older ones count for less."""
+
+    gaps_ended: float
+    """How many of them ended within ``ahead_s``."""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """Proposals that replace the algorithm's, and what the gate and the clock have to know."""
+
+    proposals: tuple[Proposal, ...] | None = None
+    """None: the algorithm's proposal stands as it is."""
+
+    active_min_s: float | None = None
+    """Time for which a revision was active at least before it goes to zero; None: the stable window."""
+
+    recheck_in_s: float | None = None
+    """Time until which the advice stays the same while no request comes; None: for good."""
+
+    keep: KeepReason | None = None
+    """None where the requests in flight decide, or nothing is known of earlier ones."""
+
+    room: Room | None = None
+    """Pods for the expected load; None where the algorithm's own count stands."""
+
+
+NEUTRAL = Advice()
+"""Knative's behaviour."""

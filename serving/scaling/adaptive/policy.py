@@ -1,0 +1,374 @@
+"""The adaptive policy of one revision: seconds of load go in, at each decision advice comes out.
+
+While requests are in flight, pods have room for the load that is expected when a new one is ready. Once the revision is idle, the lengths of its earlier gaps say for how
+long its last pod stays, and whether one is started ahead of the next request. A revision without earlier gaps is treated as
+Knative would. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+
+from serving.model.errors import InvalidValue
+from serving.model.load.requests import CONCURRENCY
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason
+from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.curve import curve_of
+from serving.scaling.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
+from serving.scaling.adaptive.policy_story import HazardCurve
+from serving.scaling.adaptive.room import PodRoom, quiet_load
+from serving.scaling.adaptive.windows import KeepBounds, KeepWindow, keep_windows
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+
+FORECAST = "forecast"
+KEEP_ALIVE = "keep-alive"
+PRE_WARMING = "pre-warming"
+"""Names of the deciders."""
+
+# Time that a pod takes to start until one was measured, in seconds.
+_START_S = 2.0
+# Weight of the newest start in their mean: starts differ by what is cached on a node.
+_WOKEN_WEIGHT = 0.2
+_START_WEIGHT = 0.2
+# A revision weighs in the population's prior as much as so many gaps, however many it has.
+_PRIOR_GAPS = 50
+# Ahead of what time a request is expected at all, in seconds, where no pod is kept.
+_OUTLOOK_S = 60.0
+# Least time between two times at which a revision's history is saved, in seconds: each is a write to the API.
+_SAVE_PERIOD_S = 300.0
+# Age of the figures that explain a decision, in seconds.
+_SAID_AGAIN_S = 10.0
+# Seconds by which the load may be off the edge of the stable window: of the report, and of its bucket.
+_WINDOW_SLACK_S = 3.0
+# Least time to the next look, in seconds, so that rounding makes no busy loop.
+_RECHECK_MIN_S = 0.05
+
+
+class _Idle(msgspec.Struct, frozen=True):
+    """What is to be done during one gap: the windows, and what a start is worth.
+
+    The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
+    """
+
+    windows: tuple[KeepWindow, ...]
+    worth_s: float
+
+
+class RevisionPolicy:
+    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is what a start takes.
+
+    ``idle_since_s`` is when the last request ended; None if there was none.
+    """
+
+    __slots__ = (
+        "_arrivals_per_start",
+        "_budget",
+        "_counts_pods",
+        "_explains",
+        "_gaps",
+        "_idle",
+        "_prior",
+        "_room",
+        "_said",
+        "_saved_at_s",
+        "_saved_count",
+        "_settings",
+        "_spec",
+        "_warmed_window",
+        "_woken_count",
+        "_woken_second",
+        "idle_since_s",
+        "start_s",
+    )
+
+    def __init__(
+        self,
+        spec: ScalingSpec,
+        settings: AutoscalerSettings,
+        *,
+        prior: GapPrior,
+        budget: PreWarmBudget,
+        explains: bool = True,
+    ) -> None:
+        """``explains`` gives the figures for people with the advice, which cost more than the advice itself."""
+        self._explains = explains
+        self._spec, self._settings = spec, settings.adaptive
+        self._prior, self._budget = prior, budget
+        self._gaps = GapHistory()
+        self._room = PodRoom()
+        self._counts_pods = False
+        self.idle_since_s: float | None = None
+        self._idle: _Idle | None = None
+        self.start_s = _START_S
+        # Requests that would have waited for one cold start, and those of the last gap's end so far.
+        self._arrivals_per_start = 1.0
+        self._woken_count = 0.0
+        self._woken_second: int | None = None
+        self._warmed_window: KeepWindow | None = None
+        self._saved_at_s: float | None = None
+        self._saved_count = 0
+        self._said: tuple[KeepWindow | None, KeepReason] | None = None
+
+    def __repr__(self) -> str:
+        return f"RevisionPolicy({self._gaps})"
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the forecast counts the pods in use: only a hard limit says how many requests a pod can take."""
+        spec = self._spec
+        return self._settings.forecast and spec.container_concurrency > 0 and spec.metric == CONCURRENCY.name
+
+    @property
+    def quiet_load(self) -> float:
+        """Requests in flight up to which one pod is enough, if no second of the last minutes had more."""
+        return quiet_load(self._spec) if self.has_room else self._spec.target_value
+
+    @property
+    def pod_capacity(self) -> float:
+        """Requests in flight that each pod wanted last is for, without a margin."""
+        return self._spec.total_value if self._counts_pods else self._spec.target_value
+
+    def follow(self, spec: ScalingSpec) -> None:
+        """Take over numbers of the revision that have changed."""
+        self._spec, self._idle, self._said = spec, None, None
+
+    def take(self, second: int, concurrency: float, request_count: float) -> None:
+        """A second that is over; those without load need not be taken. Number 61 is the time from 61 s to 62 s."""
+        if concurrency <= 0 and request_count <= 0:
+            return
+        self._room.take(second, concurrency, request_count)
+        since_s = self.idle_since_s
+        if since_s is not None and second - since_s >= 1.0:
+            gap_s = second - since_s
+            if gap_s >= self._settings.keep_alive_min_s:
+                # It was long enough for the pod to go: count who would have waited for the one before it.
+                if self._woken_second is not None:
+                    self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
+                self._woken_second, self._woken_count = second, 0.0
+            self._gaps.record(gap_s)
+            self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
+        if self._woken_second is not None and second - self._woken_second < self.start_s:
+            self._woken_count += request_count
+        self.idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
+        self._idle = self._warmed_window = self._said = None
+
+    def started(self, took_s: float) -> None:
+        """A pod became ready after so many seconds."""
+        if math.isfinite(took_s) and took_s > 0:
+            self.start_s += _START_WEIGHT * (took_s - self.start_s)
+
+    def advise(
+        self,
+        algorithm: Proposal,
+        *,
+        in_flight: float | None,
+        present_scale: int,
+        ready_count: int,
+        now_s: float,
+    ) -> Advice:
+        """Advice beside what the algorithm wants. ``in_flight`` counts queued requests too; None if it is not known."""
+        if self.idle_since_s is None:
+            self.idle_since_s = now_s
+        if in_flight is None:
+            return NEUTRAL
+        room = None
+        self._counts_pods = False
+        wanted = algorithm.desired
+        if self.has_room and not isinstance(wanted, NoData) and (in_flight > 0 or wanted > 0):
+            room = self._room.want(
+                self._spec, in_flight=in_flight, ready_count=ready_count, start_s=self.start_s, now_s=now_s
+            )
+            if room is not None:
+                self._counts_pods = True
+                # A pause of the load ends soon, mostly; after a window the forecast keeps nothing for longer than Knative would.
+                is_pause = in_flight > 0 or now_s - self.idle_since_s < self._spec.stable_window_s
+                count = room.count if is_pause else min(room.count, wanted)
+                algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
+        if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
+            return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
+        age_s = max(0.0, now_s - self.idle_since_s)
+        min_s = self._settings.keep_alive_min_s
+        if age_s < min_s:
+            # Most gaps end before a plan is needed, which costs more than all the rest.
+            kept = _proposals(algorithm, KeepWindow(0.0, min_s))
+            return Advice(
+                proposals=kept, active_min_s=min_s, recheck_in_s=max(_RECHECK_MIN_S, min_s - age_s), room=room
+            )
+        if self._idle is None:
+            self._idle = self._plan()
+        window, recheck_in_s = self._look(age_s, present_scale=present_scale, now_s=now_s)
+        return Advice(
+            proposals=_proposals(algorithm, window),
+            active_min_s=min_s,
+            recheck_in_s=recheck_in_s,
+            keep=self._reason(age_s, window) if self._explains else None,
+            room=room,
+        )
+
+    def anticipated_count(self, *, ahead_s: float, now_s: float) -> int:
+        """Pods that will be wanted in ``ahead_s`` seconds: room for the load expected then, and one for an expected request."""
+        count = self._room.expected_count(
+            self._spec, capacity=self.pod_capacity, has_margin=self._counts_pods, ahead_s=ahead_s, now_s=now_s
+        )
+        if count or self._idle is None or self.idle_since_s is None:
+            return count
+        age_s = now_s - self.idle_since_s
+        return int(any(one.from_s - self.start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
+
+    def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
+        """Time for which ``advise`` keeps wanting the one pod that it wanted last, which is ready; None: it has to be asked.
+
+        It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
+        flight the answer is infinite: only another load changes the advice then.
+        """
+        if self.idle_since_s is None:
+            return None
+        age_s = now_s - self.idle_since_s
+        is_in_window = age_s < self._spec.stable_window_s - _WINDOW_SLACK_S
+        if (
+            self.has_room
+            and (is_in_window or self._counts_pods)
+            and not (self._counts_pods and self._room.is_one_enough(self._spec, self.start_s, now_s))
+        ):
+            return None
+        if in_flight > 0:
+            return math.inf if is_in_window else None
+        if not self._gaps.gap_count or not self._settings.keep_alive:
+            return None
+        to_s = self._settings.keep_alive_min_s
+        if age_s >= to_s:
+            if self._idle is None:
+                self._idle = self._plan()
+            to_s = self._idle.windows[0].to_s
+        return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
+
+    def see_empty_windows(self) -> None:
+        """The algorithm's windows were empty at a decision that was not asked for: no pods are in use."""
+        self._counts_pods = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the load so far makes it want one pod at most, as long as there is no new one."""
+        return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self.start_s)
+
+    def due_save(self, now_s: float) -> str | None:
+        """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
+        is_new = self._gaps.gap_count != self._saved_count
+        if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
+            return None
+        self._saved_at_s, self._saved_count = now_s, self._gaps.gap_count
+        return msgspec.json.encode(self._gaps.dump()).decode()
+
+    def load(self, learnt: str) -> None:
+        """Go on from what was learnt before. Raises ``InvalidValue``."""
+        try:
+            dumped = msgspec.json.decode(learnt, type=dict[str, float])
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise InvalidValue(text=learnt, expected="counts of gaps by bin, as JSON") from error
+        self._gaps.load(dumped)
+        for name, count in dumped.items():
+            self._prior.record(float(BIN_STARTS_S[int(name)]), weight=count)
+        self._saved_count = self._gaps.gap_count
+        self._idle = self._said = None
+
+    def curve(self) -> HazardCurve | None:
+        """The rates that pods are kept by, for people; None before the first gap."""
+        if not self._gaps.gap_count:
+            return None
+        if self._idle is None:
+            self._idle = self._plan()
+        idle = self._idle
+        hazard = self._gaps.hazard(self._prior)
+        return curve_of(hazard, idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
+
+    def _plan(self) -> _Idle:
+        hazard = self._gaps.hazard(self._prior)
+        settings = self._settings
+        bounds = KeepBounds(
+            # One start makes all cold that come meanwhile.
+            worth_s=self._spec.cold_start_worth_s * self._arrivals_per_start,
+            min_s=settings.keep_alive_min_s,
+            max_s=settings.keep_alive_max_s,
+            bridge_s=settings.keep_alive_bridge_s,
+            start_s=self.start_s,
+            pre_warms=settings.pre_warming,
+        )
+        return _Idle(keep_windows(hazard, bounds), bounds.worth_s)
+
+    def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
+        """The window in which a pod should be there, or on its way, now; and when that changes."""
+        assert self._idle is not None
+        for window in self._idle.windows:
+            lead_s = self.start_s if window.from_s else 0.0
+            if age_s < window.from_s - lead_s:
+                return None, max(_RECHECK_MIN_S, window.from_s - lead_s - age_s)
+            if age_s < window.to_s:
+                if not window.from_s or present_scale or self._may_warm(window, now_s):
+                    return window, max(_RECHECK_MIN_S, window.to_s - age_s)
+                # The budget is spent.
+                return None, 60.0 / self._settings.pre_warming_per_minute
+        return None, None
+
+    def _may_warm(self, window: KeepWindow, now_s: float) -> bool:
+        """Whether a pod may be started for a window: it counts once, however often that is decided."""
+        if self._warmed_window != window and self._budget.take(now_s):
+            self._warmed_window = window
+        return self._warmed_window == window
+
+    def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
+        """The figures for people, which may be some seconds old: they cost more than the decision."""
+        said = self._said
+        if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _SAID_AGAIN_S:
+            hazard = self._gaps.hazard(self._prior)
+            said = self._said = (window, _reason_of(hazard, self._gaps, age_s, window=window))
+        return said[1]
+
+
+def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
+    """No request is in flight: what the algorithm still wants is the tail of its window, and stays for a kept pod only."""
+    if window is not None:
+        decider = PRE_WARMING if window.from_s else KEEP_ALIVE
+        return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
+    if isinstance(algorithm.desired, NoData):
+        return (algorithm,)
+    return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
+
+
+def _reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
+    until_s = age_s + _OUTLOOK_S if window is None else window.to_s
+    expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
+    before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
+    lasted, ended = gaps.ended_between(age_s, until_s)
+    return KeepReason(
+        age_s=age_s,
+        until_s=None if window is None else until_s,
+        ahead_s=until_s - age_s,
+        is_ahead=window is not None and window.from_s > 0,
+        probability=1.0 - math.exp(before - by),
+        gaps_lasted=lasted,
+        gaps_ended=ended,
+    )
+
+
+def policy_of(
+    spec: ScalingSpec,
+    settings: AutoscalerSettings,
+    *,
+    prior: GapPrior | None = None,
+    budget: PreWarmBudget | None = None,
+    explains: bool = True,
+) -> RevisionPolicy | None:
+    """The policy that the revision asks for; None under ``policy: knative``. Without a prior it is the shipped one."""
+    if spec.policy != ADAPTIVE_POLICY:
+        return None
+    return RevisionPolicy(
+        spec,
+        settings,
+        prior=prior or GapPrior(SHIPPED_PRIOR),
+        budget=budget or PreWarmBudget(settings.adaptive.pre_warming_per_minute),
+        explains=explains,
+    )

@@ -1,0 +1,197 @@
+"""How many pods a load needs that varies: room for its mean at the time when a new pod is ready, and for a margin.
+
+The margin is z standard deviations, where the load exceeds the room in one second of as many as a wait for a slot is worth. That
+is a sixth of a cold start where a request takes as long as a start, and less, by the square root, where it is shorter: at 60
+pod-seconds one second of 10, so that z is 1.28. What waits and will be served before a new pod is ready asks for none. More pods
+come as soon as the room is too small; fewer stay for a while.
+"""
+
+import functools
+import math
+from statistics import NormalDist
+
+import msgspec
+
+from serving.scaling.adaptive.demand import ServedLoad
+from serving.scaling.adaptive.forecast import LoadForecast, LoadLevel
+from serving.scaling.adaptive.hold import HeldCount
+from serving.scaling.spec import ScalingSpec
+
+# A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
+# spends what Knative does on sparse loads spends as much on heavy ones.
+_WAITS_PER_COLD_START = 6.0
+# Time for which fewer pods must be enough before one goes, in seconds, at a worth of 60 and requests that take as long as a
+# start; shorter ones wait less for a slot. It follows the square root of the worth: the dial moves the margin and the patience.
+_PATIENCE_S = 30.0
+_PATIENCE_WORTH_S = 60.0
+_PATIENCE_MAX_S = 600.0
+# Shortest start that is reckoned with, in seconds.
+_START_MIN_S = 0.1
+# Time to the next decision, in seconds, which a pod that is needed may have to wait for.
+_PERIOD_S = 2.0
+# Mean load below which there is none, as of a request of 60 ms each minute.
+_LOAD_MIN = 0.001
+# Least worth of a wait, in pod-seconds, that has a margin.
+_WORTH_MIN_S = 2.0
+# Decisions share a few worths, as two digits are enough; the quantile would be half of a decision's cost.
+_WORTHS_KEPT = 1024
+# Mean now over the mean ahead after a sudden step up, at most.
+_CLIMB_RATIO = 0.8
+# Rounding of sums that must not ask for one more pod.
+_EPSILON = 1e-9
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods wanted for a load, and why."""
+
+    count: int
+    level: LoadLevel
+    margin: float
+    """Requests in flight beyond the mean that there is room for."""
+
+    ahead_s: float
+    """How far ahead the level is, in seconds."""
+
+    enough_count: int
+    """Pods that would do now; below ``count`` while more are kept for a while."""
+
+
+class PodRoom:
+    """The load of one revision, and the pods that were wanted for it."""
+
+    __slots__ = ("_demand", "_forecast", "_held", "_low", "_slot_count")
+
+    def __init__(self) -> None:
+        self._demand = ServedLoad()
+        self._forecast = LoadForecast()
+        self._held = HeldCount()
+        # Slots of the pods that were ready at the last decision.
+        self._slot_count = 0.0
+        # Whether one pod is enough for every level to come, and for which numbers; None: not known since the last load.
+        self._low: tuple[ScalingSpec, float, bool] | None = None
+
+    def __repr__(self) -> str:
+        return f"PodRoom({self._held}, {self._forecast})"
+
+    def take(self, second: int, concurrency: float, request_count: float) -> None:
+        """The mean load and the arrivals of a second that is over."""
+        self._low = None
+        load = self._demand.take(second, concurrency, request_count, slot_count=self._slot_count)
+        self._forecast.take(second, load)
+
+    def want(
+        self, spec: ScalingSpec, *, in_flight: float, ready_count: int, start_s: float, now_s: float
+    ) -> Room | None:
+        """The pods wanted now; None while the load was seen for less than the panic window.
+
+        27 in flight, of deviation 5.2, at 4 a pod: (27 + 1.28 x 5.2) / 4 = 8.4, so 9 pods.
+        """
+        self._slot_count = ready_count * spec.total_value
+        if self._forecast.seen_s(now_s) < spec.panic_window_s:
+            return None
+        ahead_s = start_s + _PERIOD_S
+        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
+        request_s = self._demand.request_s
+        # What a wait for a slot lasts, over what one for a pod does.
+        ratio = 1.0 if request_s is None else min(1.0, request_s / max(start_s, _START_MIN_S))
+        margin = deviations_of(spec, wait_ratio=ratio) * level.deviation
+        needed = max(level.mean + margin, level.recent)
+        if request_s is None:
+            needed = max(needed, in_flight)
+        else:
+            needed += ratio * self._left(level, in_flight=in_flight, request_s=request_s, start_s=start_s)
+        enough_count = 0
+        if in_flight or level.mean > _LOAD_MIN:
+            enough_count = max(1, _pods(needed, spec))
+        count = max(
+            _limited(enough_count, spec, ready_count=ready_count), math.ceil(spec.activation_scale * (in_flight > 0))
+        )
+        held_count = self._held.hold(count, patience_s=_patience_s(spec, start_s, ratio), now_s=now_s)
+        return Room(count=held_count, level=level, margin=margin, ahead_s=ahead_s, enough_count=enough_count)
+
+    def _left(self, level: LoadLevel, *, in_flight: float, request_s: float, start_s: float) -> float:
+        """Requests that wait now and still will when a new pod is ready: the slots that the load leaves free serve them."""
+        free = max(0.0, self._slot_count - level.recent)
+        return max(0.0, in_flight - self._slot_count - free * start_s / request_s)
+
+    def expected_count(
+        self, spec: ScalingSpec, *, capacity: float, has_margin: bool, ahead_s: float, now_s: float
+    ) -> int:
+        """Pods for the load of a time ahead, at ``capacity`` requests in flight each; 0 unless the load climbs.
+
+        27 in flight that climb by 1 a second are 57 in 30 s: at 4 a pod without a margin 15 pods.
+        """
+        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
+        if level.slope <= 0:
+            return 0
+        margin = deviations_of(spec) * level.deviation if has_margin else 0.0
+        return max(0, math.ceil((level.mean + margin) / capacity - _EPSILON))
+
+    def is_one_enough(self, spec: ScalingSpec, start_s: float, now_s: float) -> bool:
+        """Whether ``want``, which was asked before, asks for one pod at most."""
+        if self._held.count > 1:
+            return False
+        level = self._forecast.level
+        return self._is_low(spec, start_s) or _is_one_enough(level(ahead_s=start_s + _PERIOD_S, now_s=now_s), spec)
+
+    def is_one_enough_in_silence(self, spec: ScalingSpec, start_s: float) -> bool:
+        """Whether ``want`` asks for one pod at most, as long as there is no load."""
+        return self._held.count <= 1 and self._is_low(spec, start_s)
+
+    def _is_low(self, spec: ScalingSpec, start_s: float) -> bool:
+        """Whether one pod is enough for every level until there is load again."""
+        known = self._low
+        if known is None or known[0] is not spec or known[1] != start_s:
+            level = self._forecast.highest(ahead_s=start_s + _PERIOD_S)
+            known = self._low = (spec, start_s, _is_one_enough(level, spec))
+        return known[2]
+
+
+def deviations_of(spec: ScalingSpec, *, wait_ratio: float = 1.0) -> float:
+    """Standard deviations of margin: the load is above it in one of as many seconds as a wait is worth. 60 / 6 gives 1.28.
+
+    ``wait_ratio`` is the time of a request over that of a start, at most 1.
+    """
+    return _deviations(float(f"{_wait_worth_s(spec) * math.sqrt(wait_ratio):.2g}"))
+
+
+def quiet_load(spec: ScalingSpec) -> float:
+    """Requests in flight up to which one pod is enough as long as no second has more.
+
+    The variance of a load up to h is h squared / 4 at most, or h: h + z x sqrt(h) = limit. At 10 a pod and z = 1.28, 6.7.
+    """
+    z = deviations_of(spec)
+    poisson = ((math.sqrt(max(0.0, z * z + 4.0 * spec.total_value)) - z) / 2.0) ** 2
+    bounded = spec.total_value / (1.0 + max(0.0, z) / 2.0)
+    return max(0.0, min(spec.target_value, _CLIMB_RATIO * poisson, _CLIMB_RATIO * bounded))
+
+
+@functools.lru_cache(_WORTHS_KEPT)
+def _deviations(worth_s: float) -> float:
+    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, worth_s))
+
+
+def _wait_worth_s(spec: ScalingSpec) -> float:
+    return spec.cold_start_worth_s / _WAITS_PER_COLD_START
+
+
+def _pods(load: float, spec: ScalingSpec) -> int:
+    return max(0, math.ceil(load / spec.total_value - _EPSILON))
+
+
+def _is_one_enough(level: LoadLevel, spec: ScalingSpec) -> bool:
+    most = level.mean + deviations_of(spec) * level.deviation
+    return max(most, level.recent) <= spec.total_value
+
+
+def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:
+    """Within the rates of change, as the algorithm's own count."""
+    base_count = max(1, ready_count)
+    count_min = math.floor(ready_count / spec.max_scale_down_rate) if spec.reachable else 0
+    return min(max(count, count_min), math.ceil(spec.max_scale_up_rate * base_count))
+
+
+def _patience_s(spec: ScalingSpec, start_s: float, wait_ratio: float) -> float:
+    """Time for which a count must be lower. A pod that takes long to start is given up later."""
+    patience_s = _PATIENCE_S * math.sqrt(spec.cold_start_worth_s / _PATIENCE_WORTH_S) * wait_ratio
+    return min(_PATIENCE_MAX_S, max(start_s, patience_s))

@@ -1,0 +1,77 @@
+"""One answer out of what several deciders propose for one revision: the largest, within its bounds.
+
+Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
+numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider has
+any. It does not know how a decider came to its count. Ours; Knative has one decider a revision.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.model.nodata import NoData
+from serving.scaling.kpa.bounds import Bounded, bounded
+from serving.scaling.spec import ScalingSpec
+
+_NOBODY_PROPOSED = NoData(missing="no proposal of any decider")
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What one decider wants: a count of pods, or ``NoData``; ``reason`` is the rule that limited it."""
+
+    decider: str
+    desired: int | NoData
+    reason: str
+
+    is_content: bool = False
+    """Whether it sees nothing to change: what it says is worth a word only if the count is its."""
+
+
+class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer for one revision, and how it came about."""
+
+    desired_count: int
+    """Pods wanted by all together, within the bounds."""
+
+    decided_by: str | None
+    """Decider whose count was the largest, the first of them if several were; None when the present scale was above
+    them all and was kept because a decider is silent."""
+
+    silent: tuple[str, ...]
+    """Deciders without data."""
+
+    present_scale: int
+    bounds: Bounded
+    """The count after the bounds, and the bound that changed it."""
+
+    proposals: tuple[Proposal, ...]
+
+
+def merge(
+    proposals: Sequence[Proposal], *, present_scale: int, spec: ScalingSpec, is_initialized: bool
+) -> MergeDecision | NoData:
+    """The largest proposal within the bounds; ``NoData`` when no decider has data.
+
+    Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
+
+    A decider without data counts as asking for the present scale. Left out, or counted as 0, it would let the others
+    take pods that may still be needed: the figures of requests are lost, cpu is low, and ten pods
+    become one. So silence stops the way down, never the way up, and at scale 0 it asks for nothing. Precedent: a
+    HorizontalPodAutoscaler does not scale down while one of its metrics is missing. The price, that a decider which is
+    never heard keeps all pods, shows: ``decided_by`` is then None, and ``silent`` names who.
+    """
+    heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
+    if not heard:
+        return _NOBODY_PROPOSED
+    silent = tuple(proposal.decider for proposal in proposals if isinstance(proposal.desired, NoData))
+    count, largest = max(heard, key=lambda pair: pair[0])
+    is_kept = bool(silent) and present_scale > count
+    bounds = bounded(present_scale if is_kept else count, spec=spec, is_initialized=is_initialized)
+    return MergeDecision(
+        desired_count=bounds.count,
+        decided_by=None if is_kept else largest.decider,
+        silent=silent,
+        present_scale=present_scale,
+        bounds=bounds,
+        proposals=tuple(proposals),
+    )

@@ -1,0 +1,127 @@
+"""From the change that triggers ask for to the one that may be made: minimum and maximum, and what is safe.
+
+A policy's min and max bound the result. Beyond them, one change adds no more than a fixed number of pods and removes no
+more than another, a pod that holds a request is never removed, and the last pod stays. Each bound that made a
+difference is named in the answer, with the amount before and after it.
+
+The amount says how many *idle* pods go. The caller must choose idle ones: the amount alone protects no request.
+Source: topfreegames/maestro v9 (dbbfd74), controller.SetScalingAmount and ScaleUp.
+"""
+
+import enum
+
+import msgspec
+
+from serving.scaling.policies.observation import ObservedPods
+from serving.scaling.policies.scalingpolicy import ScalingPolicySpec
+from serving.settings.triggers import TriggerSettings
+
+
+class Clamp(enum.StrEnum):
+    """What changed an amount."""
+
+    MIN = "min"
+    MAX = "max"
+    SCALE_UP_AMOUNT = "max-scale-up-amount"
+    SCALE_DOWN_AMOUNT = "max-scale-down-amount"
+    LAST_POD = "last-pod"
+    IDLE_PODS = "idle-pods"
+    PENDING_PODS = "pending-pods"
+    FAILING_PODS = "failing-pods"
+
+
+class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
+    """A bound that made a difference, in pods, without sign."""
+
+    clamp: Clamp
+    amount_before: int
+    amount_after: int
+
+
+class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods to add (above 0) or remove (below 0), and how that came from ``wanted_delta``."""
+
+    wanted_delta: int
+    delta: int
+    clamps: tuple[AppliedClamp, ...] = ()
+
+
+def bounded_up_amount(amount: int, *, current_count: int, min_count: int, max_count: int) -> int:
+    """Pods that may be added, by min and max alone; ``max_count`` 0 is no maximum.
+
+    11 more on 90 of at most 100 are 10. 10 more on 50 of at least 80 are 30.
+    """
+    if 0 < max_count < current_count + amount:
+        return max(0, max_count - current_count)
+    return max(amount, min_count - current_count)
+
+
+def bounded_down_amount(amount: int, *, current_count: int, min_count: int, max_count: int) -> int:
+    """Pods that may be removed, by min and max alone; a ``min_count`` of 0 bounds nothing.
+
+    60 fewer on 50 of at least 5 are 45. 1 fewer on 200 of at most 100 is 100.
+    """
+    if min_count > 0 and current_count - amount < min_count:
+        return max(0, current_count - min_count)
+    if 0 < max_count < current_count - amount:
+        return current_count - max_count
+    return amount
+
+
+def change_of(
+    wanted_delta: int, *, observed: ObservedPods, spec: ScalingPolicySpec, settings: TriggerSettings
+) -> ScaleChange:
+    """Hold a wanted change to all bounds."""
+    if wanted_delta > 0:
+        steps = _up_steps(wanted_delta, observed, spec=spec, settings=settings)
+    elif wanted_delta < 0:
+        steps = _down_steps(-wanted_delta, observed, spec=spec, settings=settings)
+    else:
+        return ScaleChange(wanted_delta=0, delta=0)
+    amount = steps[-1].amount_after
+    assert amount >= 0, "a bound never turns an addition into a removal, nor the reverse"
+    assert wanted_delta > 0 or amount <= observed.idle_count, "a pod that holds a request is never removed"
+    return ScaleChange(
+        wanted_delta=wanted_delta,
+        delta=amount if wanted_delta > 0 else -amount,
+        clamps=tuple(step for step in steps if step.amount_before != step.amount_after),
+    )
+
+
+def _up_steps(
+    amount: int, observed: ObservedPods, *, spec: ScalingPolicySpec, settings: TriggerSettings
+) -> list[AppliedClamp]:
+    bounded = bounded_up_amount(
+        amount, current_count=observed.available_count, min_count=spec.min_count, max_count=spec.max_count
+    )
+    steps = [_step(Clamp.MAX if bounded < amount else Clamp.MIN, amount, bounded)]
+    steps.append(_at_most(steps, Clamp.SCALE_UP_AMOUNT, settings.max_scale_up_amount))
+    if observed.pending_count and settings.quirks.any_pending_pod_refuses_up:
+        steps.append(_at_most(steps, Clamp.PENDING_PODS, 0))
+    if observed.failing_count and settings.failing_pod_refuses_up:
+        steps.append(_at_most(steps, Clamp.FAILING_PODS, 0))
+    return steps
+
+
+def _down_steps(
+    amount: int, observed: ObservedPods, *, spec: ScalingPolicySpec, settings: TriggerSettings
+) -> list[AppliedClamp]:
+    available_count = observed.available_count
+    bounded = bounded_down_amount(
+        amount, current_count=available_count, min_count=spec.min_count, max_count=spec.max_count
+    )
+    steps = [_step(Clamp.MIN if bounded < amount else Clamp.MAX, amount, bounded)]
+    if not settings.quirks.down_may_reach_zero:
+        steps.append(_at_most(steps, Clamp.LAST_POD, max(0, available_count - 1)))
+    steps.append(_at_most(steps, Clamp.SCALE_DOWN_AMOUNT, settings.max_scale_down_amount))
+    steps.append(_at_most(steps, Clamp.IDLE_PODS, observed.idle_count))
+    return steps
+
+
+def _at_most(steps: list[AppliedClamp], clamp: Clamp, amount_max: int) -> AppliedClamp:
+    amount = steps[-1].amount_after
+    return _step(clamp, amount, min(amount, amount_max))
+
+
+def _step(clamp: Clamp, before: int, after: int) -> AppliedClamp:
+    return AppliedClamp(clamp=clamp, amount_before=before, amount_after=after)

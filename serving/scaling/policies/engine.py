@@ -1,0 +1,281 @@
+"""Which revisions follow which ScalingPolicy, and what their policies propose; one for all revisions of an autoscaler.
+
+Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
+next evaluation is due, and the status of each policy. ``on_news`` is called with each policy about which there is something new
+to say. A revision that no route names follows none: nothing slows its way down. It knows no cluster and no clock; what is
+kept in a status is rebased by the difference of the two clocks, which is an argument.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.knative import RevisionKey, ServingState
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.policies.attachment import LastDecision, Triggered
+from serving.scaling.policies.calendar import PolicyCalendar, StateAt
+from serving.scaling.policies.index import Policies, PolicyKey, PolicyView, kept_of, state_of
+from serving.scaling.policies.observation import ObservedPods
+from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy
+from serving.scaling.policies.tick import TriggerState, rebased
+from serving.scaling.policies.triggertypes import REGISTRY
+from serving.scaling.revision import ScaledRevision
+from serving.settings.triggers import TriggerSettings
+
+_MEASURED_TYPES = frozenset({"cpu", "mem"})
+
+Requests = Callable[[RevisionKey], Mapping[str, Resources]]
+"""What the containers of a revision request, by name."""
+
+
+class _Held:
+    """A revision and the policy that it follows. ``problem`` says why it cannot.
+
+    ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
+    """
+
+    __slots__ = ("calendar", "is_asleep", "policy", "problem", "revision", "triggered")
+
+    def __init__(
+        self,
+        revision: ScaledRevision,
+        policy: PolicyView,
+        triggered: Triggered,
+        *,
+        calendar: PolicyCalendar,
+        problem: str,
+    ) -> None:
+        self.revision = revision
+        self.policy = policy
+        self.triggered = triggered
+        self.calendar = calendar
+        self.problem = problem
+        self.is_asleep = True
+
+
+class Triggers:
+    """All policies at work."""
+
+    def __init__(
+        self,
+        settings: TriggerSettings,
+        *,
+        requests: Requests,
+        on_news: Callable[[PolicyKey], None],
+        state_at: StateAt,
+    ) -> None:
+        """``state_at`` knows time zones."""
+        self._settings = settings
+        self._state_at = state_at
+        self._requests = requests
+        self._on_news = on_news
+        self._policies = Policies()
+        self._held: dict[RevisionKey, _Held] = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Triggers({len(self._policies)} policies, {len(self._held)} revisions)"
+
+    @property
+    def revision_count(self) -> int:
+        """Revisions that follow a policy."""
+        return sum(not held.problem for held in self._held.values())
+
+    @property
+    def policy_count(self) -> int:
+        """Policies that there are."""
+        return len(self._policies)
+
+    def is_followed(self, key: PolicyKey) -> bool:
+        """Whether any revision follows a policy."""
+        return any(held.policy.key == key for held in self._held.values())
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether any revision follows a policy that looks at cpu or memory."""
+        return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
+
+    def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
+        """A policy that is new or has changed; ``is_ours`` says that this autoscaler alone writes its status."""
+        before = self._policies.get(policy.key)
+        if is_ours and before is not None and before.uid == policy.uid:
+            # What another process left was there at first; what comes now is our own, maybe before all have read theirs.
+            policy = msgspec.structs.replace(policy, kept=before.kept)
+        touched = self._policies.take(policy)
+        if before is None or not _is_same(before, policy):
+            for key in touched:
+                self._on_news(key)
+
+    def target(self, key: PolicyKey) -> TargetRef | None:
+        """What a policy is for; None if it is gone."""
+        found = self._policies.get(key)
+        return None if found is None else found.target
+
+    def look_again(self) -> None:
+        """There may be something to say about each."""
+        for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
+            self._on_news(key)
+
+    def drop_policy(self, key: PolicyKey) -> None:
+        """A policy that is gone."""
+        for other in self._policies.drop(key):
+            self._on_news(other)
+
+    def hear(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
+        """A pod's report; whether there should be a decision at once because of it."""
+        held = self._held.get(key)
+        return held is not None and held.triggered.hear(pod, concurrency=concurrency)
+
+    def forget_pod(self, key: RevisionKey, pod: str) -> None:
+        """A pod is gone."""
+        held = self._held.get(key)
+        if held is not None:
+            held.triggered.forget_pod(pod)
+
+    def forget(self, key: RevisionKey) -> None:
+        """A revision is gone, or is not ours any more."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._on_news(held.policy.key)
+
+    def proposals(
+        self,
+        revision: ScaledRevision,
+        observe: Callable[[], ObservedPods],
+        *,
+        present_scale: int,
+        now_s: float,
+        wall_offset_s: float,
+    ) -> tuple[Proposal, ...]:
+        """What the policy of a revision wants; nothing if it has none. ``wall_offset_s`` is wall clock less monotonic.
+
+        ``observe`` is called only if there is something to evaluate.
+        """
+        held = self._hold(revision, now_s=now_s, wall_offset_s=wall_offset_s)
+        if held is None or held.policy.spec is None:
+            return ()
+        spec, triggered = held.policy.spec, held.triggered
+        is_over = bool(held.problem) or revision.serving_state is ServingState.RETIRED
+        held.is_asleep = is_over or (present_scale == 0 and spec.min_count == 0)
+        if is_over:
+            return ()
+        if held.calendar.look(now_s + wall_offset_s):
+            self._on_news(held.policy.key)
+        scheduled = held.calendar.proposals()
+        if held.is_asleep:
+            return scheduled
+        triggered.settle(present_scale)
+        if spec.panic_scale:
+            triggered.panic(observe(), now_s)
+        if triggered.is_due(now_s):
+            triggered.evaluate(revision.key[1], observe(), now_s)
+            self._on_news(held.policy.key)
+        return (*triggered.proposals(now_s), *scheduled)
+
+    def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
+        """When the next evaluation of a revision is due; None if it follows no policy."""
+        held = self._held.get(key)
+        return None if held is None or held.is_asleep else max(0.0, held.triggered.due_s - now_s)
+
+    def status(
+        self, key: PolicyKey, *, now_s: float, wall_offset_s: float, stamp: Callable[[float], str]
+    ) -> dict[str, Any] | None:
+        """The status of a policy as it should be; None if it is gone. ``stamp`` writes a wall-clock time.
+
+        A None in it takes a field away.
+        """
+        policy = self._policies.get(key)
+        if policy is None:
+            return None
+        followers = [held for held in self._held.values() if held.policy.key == key]
+        working = sorted((held for held in followers if not held.problem), key=lambda held: held.revision.key)
+        said = self._policies.attachment(
+            policy,
+            revisions=[held.revision.key for held in working],
+            problems={held.problem for held in followers if held.problem},
+        )
+        before = next((one for one in policy.conditions if one.get("type") == "Attached"), {})
+        truth = "True" if said.is_attached else "False"
+        since = before.get("lastTransitionTime") if before.get("status") == truth else None
+        condition = {
+            "type": "Attached",
+            "status": truth,
+            "reason": said.reason.value,
+            "message": said.message,
+            "lastTransitionTime": since or stamp(now_s + wall_offset_s),
+        }
+        decided = [one for held in working if (one := held.triggered.last) is not None]
+        latest = max(decided, key=lambda one: one.at_s, default=None)
+        return {
+            "observedGeneration": policy.generation,
+            "conditions": [condition],
+            "scheduledMin": working[0].calendar.min_count or None if working else None,
+            "schedules": working[0].calendar.status() if working else [],
+            "lastDecision": None if latest is None else _told(latest, at=stamp(latest.at_s + wall_offset_s)),
+            "revisions": [
+                msgspec.to_builtins(kept_of(held.revision, rebased(held.triggered.state, by_s=wall_offset_s)))
+                for held in working
+            ],
+        }
+
+    def _hold(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _Held | None:
+        """A revision with the policy that it follows now."""
+        held = self._held.get(revision.key)
+        policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
+        if policy is None or policy.spec is None:
+            self.forget(revision.key)
+            return None
+        if held is None or held.policy.uid != policy.uid or held.revision.uid != revision.uid:
+            self.forget(revision.key)
+            held = self._held[revision.key] = self._begin(revision, policy, now_s=now_s, wall_offset_s=wall_offset_s)
+            self._on_news(policy.key)
+        elif held.policy is not policy or held.revision is not revision:
+            is_other = held.policy.spec != policy.spec
+            held.policy, held.revision = policy, revision
+            held.triggered.follow(policy.spec, now_s)
+            if is_other:
+                held.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
+                held.problem = self._problem(revision, policy.spec)
+                self._on_news(policy.key)
+        return held
+
+    def _begin(self, revision: ScaledRevision, policy: PolicyView, *, now_s: float, wall_offset_s: float) -> _Held:
+        """Follow a policy, from where another process left it if one did."""
+        assert policy.spec is not None, "only a policy that can be used holds for anything"
+        kept = next((one for one in policy.kept if one.uid == revision.uid), None)
+        state = TriggerState() if kept is None else rebased(state_of(kept), by_s=-wall_offset_s)
+        triggered = Triggered(policy.key[1], policy.spec, self._settings, state=state, now_s=now_s)
+        calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
+        return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
+
+    def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
+        """Why a revision cannot follow a policy; "" if it can."""
+        if not _looks_at_usage(spec):
+            return ""
+        found = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))
+        return "; ".join(f"revision {revision.key[1]}: {one}" for one in found)
+
+
+def _is_same(one: PolicyView, other: PolicyView) -> bool:
+    return (one.uid, one.spec, one.problem) == (other.uid, other.spec, other.problem)
+
+
+def _looks_at_usage(spec: ScalingPolicySpec) -> bool:
+    return any(trigger.type in _MEASURED_TYPES for trigger in (*spec.up.triggers, *spec.down.triggers))
+
+
+def _told(last: LastDecision, *, at: str) -> dict[str, Any]:
+    """The last decision, for people and for columns."""
+    decision = last.decision
+    desired = decision.desired_count
+    return {
+        "time": at,
+        "revision": last.revision,
+        "rule": decision.rule.value,
+        "observed": decision.observed_count,
+        "desired": None if isinstance(desired, NoData) else desired,
+        "message": last.reason,
+    }

@@ -1,0 +1,128 @@
+"""The types of triggers: what each watches, and how many pods follow from it.
+
+A policy answers two questions about the pods of a revision: how used are they (1.0 is full), and how many pods more or
+fewer would bring the usage to what the trigger aims at. It keeps nothing, and it does not decide whether to act.
+
+**A new type is one class and one line in ``REGISTRY``.** Triggers then name it in ``type``. What it measures beyond the
+pods comes in ``ObservedPods.gauges``. Source of the formulas: topfreegames/maestro v9 (dbbfd74), package autoscaler,
+and its documentation; worked numbers in docs/calculations.md.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from serving.model.nodata import NoData
+from serving.scaling.policies.arithmetic import Share, fraction_of_percent, round_half_away, share_of
+from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.policies.scalingpolicy import Trigger
+from serving.settings.triggers import TriggerQuirks
+
+
+class TriggerPolicy(Protocol):
+    """One type of trigger. ``quirks`` are for the types that maestro has; your own may ignore them."""
+
+    def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
+        """How used the pods are; 1.0 is full, cpu and memory may be more. NoData if that cannot be said."""
+        ...
+
+    def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
+        """Pods to add (above 0) or remove (below 0) for a usage of ``trigger.usage_percent``."""
+        ...
+
+
+class OccupancyPolicy:
+    """Occupancy: the share of pods that hold a request."""
+
+    def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
+        """Occupied over available pods: 8 of 10 are 0.8. NoData without pods."""
+        return _occupancy(observed, quirks)
+
+    def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
+        """Solve occupied / (available + delta) = target, rounded, halves away from zero.
+
+        8 occupied of 10 at 70 percent: 8 / 0.7 - 10 = 1.43, so 1. At 50 percent, 2 of 10: 2 / 0.5 - 10 = -6.
+        """
+        target = fraction_of_percent(trigger.usage_percent, quirks)
+        if target <= 0:
+            return _no_target()
+        available_count = observed.available_count
+        return round_half_away((observed.occupied_count - target * available_count) / target)
+
+
+class FixedStepPolicy:
+    """Occupancy as in type occupancy, with an amount that is fixed in the trigger."""
+
+    def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
+        """Occupied over available pods. NoData without pods."""
+        return _occupancy(observed, quirks)
+
+    def delta(self, trigger: Trigger, _observed: ObservedPods, _quirks: TriggerQuirks, /) -> int | NoData:
+        """What the trigger says, sign and all."""
+        return trigger.delta
+
+
+class ResourcePolicy:
+    """Use of a resource as a share of what the containers request."""
+
+    __slots__ = ("_resource",)
+
+    def __init__(self, resource: Literal["cpu_m", "memory_bytes"]) -> None:
+        """``resource`` is a field of ``Resources``."""
+        self._resource = resource
+
+    def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
+        """Sum of use over sum of requests: 900m of 1 cpu and 100m of 1 cpu are 0.5. NoData if nothing is measured."""
+        share = self._share(observed, quirks)
+        return share if isinstance(share, NoData) else float(share)
+
+    def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
+        """ceil(usage / target x available) - available, with usage / target rounded to hundredths first.
+
+        That rounding is a dead band of half a percent around the target. 0.9 at 70 percent on 10 pods: 0.9 / 0.7 is
+        1.29, 12.9 pods, so 13, which is 3 more.
+        """
+        share = self._share(observed, quirks)
+        if isinstance(share, NoData):
+            return share
+        target = fraction_of_percent(trigger.usage_percent, quirks)
+        if target <= 0:
+            return _no_target()
+        if not math.isfinite(share):
+            return NoData(missing=f"a finite use of {self._resource}")
+        hundredths = round_half_away(share / target * 100)
+        available_count = observed.available_count
+        return math.ceil(fraction_of_percent(hundredths, quirks) * available_count) - available_count
+
+    def _share(self, observed: ObservedPods, quirks: TriggerQuirks) -> Share | NoData:
+        parts: list[int] = []
+        wholes: list[int] = []
+        for container in (container for pod in observed.pods for container in pod):
+            used, requested = self._amounts(container)
+            # A request of 0 is none: its use would be a share of what others asked for.
+            if quirks.counts_unmeasured_containers or (used is not None and requested):
+                parts.append(used or 0)
+                wholes.append(requested or 0)
+        return share_of(parts, wholes, quirks)
+
+    def _amounts(self, container: ContainerUse) -> tuple[int | None, int | None]:
+        used: int | None = getattr(container.used, self._resource)
+        requested: int | None = getattr(container.requested, self._resource)
+        return used, requested
+
+
+def _occupancy(observed: ObservedPods, quirks: TriggerQuirks) -> float | NoData:
+    share = share_of([observed.occupied_count], [observed.available_count], quirks)
+    return share if isinstance(share, NoData) else float(share)
+
+
+def _no_target() -> NoData:
+    return NoData(missing="a usage above 0 to aim at")
+
+
+REGISTRY: Mapping[str, TriggerPolicy] = {
+    "occupancy": OccupancyPolicy(),
+    "fixed-step": FixedStepPolicy(),
+    "cpu": ResourcePolicy("cpu_m"),
+    "mem": ResourcePolicy("memory_bytes"),
+}

@@ -1,0 +1,118 @@
+"""What the pods use of cpu and memory, as PodMetrics tell it, and what they request: what triggers compare.
+
+Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output: ``ContainerUse`` of each container. A
+measurement that does not change any more is forgotten after a minute: its source is gone. It lists nothing itself.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.resources import Resources, resources_of
+from serving.model.stat import Stat
+from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.revision import Trouble
+
+# metrics-server measures each 15 s; four of its rounds.
+_VALID_S = 60.0
+_PodKey = tuple[str, str]
+
+
+class _MeasuredPod(msgspec.Struct, frozen=True):
+    """A measurement: its own word for when, and since when we have it."""
+
+    stamp: str
+    since_s: float
+    containers: tuple[Mapping[str, Any], ...]
+
+
+class Usages:
+    """The latest measurement of each pod."""
+
+    __slots__ = ("_by_pod",)
+
+    def __init__(self) -> None:
+        self._by_pod: dict[_PodKey, _MeasuredPod] = {}
+
+    def __len__(self) -> int:
+        """Pods that have one."""
+        return len(self._by_pod)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Usages({len(self._by_pod)} pods)"
+
+    def take(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
+        """All PodMetrics that there are; pods without are forgotten."""
+        before, self._by_pod = self._by_pod, {}
+        for item in items:
+            metadata = item.get("metadata") or {}
+            key = (str(metadata.get("namespace", "")), str(metadata.get("name", "")))
+            stamp, old = str(item.get("timestamp", "")), before.get(key)
+            since_s = old.since_s if old is not None and old.stamp == stamp else now_s
+            self._by_pod[key] = _MeasuredPod(stamp, since_s, tuple(item.get("containers") or ()))
+
+    def used(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
+        """What each container of a pod uses; empty without a recent measurement."""
+        found = self._by_pod.get(pod)
+        if found is None or now_s - found.since_s >= _VALID_S:
+            return {}
+        return {str(one.get("name", "")): resources_of(one.get("usage")) for one in found.containers}
+
+    def news(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
+        """The same, if the list that came at ``now_s`` brought another measurement than the one before; else empty."""
+        found = self._by_pod.get(pod)
+        return {} if found is None or found.since_s != now_s else self.used(pod, now_s)
+
+
+def requests_of(containers: Iterable[Mapping[str, Any]]) -> dict[str, Resources]:
+    """What each container of a pod or revision requests, by name."""
+    return {str(one.get("name", "")): resources_of((one.get("resources") or {}).get("requests")) for one in containers}
+
+
+def container_uses(requests: Mapping[str, Resources], used: Mapping[str, Resources]) -> tuple[ContainerUse, ...]:
+    """The containers of one pod; empty if it is not measured."""
+    if not used:
+        return ()
+    return tuple(
+        ContainerUse(requested=requested, used=used.get(name, Resources())) for name, requested in requests.items()
+    )
+
+
+def observed_pods(
+    *,
+    present_scale: int,
+    ready: Iterable[str],
+    troubles: Collection[Trouble],
+    pods: Mapping[str, Stat],
+    uses: Callable[[str], tuple[ContainerUse, ...]],
+    occupied_concurrency: float,
+) -> ObservedPods:
+    """What triggers see: as many pods as the scale asks for, whether they are there yet or not.
+
+    A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5, 3
+    of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.
+    """
+    names = sorted(ready)
+    ready_count = min(len(names), present_scale)
+    busy = [name for name in names if name in pods and pods[name].concurrency >= occupied_concurrency]
+    occupied_count = min(len(busy), ready_count)
+    return ObservedPods(
+        creating_count=present_scale - ready_count,
+        idle_count=ready_count - occupied_count,
+        occupied_count=occupied_count,
+        pending_count=sum(one is Trouble.PENDING for one in troubles),
+        failing_count=sum(one is Trouble.FAILING for one in troubles),
+        pods=tuple(found for name in names if (found := uses(name))),
+        gauges=_gauges(pods[name] for name in names if name in pods),
+    )
+
+
+def _gauges(stats: Iterable[Stat]) -> dict[str, float]:
+    """What the apps of all ready pods report of themselves, added up by name."""
+    total: dict[str, float] = {}
+    for stat in stats:
+        for name, value in stat.gauges.items():
+            total[name] = total.get(name, 0.0) + value
+    return total

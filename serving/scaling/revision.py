@@ -1,0 +1,235 @@
+"""What the autoscaler reads from objects: a Revision, its Deployment, and whether a Pod is ready.
+
+Input: objects as the API has them. Output: small records, or None for what is not ours to scale. Annotations that are
+wrong were refused when the object was written; one that is wrong all the same has no effect here. It does not know where
+objects come from, nor what is decided on them.
+"""
+
+import enum
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.model.knative import (
+    BECAME_READY_ANNOTATIONS,
+    CONFIGURATION_LABEL,
+    LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
+    POD_DELETION_COST_ANNOTATION,
+    REVISION_LABEL,
+    ROUTING_STATE_LABEL,
+    SAVINGS_ANNOTATION,
+    SERVICE_LABEL,
+    TRAFFIC_PATH_ANNOTATION,
+    RevisionKey,
+    ServingState,
+    TrafficPath,
+)
+from serving.scaling.container import ServingContainer, serving_container
+from serving.scaling.resolve import resolve_annotations
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
+
+_UNREACHABLE = "reserve"
+# Why a container waits that nothing is wrong with; None of one that does not wait.
+_STARTING = (None, "ContainerCreating", "PodInitializing")
+_CRC_RANGE = 2**32
+_OOM_KILLED = "OOMKilled"
+_OURS = (KPA_CLASS, CLASSIC_CLASS)
+
+
+class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision that is ours to scale. ``was_ready`` says that it had its first pods ready once."""
+
+    key: RevisionKey
+    uid: str
+    resource_version: str
+    serving_state: ServingState
+    class_name: str
+    container_concurrency: int
+    was_ready: bool
+    spec: ScalingSpec
+    configuration: str = ""
+    """Name of the Configuration that it is of; "" if it is of none."""
+
+    service: str = ""
+    """Name of the Service that it is of; "" if it is of none."""
+
+    path: TrafficPath = TrafficPath.PROXY
+    """The path that was written last."""
+
+    anticipated: AnticipatedPods | None = None
+    """What was published last of the pods it will want; None for nothing."""
+
+    learnt: str = ""
+    """What the adaptive policy learnt and wrote last; "" for nothing."""
+
+    savings: str = ""
+    """What it and Knative's cost by hour, as it was written last; "" for nothing."""
+
+    learnt_target: str = ""
+    """What was learnt of its target and written last; "" for nothing."""
+
+    container: ServingContainer = ServingContainer()
+    """The container that takes requests, and its limits; without a name or limits where the revision has none."""
+
+
+class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """The Deployment of a revision. ``replica_count`` is what its scale says; unset means 1."""
+
+    name: str
+    key: RevisionKey
+    revision_uid: str
+    replica_count: int
+    resource_version: str
+
+
+class Trouble(enum.StrEnum):
+    """What keeps a pod from starting."""
+
+    PENDING = "pending"
+    """No node has room for it."""
+
+    FAILING = "failing"
+    """One of its containers cannot be started, or ended and waits to be started again."""
+
+
+class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a revision. One that is being deleted is not ready, whatever it says of itself."""
+
+    name: str
+    key: RevisionKey
+    is_ready: bool
+    is_ending: bool
+    deletion_cost: str
+    """What its annotation says; pods of the least cost go first. "" if it has none."""
+
+    phase: str = "Running"
+    """Pending, Running, Succeeded or Failed."""
+
+    trouble: Trouble | None = None
+    """What keeps it from starting; None if nothing does, or if it is ready or ending."""
+
+    oom_kill_count: int = 0
+    """Ends of its containers of which the last was a kill for too much memory; 0 if the last was another."""
+
+
+def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
+    """A Revision; None if it goes away, or if another autoscaler (an hpa, say) has it."""
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    container_concurrency = int(spec.get("containerConcurrency") or 0)
+    labels = metadata.get("labels") or {}
+    scaling = resolve_annotations(
+        annotations,
+        settings,
+        container_concurrency=container_concurrency,
+        reachable=labels.get(ROUTING_STATE_LABEL) != _UNREACHABLE,
+    )
+    if metadata.get("deletionTimestamp") or scaling.class_name not in _OURS:
+        return None
+    return ScaledRevision(
+        key=(metadata.get("namespace", ""), metadata["name"]),
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
+        class_name=scaling.class_name,
+        container_concurrency=container_concurrency,
+        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _is_true(found, "Ready"),
+        spec=scaling,
+        configuration=labels.get(CONFIGURATION_LABEL, ""),
+        service=labels.get(SERVICE_LABEL, ""),
+        path=_written_path(annotations),
+        anticipated=anticipated_pods_of(annotations),
+        learnt=annotations.get(LEARNT_ANNOTATION, ""),
+        savings=annotations.get(SAVINGS_ANNOTATION, ""),
+        learnt_target=annotations.get(LEARNT_TARGET_ANNOTATION, ""),
+        container=serving_container(spec.get("containers") or ()),
+    )
+
+
+def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
+    """A Deployment that a revision owns; None for any other, also for one that only carries the label."""
+    metadata = found["metadata"]
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    owners = metadata.get("ownerReferences") or ()
+    uid = next(
+        (one.get("uid", "") for one in owners if (one.get("kind"), one.get("name")) == ("Revision", revision)), None
+    )
+    if revision is None or uid is None:
+        return None
+    replicas = (found.get("spec") or {}).get("replicas")
+    return ScaledDeployment(
+        name=metadata["name"],
+        key=(metadata.get("namespace", ""), revision),
+        revision_uid=uid,
+        replica_count=1 if replicas is None else int(replicas),
+        resource_version=metadata.get("resourceVersion", ""),
+    )
+
+
+def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
+    """A Pod of a revision; None for any other."""
+    metadata = found["metadata"]
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    if revision is None:
+        return None
+    is_ending = bool(metadata.get("deletionTimestamp"))
+    is_ready = not is_ending and _is_true(found, "Ready")
+    return ScaledPod(
+        name=metadata["name"],
+        key=(metadata.get("namespace", ""), revision),
+        is_ready=is_ready,
+        is_ending=is_ending,
+        deletion_cost=(metadata.get("annotations") or {}).get(POD_DELETION_COST_ANNOTATION, ""),
+        phase=str((found.get("status") or {}).get("phase") or "Pending"),
+        trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
+        oom_kill_count=_oom_kill_count(found.get("status") or {}),
+    )
+
+
+def _trouble(status: Mapping[str, Any]) -> Trouble | None:
+    for one in status.get("conditions") or ():
+        if (one.get("type"), one.get("status")) == ("PodScheduled", "False"):
+            return Trouble.PENDING
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _STARTING:
+            return Trouble.FAILING
+    return None
+
+
+def _oom_kill_count(status: Mapping[str, Any]) -> int:
+    """The ends so far of containers that were killed for their memory last: restarts, and an end that none has followed yet."""
+    count = 0
+    for one in status.get("containerStatuses") or ():
+        restarts = int(one.get("restartCount") or 0)
+        for state, ends in (("state", restarts + 1), ("lastState", restarts)):
+            if ((one.get(state) or {}).get("terminated") or {}).get("reason") == _OOM_KILLED:
+                count += ends
+                break
+    return count
+
+
+def turn_ratio(key: RevisionKey) -> float:
+    """Where in each period a revision has its turn, from 0 to below 1: all of them are spread over it."""
+    return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
+
+
+def is_older(version: str, other: str) -> bool:
+    """Whether a version is from before another; versions of one kind are numbers that grow (KEP-5504)."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
+
+
+def _is_true(found: Mapping[str, Any], condition: str) -> bool:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == condition and one.get("status") == "True" for one in conditions)
+
+
+def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
+    """The traffic path that was written last; proxy by default."""
+    is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
+    return TrafficPath.SERVE if is_serve else TrafficPath.PROXY

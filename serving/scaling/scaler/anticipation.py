@@ -1,0 +1,101 @@
+"""How many pods a revision will want by the time at which a node that is asked for now takes pods.
+
+Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
+what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the
+windows of the decision come to. A number above what is decided counts at once, and is held for as long as a node takes to boot, so
+that a node which was asked for is still wanted when it comes. Nothing is published while the pods that are decided already are as
+many. Pure.
+"""
+
+import math
+
+import msgspec
+
+from serving.model.anticipation import AnticipatedPods
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.kpa.bounds import bounded
+from serving.scaling.kpa.decide import ScaleDecision
+from serving.scaling.kpa.delay import DelayWindow, slot_count
+from serving.scaling.scaler.scaler import ScalerOutcome
+from serving.scaling.scaler.trend import LoadTrend
+from serving.scaling.spec import ScalingSpec
+
+# A trend over less says little.
+_TREND_WINDOW_MIN_S = 10.0
+# A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
+_VALID_MIN_S = 20.0
+_VALID_BOOTS = 2.0
+
+
+def validity_s(boot_s: float) -> float:
+    """How long a publication counts where a node takes ``boot_s`` seconds to boot, in seconds."""
+    return max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be written: a number of pods, or None to remove what was written before."""
+
+    pods: AnticipatedPods | None
+
+
+class Anticipation:
+    """One revision."""
+
+    __slots__ = ("_held", "_trend")
+
+    def __init__(self) -> None:
+        self._held = DelayWindow()
+        self._trend = LoadTrend()
+
+    def __repr__(self) -> str:
+        return f"Anticipation({self._held.peaks})"
+
+    def look(self, outcome: ScalerOutcome, policy: RevisionPolicy | None, *, boot_s: float) -> int:
+        """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""
+        merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
+        if isinstance(merged, NoData):
+            return 0
+        load = spec.load_metric.of_stat(outcome.present)
+        self._trend.record(load, at_s=now_s, window_s=max(_TREND_WINDOW_MIN_S, boot_s))
+        ahead = 0
+        if spec.reachable:
+            expected = max(
+                _window_load(outcome.decided.detail, spec, ahead_s=boot_s), self._trend.expected(ahead_s=boot_s) or 0.0
+            )
+            coming = max(0, math.ceil(expected / spec.target_value))
+            if policy is not None:
+                coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
+            ahead = bounded(coming, spec=spec, is_initialized=True).count
+        # What is decided already is not held: its nodes may go with its pods.
+        beyond = ahead if ahead > merged.desired_count else 0
+        self._held = self._held.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
+        return max(merged.desired_count, self._held.maximum)
+
+    def due(
+        self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
+    ) -> Publication | None:
+        """What has to be written now; None if what is ``written`` says it. ``wall_s`` is now in unix seconds.
+
+        With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
+        """
+        merged = outcome.merged
+        decided_count = 0 if isinstance(merged, NoData) else merged.desired_count
+        if count <= decided_count:
+            return None if written is None else Publication(pods=None)
+        valid_s = validity_s(boot_s)
+        if written is not None and written.count == count and written.until_s - wall_s > valid_s / 2:
+            return None
+        return Publication(pods=AnticipatedPods(count=count, until_s=wall_s + valid_s))
+
+
+def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
+    """The load of the stable window in ``ahead_s`` seconds, if the load stays what it is in the panic window.
+
+    By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic window, 30 s
+    ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.
+    """
+    if not isinstance(detail, ScaleDecision):
+        return 0.0
+    share = min(1.0, ahead_s / spec.stable_window_s)
+    return detail.observed_stable + share * max(0.0, detail.observed_panic - detail.observed_stable)

@@ -1,0 +1,267 @@
+"""Both algorithms behind one face: seconds of load go in, a proposal comes out, with all that led to it.
+
+A decider keeps the windows of one revision. ``take`` records a second that is over; ``decide`` proposes a number of pods.
+``present`` is the load that is inside now. It is decided on where averages would understate it: while no request is served
+(``is_waiting``), since then nothing leaves the queue, and before the first second is over. So the proposal is for all who
+wait at once, not first for 1 and later for the rest. ``reset_windows`` forgets the seconds before a revision woke up, which
+say nothing of what woke it.
+
+It does not know bounds, the gate to zero, or which source reported what.
+"""
+
+import abc
+from typing import Self
+
+import msgspec
+
+from serving.model.load.metric import LoadMetric
+from serving.model.nodata import NoData
+from serving.model.stat import Stat
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
+from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.kpa.metric_windows import MetricWindows, Observation, WindowContents
+from serving.scaling.sources import Second
+from serving.scaling.spec import ScalingSpec
+from serving.settings.classic import ClassicSettings
+from serving.settings.kpa_quirks import KpaQuirks
+
+# The source of a classic point while no pod reports: the original's activator counts as a pod too.
+_ACTIVATOR = "activator"
+_UNHEARD = NoData(missing="no stat in the stable window")
+
+
+class Inside(msgspec.Struct, frozen=True, kw_only=True):
+    """The load that is inside now, and whether all of it waits because no pod is ready or wanted."""
+
+    present: Stat
+    is_waiting: bool
+
+    def amount(self, metric: LoadMetric) -> float:
+        """The load that it is in the unit of the metric."""
+        return metric.of_stat(self.present)
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """A proposal, and the algorithm's own record of how it came about."""
+
+    proposal: Proposal
+    detail: ScaleDecision | ClassicDecision | NoData
+
+    @property
+    def desired_count(self) -> int | None:
+        """Pods that the algorithm wants; None if it has no data."""
+        return None if isinstance(self.proposal.desired, NoData) else self.proposal.desired
+
+
+class Decider(abc.ABC):
+    """One algorithm for one revision."""
+
+    @abc.abstractmethod
+    def target(self, spec: ScalingSpec) -> float:
+        """Load that one pod should have."""
+
+    @abc.abstractmethod
+    def take(self, second: Second) -> None:
+        """Record a second that is over."""
+
+    @abc.abstractmethod
+    def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
+        """How many pods are wanted now."""
+
+    @property
+    @abc.abstractmethod
+    def state(self) -> KpaState | None:
+        """What the last decision left to the next; None of an algorithm whose state is its points."""
+
+    @abc.abstractmethod
+    def windows(self, spec: ScalingSpec) -> WindowContents | None:
+        """What the last decision looked at, until a second is taken; None of an algorithm that keeps points."""
+
+    @abc.abstractmethod
+    def reset_windows(self, spec: ScalingSpec) -> None:
+        """Forget the load of the past, but not what was decided on it."""
+
+    @abc.abstractmethod
+    def resize(self, spec: ScalingSpec, now_s: float) -> None:
+        """Follow numbers of the revision that have changed."""
+
+
+class KpaDecider(Decider):
+    """Today's algorithm."""
+
+    def __init__(
+        self, spec: ScalingSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
+    ) -> None:
+        self._quirks = quirks
+        self._metric = spec.load_metric
+        self._windows = self._asked = self._new_windows(spec)
+        self._state = starting_state(
+            ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks
+        )
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"KpaDecider({self._windows})"
+
+    @classmethod
+    def restored(cls, spec: ScalingSpec, *, quirks: KpaQuirks, state: KpaState, windows: WindowContents) -> Self:
+        """One that goes on from a state and windows of which there is a record."""
+        made = cls(spec, quirks=quirks, ready_count=0, present_scale=0, now_s=0.0)
+        made._state = state
+        made._windows.restore(windows)
+        return made
+
+    @property
+    def state(self) -> KpaState:
+        """What the last decision left to the next."""
+        return self._state
+
+    def windows(self, spec: ScalingSpec) -> WindowContents:
+        """What the last decision looked at, until a second is taken."""
+        del spec
+        return self._asked.contents()
+
+    def target(self, spec: ScalingSpec) -> float:
+        """Load that one pod should have."""
+        return spec.target_value
+
+    def take(self, second: Second) -> None:
+        """Record a second that is over, in the bucket of the next: so the newest bucket is never one to come."""
+        self._windows.record(second.load, second.number + 1.0)
+
+    def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
+        """How many pods are wanted now."""
+        self._asked = self._windows
+        observed = self._windows.query(now_s)
+        if inside.is_waiting or isinstance(observed, NoData):
+            observed = at_least(observed, inside.amount(self._metric))
+        self._state, detail = decide(
+            self._state, observed=observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=self._quirks
+        )
+        if isinstance(detail, NoData):
+            return Decided(proposal=Proposal(decider="kpa", desired=detail, reason=detail.missing), detail=detail)
+        reason = detail.limited_by or detail.mode
+        return Decided(proposal=Proposal(decider="kpa", desired=detail.desired_count, reason=reason), detail=detail)
+
+    def reset_windows(self, spec: ScalingSpec) -> None:
+        """Forget the load of the past, but not what was decided on it."""
+        self._windows = self._new_windows(spec)
+
+    def resize(self, spec: ScalingSpec, now_s: float) -> None:
+        """Follow numbers of the revision that have changed."""
+        if spec.load_metric is not self._metric:
+            self._metric = spec.load_metric
+            self._windows = self._new_windows(spec)
+            return
+        self._windows.resize(
+            stable_window_s=spec.stable_window_s,
+            panic_window_s=spec.panic_window_s,
+            kind=spec.window_kind,
+            now_s=now_s,
+        )
+
+    def _new_windows(self, spec: ScalingSpec) -> MetricWindows:
+        return MetricWindows(
+            stable_window_s=spec.stable_window_s,
+            panic_window_s=spec.panic_window_s,
+            kind=spec.window_kind,
+            metric=spec.load_metric,
+            quirks=self._quirks,
+        )
+
+
+class ClassicDecider(Decider):
+    """The algorithm of June 2018, which averages over points of pods.
+
+    Each pod that reports gives a point a second. What activators hold is on its way to the pods, so that it is spread
+    evenly over them: the sum stays the load, each request counted once, and a pod's point is what will be inside of it.
+    While no pod reports, the activators together give one point.
+    """
+
+    def __init__(
+        self, settings: ClassicSettings, *, target_concurrency: float, present_scale: int, now_s: float
+    ) -> None:
+        self._settings = settings
+        self._target = target_concurrency
+        self._scaler = ClassicScaler(started_s=now_s)
+        self._hold_count = present_scale
+        self._watched_since_s: float | None = None
+        self._heard_s = now_s
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"ClassicDecider({self._scaler})"
+
+    @property
+    def state(self) -> None:
+        """Its state is its points."""
+
+    def windows(self, spec: ScalingSpec) -> None:
+        """It keeps points."""
+
+    def target(self, spec: ScalingSpec) -> float:
+        """Load that one pod should have."""
+        del spec
+        return self._target
+
+    def take(self, second: Second) -> None:
+        """Record a second that is over."""
+        at_s = self._heard_s = second.number + 1.0
+        held = second.activators or Stat()
+        if not second.pods:
+            self._record(_ACTIVATOR, held, at_s)
+            return
+        share = 1 / len(second.pods)
+        for pod in second.pods:
+            load = Stat(
+                concurrency=pod.concurrency - pod.proxied_concurrency + held.concurrency * share,
+                request_count=pod.request_count - pod.proxied_request_count + held.request_count * share,
+            )
+            self._record(pod.pod, load, at_s)
+
+    def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
+        """How many pods are wanted now."""
+        del spec
+        detail: ClassicDecision | NoData
+        if inside.is_waiting:
+            self._heard_s = now_s
+            self._record(_ACTIVATOR, inside.present, now_s)
+        detail = self._scaler.decide(self._settings, target_concurrency=self._target, now_s=now_s)
+        is_idle = not isinstance(detail, NoData) and detail.mode is ClassicMode.IDLE
+        if is_idle and ready_count and now_s - self._heard_s > self._settings.stable_window_s:
+            # The original takes silence for idleness; with ready pods it is a fault of the reports.
+            detail = _UNHEARD
+        if isinstance(detail, NoData):
+            return Decided(proposal=Proposal(decider="classic", desired=detail, reason=detail.missing), detail=detail)
+        if self._watched_since_s is None:
+            self._watched_since_s = now_s
+        desired = detail.desired_count
+        reason: str = detail.limited_by or detail.mode
+        # The original, which knows no pods, would take all of them after a restart; see KpaState.start_hold_count.
+        if now_s - self._watched_since_s < self._settings.stable_window_s and desired < self._hold_count:
+            desired, reason = self._hold_count, ScaleLimit.START_HOLD
+        return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)
+
+    def reset_windows(self, spec: ScalingSpec) -> None:
+        """Nothing to forget: points of pods that are gone are few, and the original keeps them."""
+
+    def resize(self, spec: ScalingSpec, now_s: float) -> None:
+        """Nothing to follow: its windows stand in the settings."""
+
+    def _record(self, source: str, load: Stat, at_s: float) -> None:
+        self._scaler.record(
+            Stat(
+                pod=source,
+                at_s=at_s,
+                concurrency=max(0.0, load.concurrency),
+                request_count=max(0.0, load.request_count),
+            )
+        )
+
+
+def at_least(observed: Observation | NoData, load: float) -> Observation | NoData:
+    """The averages, where they are more than what is inside now; nothing inside is no news."""
+    if isinstance(observed, NoData):
+        return Observation(stable=load, panic=load) if load else observed
+    return Observation(stable=max(observed.stable, load), panic=max(observed.panic, load))

@@ -1,0 +1,79 @@
+"""The last decisions about one revision, bounded, for those who ask why; and which of them go into the log.
+
+A decision that says the same as the one before it takes its place and adds to its count, so that an idle hour is one line
+and what led to it is still there. The log gets each decision that says something new, and a sample of the others now and
+then, with all that it takes to decide again (``serving.scaling.scaler.replay``).
+"""
+
+from collections import deque
+
+import msgspec
+
+from serving.scaling.kpa.metric_windows import WindowContents
+from serving.scaling.scaler.decision_lines import DecisionStamp, LoggedDecision
+from serving.scaling.scaler.scaler import ScalerOutcome
+
+# Time after which a decision that says nothing new is logged all the same, in seconds.
+_SAMPLE_PERIOD_S = 60.0
+
+
+class HistoryEntry(DecisionStamp, frozen=True, kw_only=True):
+    """A decision that is remembered."""
+
+    outcome: ScalerOutcome
+
+
+class DecisionRecord(LoggedDecision, frozen=True, kw_only=True):
+    """One line of the decision log."""
+
+    entry: HistoryEntry = msgspec.field(name="told")
+
+    windows: WindowContents | None
+    """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""
+
+
+class DecisionHistory:
+    """Decisions, oldest first, ``count_max`` at most."""
+
+    __slots__ = ("_entries", "_sampled_s")
+
+    def __init__(self, count_max: int) -> None:
+        self._entries: deque[HistoryEntry] = deque(maxlen=count_max)
+        self._sampled_s = 0.0
+
+    def __len__(self) -> int:
+        """Decisions that are remembered."""
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"DecisionHistory({len(self._entries)} of {self._entries.maxlen})"
+
+    def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
+        """Remember a decision; what goes into the log, None if nothing does.
+
+        That is each that says something new (``repeated_count`` is 0), and one a minute of those that do not.
+        """
+        last = self._entries[-1] if self._entries else None
+        if last is not None and outcome.is_like(last.outcome):
+            entry = HistoryEntry(
+                since_s=last.since_s,
+                repeated_count=last.repeated_count + 1,
+                outcome=outcome,
+                at_wall_s=at_wall_s,
+                since_wall_s=last.since_wall_s,
+            )
+            self._entries[-1] = entry
+            if outcome.at_s - self._sampled_s < _SAMPLE_PERIOD_S:
+                return None
+        else:
+            entry = HistoryEntry(
+                since_s=outcome.at_s, repeated_count=0, outcome=outcome, at_wall_s=at_wall_s, since_wall_s=at_wall_s
+            )
+            self._entries.append(entry)
+        self._sampled_s = outcome.at_s
+        return entry
+
+    def entries(self) -> list[HistoryEntry]:
+        """All of them."""
+        return list(self._entries)

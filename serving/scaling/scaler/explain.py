@@ -1,0 +1,220 @@
+"""A decision as one sentence with its numbers: for ``serving why``, the dashboard, Events and the log, all from here.
+
+Input: an ``ScalerOutcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited by
+max-scale 8". The parts stand in the order in which the count came about: algorithm and the rule that limited it, the other
+deciders, the bounds, the gate to zero. A part that changed nothing is not said. Nothing is computed here.
+"""
+
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.policy import KEEP_ALIVE, PRE_WARMING
+from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
+from serving.scaling.kpa.bounds import Bounded, ScaleBound
+from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
+from serving.scaling.kpa.merge import MergeDecision, Proposal
+from serving.scaling.kpa.zero import GateAction, GateReason
+from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome
+from serving.scaling.spec import ScalingSpec
+
+_ACTIVATOR = "activator"
+_MINUTES_FROM_S = 120.0
+
+
+def explain(outcome: ScalerOutcome) -> str:
+    """The whole sentence."""
+    parts = (*_algorithm(outcome), _learnt(outcome), _keep(outcome), *_others(outcome), *_gate(outcome))
+    return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
+
+
+def headline(outcome: ScalerOutcome) -> str:
+    """What is to be done with the number of pods: "3 → 8", "stays 3", "stays 1, heading for 0"."""
+    present, gate = outcome.facts.present_scale, outcome.gate
+    if gate.action is GateAction.APPLY:
+        return f"{present} → {gate.wanted}"
+    is_settled = isinstance(gate.wanted, NoData) or gate.wanted == present
+    return f"stays {present}" if is_settled else f"stays {present}, heading for {gate.wanted}"
+
+
+# The algorithm.
+
+
+def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
+    inputs, detail = outcome.inputs, outcome.decided.detail
+    if isinstance(detail, NoData):
+        return (f"no data ({detail.missing})",)
+    if isinstance(detail, ClassicDecision):
+        return (_classic(detail), _classic_limit(outcome.decided.proposal, detail))
+    return (detail.mode, _load(inputs, detail), _limit(inputs.spec, detail))
+
+
+def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
+    spec, unit = inputs.spec, inputs.spec.load_metric.unit
+    if inputs.inside.is_waiting:
+        what = f"{_amount(inputs.inside.amount(spec.load_metric))} {unit} and no pod to serve them"
+    else:
+        is_panic = detail.mode is ScalerMode.PANIC and detail.observed_panic >= detail.observed_stable
+        observed, window_s = (
+            (detail.observed_panic, spec.panic_window_s) if is_panic else (detail.observed_stable, spec.stable_window_s)
+        )
+        what = f"{window_s:g} s average {_amount(observed)} {unit} over {_pods(detail.ready_count)}"
+    return f"{what}, target {spec.target_value:g} each"
+
+
+def _limit(spec: ScalingSpec, detail: ScaleDecision) -> str:
+    return "" if detail.limited_by is None else _LIMITS[detail.limited_by].format(spec=spec, detail=detail)
+
+
+_LIMITS = {
+    ScaleLimit.UP_RATE: "max-scale-up-rate {spec.max_scale_up_rate:g} allows {detail.rate_count_max}",
+    ScaleLimit.DOWN_RATE: "max-scale-down-rate {spec.max_scale_down_rate:g} keeps {detail.rate_count_min}",
+    ScaleLimit.ACTIVATION_SCALE: "any load starts activation-scale {spec.activation_scale}",
+    ScaleLimit.PANIC_HOLD: "panic keeps {detail.panic_count_max}, the most it asked for",
+    ScaleLimit.SCALE_DOWN_DELAY: (
+        "scale-down-delay {spec.scale_down_delay_s:g} s keeps {detail.delayed_count}, now {detail.undelayed_count} would do"
+    ),
+    ScaleLimit.START_HOLD: (
+        "until {spec.stable_window_s:g} s of load are known, the scale found at the start keeps {detail.start_hold_count}"
+    ),
+}
+
+
+def _classic(detail: ClassicDecision) -> str:
+    if detail.mode is ClassicMode.IDLE:
+        return f"classic; no request for {detail.idle_s:.0f} s"
+    is_panic = detail.mode is ClassicMode.PANIC and detail.observed_panic_concurrency is not None
+    observed = detail.observed_panic_concurrency if is_panic else detail.observed_stable_concurrency
+    reporting = f"{detail.observed_pod_count} pod{'' if detail.observed_pod_count == 1 else 's'} that reported"
+    average = f"average {_amount(observed or 0.0)} in flight a pod over {reporting}"
+    return f"classic {detail.mode}; {average}, target {detail.target_concurrency:g} each"
+
+
+def _classic_limit(proposal: Proposal, detail: ClassicDecision) -> str:
+    if proposal.reason == ScaleLimit.START_HOLD:
+        return f"the scale found at the start keeps {proposal.desired}"
+    return "" if detail.limited_by is None else _CLASSIC_LIMITS[detail.limited_by].format(detail=detail)
+
+
+_CLASSIC_LIMITS = {
+    ClassicLimit.SCALE_UP_RATE: "max-scale-up-rate allows {detail.desired_count}",
+    ClassicLimit.PANIC_HOLD: "panic keeps {detail.desired_count}, the most it asked for",
+    ClassicLimit.AT_LEAST_ONE: "1 stays until it is idle for long enough",
+}
+
+
+# The learnt target.
+
+
+def _learnt(outcome: ScalerOutcome) -> str:
+    """What was learnt of the target; nothing where that is not in force and says no more than the target that is."""
+    learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
+    if learnt is None:
+        return f"no target is learnt yet: {spec.total_value:g}" if spec.learns_target else ""
+    if learnt.bound is None and not learnt.is_used and learnt.total <= spec.total_value:
+        return ""
+    why = "nothing bounds it yet" if learnt.bound is None else f"{learnt.bound}-bound above {learnt.above:.3g}"
+    used = "" if learnt.is_used else f", not used: target {spec.total_value:g}"
+    return f"learnt target {learnt.total:.3g} ({why}){used}"
+
+
+# The adaptive policy.
+
+
+def _keep(outcome: ScalerOutcome) -> str:
+    keep = outcome.inputs.advice.keep
+    if keep is None:
+        return ""
+    what = "no request is expected" if keep.until_s is None else "kept for a request"
+    if keep.is_ahead:
+        what = "started ahead of a request"
+    gaps_lasted = round(keep.gaps_lasted)
+    why = (
+        f"as {keep.gaps_ended:.0f} of the last {gaps_lasted} gaps did"
+        if gaps_lasted
+        else "though no gap lasted as long"
+    )
+    return f"{what}: one comes within the next {_duration(keep.ahead_s)} with {keep.probability:.0%}, {why}"
+
+
+def _duration(span_s: float) -> str:
+    """In minutes from two of them on."""
+    return f"{span_s / 60:.0f} minutes" if span_s >= _MINUTES_FROM_S else f"{span_s:.0f} s"
+
+
+# The others, and the bounds.
+
+
+def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
+    merged = outcome.merged
+    if isinstance(merged, NoData):
+        return ()
+    return (*_decided_by(outcome, merged), _bound(merged.bounds))
+
+
+def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
+    algorithm = outcome.decided.proposal.decider
+    if merged.decided_by is None:
+        return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard",)
+    if merged.decided_by == _ACTIVATOR and merged.decided_by != algorithm:
+        return ("woken by the activator",)
+    said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}]
+    told = [
+        f"{one.decider} wants {one.desired} ({one.reason})"
+        for one in said
+        if one.decider == merged.decided_by or (one.desired == merged.present_scale and not one.is_content)
+    ]
+    silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
+    return (*told, *silent)
+
+
+def _bound(bounds: Bounded) -> str:
+    return "" if bounds.limited_by is None else _BOUNDS[bounds.limited_by].format(bounds=bounds)
+
+
+_BOUNDS = {
+    ScaleBound.MIN_SCALE: "raised to min-scale {bounds.count_min}",
+    ScaleBound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
+    ScaleBound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
+}
+
+
+# The gate to zero, step by step.
+
+
+def _gate(outcome: ScalerOutcome) -> tuple[str, ...]:
+    spec, rest_s = outcome.inputs.spec, outcome.gate.recheck_in_s or 0.0
+    said = _GATE[outcome.gate.reason].format(spec=spec, rest_s=rest_s)
+    return (said, "into reserve first") if outcome.to_reserve else (said,)
+
+
+_GATE = {
+    GateReason.NO_DECISION: "nothing is changed on no data",
+    GateReason.PODS_WANTED: "",
+    GateReason.ZERO_DISABLED: "1 stays, for scale to zero is disabled",
+    GateReason.ACTIVATION_PENDING: "its first pods have {rest_s:.0f} s more to become ready",
+    GateReason.ACTIVATION_FAILED: "its first pods did not become ready within {spec.progress_deadline_s:g} s",
+    GateReason.ACTIVE_TOO_SHORT: (
+        "1 stays until it was active for the stable window of {spec.stable_window_s:g} s, {rest_s:.0f} s more"
+    ),
+    GateReason.MARKED_INACTIVE: "idle, so it is marked inactive and the activator takes over",
+    GateReason.ALREADY_ZERO: "already at 0",
+    GateReason.HAND_OFF_IN_DOUBT: "first the activator must prove that it answers in the pods' place",
+    GateReason.POD_RETENTION: (
+        "the last pod is retained for {spec.scale_to_zero_pod_retention_s:g} s, {rest_s:.0f} s more"
+    ),
+    GateReason.GRACE: (
+        "the activator is in the path for less than the grace period of {spec.scale_to_zero_grace_s:g} s, "
+        "{rest_s:.0f} s more"
+    ),
+    GateReason.INACTIVE_LONG_ENOUGH: (
+        "inactive for longer than the grace period of {spec.scale_to_zero_grace_s:g} s and the retention of "
+        "{spec.scale_to_zero_pod_retention_s:g} s"
+    ),
+    GateReason.PROXIED_LONG_ENOUGH: "the activator is proved to answer in the pods' place",
+}
+
+
+def _pods(count: int) -> str:
+    return f"{count} ready pod{'' if count == 1 else 's'}"
+
+
+def _amount(value: float) -> str:
+    return f"{value:.1f}"

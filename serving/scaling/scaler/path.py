@@ -1,0 +1,95 @@
+"""Which way requests to a revision's public Service take: what is wanted, and what its slices say is so.
+
+Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when the
+activators alone stand in them, and the path that the autoscaler writes. Without a public Service the activators never
+leave the path, and nothing is written. It writes nothing itself, and knows no activator: whether there is one to take
+the place of the pods is the controller's to see.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.knative import TrafficPath
+from serving.model.nodata import NoData
+from serving.scaling.kpa.burst import traffic_path
+from serving.scaling.kpa.decide import ScaleDecision
+from serving.scaling.scaler.deciders import Decided
+
+PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
+"""The label selector of the slices that the controller makes."""
+
+
+class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice of a revision's public Service; ``names_pods`` says whether any pod stands in it."""
+
+    name: str
+    key: tuple[str, str]
+    names_pods: bool
+
+
+class PublicSlices:
+    """All slices of one revision's public Service; most have one. ``proxy_since_s`` is None while a pod is in any."""
+
+    __slots__ = ("_names_pods", "proxy_since_s")
+
+    def __init__(self) -> None:
+        self._names_pods: dict[str, bool] = {}
+        self.proxy_since_s: float | None = None
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"PublicSlices({len(self._names_pods)}, proxy since {self.proxy_since_s})"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a Service, as far as is known."""
+        return bool(self._names_pods)
+
+    def take(self, found: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
+        """A slice as it is now, or was last; whether requests take another path by that."""
+        if is_gone:
+            self._names_pods.pop(found.name, None)
+        else:
+            self._names_pods[found.name] = found.names_pods
+        is_proxied = self.is_there and not any(self._names_pods.values())
+        if is_proxied is (self.proxy_since_s is not None):
+            return False
+        self.proxy_since_s = now_s if is_proxied else None
+        return True
+
+
+def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
+    """A slice of a revision's public Service; None for one of a route's."""
+    metadata = found["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    revision = next((one["name"] for one in owners if one.get("kind") == "Revision"), None)
+    if revision is None:
+        return None
+    return PublicSlice(
+        name=metadata["name"],
+        key=(metadata.get("namespace", ""), revision),
+        # Endpoints of pods have a reference; those of activators have none.
+        names_pods=any(one.get("targetRef") for one in found.get("endpoints") or ()),
+    )
+
+
+def wanted_path(
+    decided: Decided, *, present: TrafficPath, wanted_count: int | NoData, is_inactive: bool, ready_count: int
+) -> TrafficPath:
+    """The path after a decision. Without data it stays; the classic algorithm knows no excess, and keeps the activators."""
+    detail = decided.detail
+    if isinstance(detail, ScaleDecision):
+        excess = detail.excess_burst_capacity
+    else:
+        is_kept = isinstance(detail, NoData) and present is TrafficPath.SERVE
+        excess = 0 if is_kept else -1
+    return traffic_path(
+        wanted_count=wanted_count,
+        is_inactive=is_inactive,
+        excess=excess,
+        ready_count=ready_count,
+        # What is possible without any, the controller sees.
+        ready_activator_count=1,
+    ).path

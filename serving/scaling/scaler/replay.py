@@ -1,0 +1,110 @@
+"""Decides again what the decision log has, with the very code that decided first, and with other numbers if wanted.
+
+Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line what was answered then and what
+is answered now. Two ways:
+
+- ``again`` takes the state that the record brings: with the same numbers it must give the same answer, in every field.
+- ``otherwise`` answers "what if": the state goes on from one answer to the next, once with the numbers as they were and
+  once with the others, so that what differs between the two is due to the numbers. Load and ready pods stay those of the
+  record: it says what would have been decided at each of these moments, not what the world had become of it.
+
+The classic algorithm and triggers have their state in points that no record brings; their proposals are taken as they were.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.scaling.kpa.decide import KpaState
+from serving.scaling.kpa.zero import GateState
+from serving.scaling.scaler.deciders import Decided, KpaDecider
+from serving.scaling.scaler.decision_history import DecisionRecord
+from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome, conclude
+from serving.scaling.spec import ScalingSpec
+
+# What the metric counts is not in a record of the other one.
+_FIXED = {"metric"}
+# Characters of a line that is none which its error shows.
+_SHOWN_MAX = 60
+_FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}
+
+
+class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Two decisions at one moment of the record: ``first`` with the numbers as they were, ``second`` with the others."""
+
+    record: DecisionRecord
+    first: ScalerOutcome
+    second: ScalerOutcome
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both want the same: the count, what is done about it, and whose rule it was."""
+        return self.first.gate == self.second.gate and self.first.is_like(self.second)
+
+
+class _ReplayState(msgspec.Struct, frozen=True, kw_only=True):
+    kpa: KpaState | None
+    gate: GateState
+
+
+def read_record(line: bytes | str) -> DecisionRecord:
+    """A line of the log. Raises ``InvalidValue`` if it is none."""
+    try:
+        return msgspec.json.decode(line, type=DecisionRecord)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        text = line if isinstance(line, str) else line.decode(errors="replace")
+        raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"a line of the decision log: {error}") from error
+
+
+def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
+    """The numbers with others in their place: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
+    found: dict[str, Any] = {}
+    for name, text in changes.items():
+        field = name.replace("-", "_")
+        if field not in _FIELDS:
+            raise InvalidValue(text=name, expected=f"one of {', '.join(sorted(_FIELDS))}")
+        try:
+            found[field] = msgspec.convert(text, _FIELDS[field], strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidValue(text=f"{name}={text}", expected=str(error)) from error
+    return msgspec.structs.replace(spec, **found)
+
+
+def again(record: DecisionRecord) -> ScalerOutcome:
+    """The decision of a record, made again from what it brings."""
+    inputs = record.entry.outcome.inputs
+    return _decide(record, inputs)[1]
+
+
+def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
+    """Each decision with the numbers as they were and with the others; one revision at a time may be in ``records``."""
+    states: tuple[_ReplayState, _ReplayState] | None = None
+    for record in records:
+        inputs = record.entry.outcome.inputs
+        if states is None or (inputs.kpa is None) != (states[0].kpa is None):
+            states = (_ReplayState(kpa=inputs.kpa, gate=inputs.gate),) * 2
+        others = changed_spec(inputs.spec, changes)
+        first_state, first = _decide(record, _with(inputs, states[0], inputs.spec))
+        second_state, second = _decide(record, _with(inputs, states[1], others))
+        states = (first_state, second_state)
+        yield ReplayedDecision(record=record, first=first, second=second)
+
+
+def _with(inputs: DecisionInputs, state: _ReplayState, spec: ScalingSpec) -> DecisionInputs:
+    return msgspec.structs.replace(inputs, kpa=state.kpa, gate=state.gate, spec=spec)
+
+
+def _decide(record: DecisionRecord, inputs: DecisionInputs) -> tuple[_ReplayState, ScalerOutcome]:
+    kpa, decided = _decided(record, inputs)
+    gate, outcome = conclude(inputs, decided)
+    return _ReplayState(kpa=kpa, gate=gate), outcome
+
+
+def _decided(record: DecisionRecord, inputs: DecisionInputs) -> tuple[KpaState | None, Decided]:
+    if inputs.kpa is None or record.windows is None:
+        return inputs.kpa, record.entry.outcome.decided
+    decider = KpaDecider.restored(inputs.spec, quirks=inputs.quirks, state=inputs.kpa, windows=record.windows)
+    decided = decider.decide(inputs.spec, inputs.inside, ready_count=inputs.facts.ready_count, now_s=inputs.at_s)
+    return decider.state, decided

@@ -1,0 +1,91 @@
+"""One decision as a few numbers, for charts: what each decision knew, also when it said nothing new.
+
+Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is what pods have in flight, ``held``
+what waits in activators: all reported load, less what runs. It does not know who draws it.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.model.nodata import NoData
+from serving.model.stat import Stat
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.scaling.scaler.scaler import ScalerOutcome
+
+# Pods that a sample names; a page that shows more shows none well.
+_PODS_MAX = 200
+
+
+class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers at ``at_wall_s``, in seconds since the epoch. Concurrencies are requests in flight, counts are pods."""
+
+    namespace: str
+    revision: str
+    at_wall_s: float
+    running: float
+    held: float
+    observed_stable: float | None
+    observed_panic: float | None
+    target: float
+    """What the ready pods should have together, in the unit of the metric."""
+
+    learnt_target: float | None
+    """Requests in flight that one pod should have, as learnt, before the utilisation; None before anything is known."""
+
+    learnt_target_bound: str | None
+    """What bounds it: latency, cpu or memory; None if nothing does."""
+
+    is_learnt_target_used: bool
+    """Whether it is in force."""
+
+    desired_count: int | None
+    """None without data."""
+
+    present_scale: int
+    ready_count: int
+    is_panic: bool
+    phase: str
+    requests: float
+    """Requests a second, of the last second."""
+
+    pods: dict[str, float]
+    """Requests in flight by pod, the first 200 by name."""
+
+
+def sample_of(
+    outcome: ScalerOutcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float
+) -> DecisionSample:
+    """The numbers of a decision."""
+    detail = outcome.decided.detail
+    stable = panic = None
+    target, is_panic = outcome.inputs.spec.target_value, False
+    if isinstance(detail, ScaleDecision):
+        stable, panic = detail.observed_stable, detail.observed_panic
+        is_panic = detail.mode is ScalerMode.PANIC
+    elif isinstance(detail, ClassicDecision):
+        stable, panic = detail.observed_stable_concurrency, detail.observed_panic_concurrency
+        target, is_panic = detail.target_concurrency, detail.mode is ClassicMode.PANIC
+    running = sum(stat.concurrency for stat in pods.values())
+    merged, learnt = outcome.merged, outcome.inputs.learnt
+    return DecisionSample(
+        namespace=key[0],
+        revision=key[1],
+        at_wall_s=at_wall_s,
+        running=running,
+        held=max(0.0, outcome.present.concurrency - running),
+        observed_stable=stable,
+        observed_panic=panic,
+        target=target * outcome.facts.ready_count,
+        learnt_target=None if learnt is None else learnt.total,
+        learnt_target_bound=None if learnt is None else learnt.bound,
+        is_learnt_target_used=learnt is not None and learnt.is_used,
+        desired_count=None if isinstance(merged, NoData) else merged.desired_count,
+        present_scale=outcome.facts.present_scale,
+        ready_count=outcome.facts.ready_count,
+        is_panic=is_panic,
+        phase=outcome.phase,
+        requests=outcome.present.request_count,
+        pods={name: pods[name].concurrency for name in sorted(pods)[:_PODS_MAX]},
+    )

@@ -1,0 +1,387 @@
+"""All decisions about one revision: what its sources tell goes in, what is to be done to it comes out.
+
+Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``ScalerOutcome``
+with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to look again,
+and every value on the way there. A stat says by the answer of ``record`` whether a decision should come at once.
+
+Wires the decisions that stand beside it: sources, algorithm, triggers, merge with bounds, gate to zero. A revision that
+is Active at scale 0 was woken by an activator: it gets one pod at least, and as many as its queue asks for. It knows no
+clock and no cluster.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.model.knative import ServingState, TrafficPath
+from serving.model.load.requests import CONCURRENCY, RPS
+from serving.model.nodata import NoData
+from serving.model.stat import Stat
+from serving.scaling.adaptive.advice import NEUTRAL, Advice
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.kpa.decide import KpaState
+from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.kpa.metric_windows import WindowContents
+from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, step
+from serving.scaling.learnt.learner import LearntTarget
+from serving.scaling.learnt.revision_target import RevisionTarget
+from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside
+from serving.scaling.scaler.path import wanted_path
+from serving.scaling.scaler.shadow import PolicyShadow
+from serving.scaling.scaler.starting import decider_of, starting_gate
+from serving.scaling.scaler.view import ScalerView
+from serving.scaling.sources import Sources
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.kpa_quirks import KpaQuirks
+
+_WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
+# What an app reports may be 0 while it works on its last request; the pod stays for it.
+_BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
+
+
+class StatSource(enum.StrEnum):
+    """The sender of a stat: a pod reports its state, an activator what is new."""
+
+    POD = "pod"
+    ACTIVATOR = "activator"
+
+
+class DecisionCause(enum.StrEnum):
+    """Why there was a decision."""
+
+    PERIOD = "period"
+    LOAD = "load"
+    CHANGE = "change"
+    PROOF = "proof"
+
+
+class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a decision is made of, but for the windows, which are read only for a record."""
+
+    at_s: float
+    cause: DecisionCause
+    facts: ScalerView
+    inside: Inside
+    beside: tuple[Proposal, ...]
+    """Proposals of deciders beside the algorithm."""
+
+    spec: ScalingSpec
+    quirks: KpaQuirks
+    kpa: KpaState | None
+    """What the decision before left; None of the classic algorithm, whose state is its points."""
+
+    gate: GateState
+
+    advice: Advice = NEUTRAL
+    """What the revision's policy said; under ``policy: knative`` nothing."""
+
+    learnt: LearntTarget | None = None
+    """What was learnt of its target, which is in ``spec`` where it is in force; None before anything is known."""
+
+
+class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision: what it is made of, what to do, and how it came about."""
+
+    inputs: DecisionInputs
+
+    apply_count: int | None
+    """Scale to set; None to leave it."""
+
+    to_reserve: bool
+    """Whether the revision goes into reserve before its scale goes to 0."""
+
+    to_prove: bool
+    """Whether the activator has to be proved to be in the path, and the decision to be made again."""
+
+    path: TrafficPath
+    """The path that requests should take; what was written last where there is no public Service."""
+
+    recheck_in_s: float | None
+    """When the clock alone may change the answer; None: not before the next period."""
+
+    decided: Decided
+    merged: MergeDecision | NoData
+    gate: GateDecision
+    phase: GatePhase
+
+    @property
+    def at_s(self) -> float:
+        """When it was made."""
+        return self.inputs.at_s
+
+    @property
+    def cause(self) -> DecisionCause:
+        """Why it was made."""
+        return self.inputs.cause
+
+    @property
+    def facts(self) -> ScalerView:
+        """What the cluster said."""
+        return self.inputs.facts
+
+    @property
+    def present(self) -> Stat:
+        """What was inside."""
+        return self.inputs.inside.present
+
+    def is_like(self, other: "ScalerOutcome") -> bool:
+        """Whether another decision said the same, so that one of them is enough to remember."""
+        return (
+            self.gate == other.gate
+            and self.phase is other.phase
+            and self.facts.present_scale == other.facts.present_scale
+            and self.facts.ready_count == other.facts.ready_count
+            and _conclusion(self.merged) == _conclusion(other.merged)
+        )
+
+
+class Scaler:
+    """One revision. Times are those of one monotonic clock."""
+
+    def __init__(
+        self,
+        revision: ScaledRevision,
+        facts: ScalerView,
+        settings: AutoscalerSettings,
+        *,
+        is_restart: bool,
+        now_s: float,
+        policy: RevisionPolicy | None = None,
+    ) -> None:
+        """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data.
+
+        ``policy`` is the adaptive one; None: Knative's. Beside it a ``shadow`` may be set, which decides by the other policy.
+        """
+        self.policy = policy
+        self.shadow: PolicyShadow | None = None
+        self.target = RevisionTarget(revision, settings.adaptive)
+        self._settings = settings
+        self._spec = revision.spec
+        self._sources = Sources()
+        self._decider = decider_of(
+            revision,
+            settings,
+            present_scale=facts.present_scale if is_restart else 0,
+            ready_count=facts.ready_count if is_restart else 0,
+            now_s=now_s,
+        )
+        self._gate = starting_gate(revision, ready_count=facts.ready_count, now_s=now_s)
+        self._latest_count: int | None = None
+        self._facts = facts
+
+    def __repr__(self) -> str:
+        """One line: the phase, and what was wanted last."""
+        return f"Scaler({self._gate.phase}, {self._latest_count} wanted, {self._decider!r}, {self._sources!r})"
+
+    @property
+    def _counts_waiting(self) -> bool:
+        """Whether what waits for the first pod counts at once. Knative decides on its windows alone, each period."""
+        return self.policy is not None or isinstance(self._decider, ClassicDecider)
+
+    @property
+    def learner(self) -> RevisionPolicy | None:
+        """The adaptive policy that learns from the revision, in force or in shadow; None of classes that have no policy."""
+        return self.policy if self.policy is not None or self.shadow is None else self.shadow.policy
+
+    @property
+    def pods(self) -> dict[str, Stat]:
+        """The latest report of each pod that still counts."""
+        return self._sources.pods
+
+    def follow(self, revision: ScaledRevision, now_s: float) -> None:
+        """Take over numbers of the revision that have changed."""
+        is_new = self.target.follow(revision)
+        self._adopt(now_s)
+        if is_new and self.shadow is not None:
+            self.shadow.follow(revision.spec, now_s)
+
+    def record(self, stat: Stat, source: StatSource) -> bool:
+        """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
+
+        That is so when there is load and nothing was wanted, and when an activator has more inside than what was wanted
+        is for: 71 requests, with 1 pod wanted for 70.
+        """
+        self._advance(stat.at_s)
+        if self.shadow is not None:
+            self.shadow.arrive(stat.request_count - stat.proxied_request_count, stat.at_s)
+        if source is StatSource.POD:
+            self._sources.tell_pod(stat)
+            self.target.take(stat)
+            return stat.concurrency > stat.proxied_concurrency and not self._latest_count
+        self._sources.tell_activator(stat)
+        if not stat.concurrency and not stat.request_count:
+            return False
+        # Requests wake a revision whatever its metric is: while it has no pod, no app reports anything.
+        if stat.concurrency and not self._latest_count:
+            return True
+        if not self._counts_waiting:
+            return False
+        return self._inside(stat.at_s).amount(self._spec.load_metric) > (self._latest_count or 0) * self._target()
+
+    def started(self, took_s: float, now_s: float) -> None:
+        """A pod is ready, so many seconds after it was created."""
+        if self.learner is not None:
+            # What the policy learns from a second depends on the starts before it.
+            self._advance(now_s)
+            self.learner.started(took_s)
+
+    def forget_pod(self, name: str, now_s: float) -> None:
+        """A pod is gone: its last report says nothing about the time after."""
+        self._advance(now_s)
+        self._sources.forget_pod(name)
+
+    def tick(
+        self, facts: ScalerView, cause: DecisionCause, now_s: float, *, proposals: Sequence[Proposal] = ()
+    ) -> ScalerOutcome:
+        """Decide. ``proposals`` are those of deciders beside the algorithm."""
+        self._advance(now_s)
+        self._adopt(now_s)
+        self._facts = facts
+        inputs = DecisionInputs(
+            at_s=now_s,
+            cause=cause,
+            facts=facts,
+            inside=self._inside(now_s),
+            beside=tuple(proposals),
+            spec=self._spec,
+            quirks=self._settings.quirks,
+            kpa=self._decider.state,
+            gate=self._gate,
+            learnt=self.target.learnt,
+        )
+        decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
+        self._latest_count = decided.desired_count
+        if self.policy is not None:
+            advice = self.policy.advise(
+                decided.proposal,
+                in_flight=self._in_flight(inputs),
+                present_scale=facts.present_scale,
+                ready_count=facts.ready_count,
+                now_s=now_s,
+            )
+            inputs = msgspec.structs.replace(inputs, advice=advice)
+            if advice.proposals is not None:
+                counts = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
+                self._latest_count = max(counts, default=None)
+        if self.shadow is not None and self.learner is not None:
+            self.shadow.look(
+                inputs.beside,
+                inside=None if self._in_flight(inputs) is None else inputs.inside.present,
+                present_scale=facts.present_scale,
+                ready_count=facts.ready_count,
+                start_s=self.learner.start_s,
+                now_s=now_s,
+            )
+        self._gate, outcome = conclude(inputs, decided)
+        if outcome.apply_count and not facts.present_scale and self._counts_waiting:
+            self._decider.reset_windows(self._spec)
+        return outcome
+
+    def windows(self) -> WindowContents | None:
+        """What the latest decision looked at, in the same turn of the loop; None of the classic algorithm."""
+        return self._decider.windows(self._spec)
+
+    def _adopt(self, now_s: float) -> None:
+        """Decide with the numbers in force from now on."""
+        self.target.look(now_s)
+        spec = self.target.spec
+        if spec is self._spec or spec == self._spec:
+            return
+        self._advance(now_s)
+        self._spec = spec
+        self._decider.resize(spec, now_s)
+        if self.policy is not None:
+            self.policy.follow(spec)
+
+    def _advance(self, now_s: float) -> None:
+        for second in self._sources.complete(now_s):
+            self._decider.take(second)
+            if self.policy is not None:
+                self.policy.take(second.number, second.load.concurrency, second.load.request_count)
+            if self.shadow is not None:
+                self.shadow.take(second.number, second.load)
+
+    def _inside(self, now_s: float) -> Inside:
+        """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""
+        present = self._sources.present(now_s)
+        is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
+        is_unserved = self._facts.ready_count == 0 or self._latest_count == 0
+        return Inside(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)
+
+    def _in_flight(self, inputs: DecisionInputs) -> float | None:
+        """Requests inside now; None while pods are ready of which none reports, so that silence is not taken for idleness."""
+        if inputs.facts.ready_count and not self._sources.pods:
+            return None
+        return inputs.inside.present.concurrency
+
+    def _target(self) -> float:
+        target = self._decider.target(self._spec)
+        return target if self.policy is None else max(target, self.policy.pod_capacity)
+
+
+def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, ScalerOutcome]:
+    """From the algorithm's proposal to what is to be done: the others' proposals, bounds, gate; and the gate after it."""
+    facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
+    # A revision that is woken while the write of scale 0 is under way would else go back into reserve.
+    is_woken = facts.serving_state is ServingState.ACTIVE and (facts.present_scale == 0 or facts.is_woken)
+    # The load of a request that finds no pod is reported some milliseconds before its revision is seen Active.
+    is_waiting = facts.present_scale == 0 and inputs.inside.present.concurrency > 0
+    woken = (_WOKEN,) if is_woken or is_waiting else ()
+    is_app_metric = spec.metric not in (CONCURRENCY.name, RPS.name)
+    busy = (_BUSY,) if is_app_metric and inputs.inside.present.concurrency > 0 else ()
+    merged = merge(
+        (*_proposed(inputs.advice, decided), *inputs.beside, *woken, *busy),
+        present_scale=facts.present_scale,
+        spec=spec,
+        is_initialized=inputs.gate.is_initialized,
+    )
+    # Without a public Service they have been in the path for the grace period, always.
+    proxy_since_s = facts.proxy_since_s if facts.has_public else now_s - spec.scale_to_zero_grace_s
+    gate_facts = GateInputs(
+        desired=merged if isinstance(merged, NoData) else merged.desired_count,
+        present_scale=facts.present_scale,
+        ready_count=facts.ready_count,
+        proxy_since_s=proxy_since_s,
+        proved_at_s=facts.proof_s,
+        active_min_s=inputs.advice.active_min_s,
+    )
+    state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
+    apply_count = gate.wanted if gate.action is GateAction.APPLY and isinstance(gate.wanted, int) else None
+    path = wanted_path(
+        decided,
+        present=facts.path,
+        wanted_count=gate.wanted,
+        is_inactive=state.is_inactive,
+        ready_count=facts.ready_count,
+    )
+    outcome = ScalerOutcome(
+        # The gate's story is for its own errors, and longer than all the rest.
+        inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
+        apply_count=apply_count,
+        to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
+        to_prove=gate.action is GateAction.PROBE and proxy_since_s is not None,
+        path=path if facts.has_public else facts.path,
+        recheck_in_s=_earlier(gate.recheck_in_s, inputs.advice.recheck_in_s),
+        decided=decided,
+        merged=merged,
+        gate=gate,
+        phase=state.phase,
+    )
+    return state, outcome
+
+
+def _proposed(advice: Advice, decided: Decided) -> tuple[Proposal, ...]:
+    return (decided.proposal,) if advice.proposals is None else advice.proposals
+
+
+def _earlier(first_s: float | None, second_s: float | None) -> float | None:
+    return min((one for one in (first_s, second_s) if one is not None), default=None)
+
+
+def _conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
+    if isinstance(merged, NoData):
+        return (merged,)
+    return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)

@@ -1,0 +1,151 @@
+"""Probes of pods that are listed as not ready."""
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from serving.activator.queueing.readiness import PodProbe, UnreadyPods
+from serving.activator.queueing.slices import ServedPod
+
+KEY = ("default", "hello-00001")
+OTHER = ("default", "other-00001")
+
+
+def pod(address: str, name: str = "") -> ServedPod:
+    return ServedPod(address=address, namespace="default", name=name or f"pod-{address}")
+
+
+def unready(*addresses: str) -> UnreadyPods:
+    made = UnreadyPods()
+    made.set_pods(KEY, {address: pod(address) for address in addresses}, 0.0)
+    return made
+
+
+def addresses(probes: Iterable[PodProbe]) -> list[str]:
+    return [probe.pod.address for probe in probes]
+
+
+def answered(made: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
+    return made.answered(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
+
+
+def test_a_pod_is_probed_at_once_while_requests_wait() -> None:
+    made = unready("p", "q")
+    assert made.next_due_s(KEY, is_waiting=True) == 0.0
+    assert addresses(made.due(KEY, 0.0, is_waiting=True)) == ["p", "q"]
+    assert made.next_due_s(KEY, is_waiting=True) is None
+    assert repr(made) == "UnreadyPods(2 pods of 1 revisions, 2 probes)"
+
+
+def test_no_pod_is_probed_for_nothing() -> None:
+    made = unready("p")
+    assert made.due(KEY, 0.0, is_waiting=False) == []
+    assert made.next_due_s(KEY, is_waiting=False) is None
+    assert made.due(OTHER, 0.0, is_waiting=True) == []
+
+
+def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
+    made, now_s, pauses = unready("p"), 0.0, []
+    while now_s < 11.0:
+        assert addresses(made.due(KEY, now_s, is_waiting=True)) == ["p"]
+        answered(made, "p", now_s, is_ready=False)
+        due_s = made.next_due_s(KEY, is_waiting=True)
+        assert due_s is not None
+        pauses.append(due_s - now_s)
+        assert made.due(KEY, now_s + 0.001, is_waiting=True) == []
+        now_s = due_s
+    assert pauses[:6] == pytest.approx([0.02, 0.03, 0.045, 0.0675, 0.1, 0.1])
+    assert pauses[-1] == pytest.approx(1.0)
+
+
+def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -> None:
+    made = unready("p")
+    made.due(KEY, 0.0, is_waiting=True)
+    assert answered(made, "p", 0.1, is_ready=True)
+    assert made.confirmed(KEY) == {"p": pod("p")}
+    assert made.next_due_s(KEY, is_waiting=False) == 1.1
+    assert addresses(made.due(KEY, 1.1, is_waiting=False)) == ["p"]
+    assert not answered(made, "p", 1.2, is_ready=True)
+    made.due(KEY, 2.2, is_waiting=False)
+    assert answered(made, "p", 2.3, is_ready=False)
+    assert made.confirmed(KEY) == {}
+
+
+def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
+    made = unready("p")
+    made.due(KEY, 0.0, is_waiting=True)
+    answered(made, "p", 0.0, is_ready=True)
+    made.set_pods(KEY, {}, 0.1)
+    made.set_pods(KEY, {"p": pod("p")}, 0.2)
+    assert made.confirmed(KEY) == {}
+
+
+def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
+    made = unready("p")
+    made.due(KEY, 0.0, is_waiting=True)
+    answered(made, "p", 0.0, is_ready=True)
+    made.set_pods(KEY, {"p": pod("p", "successor")}, 0.1)
+    assert made.confirmed(KEY) == {}
+    assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p"]
+
+
+@pytest.mark.parametrize("after", [{}, {"p": pod("p", "successor")}])
+def test_a_late_answer_of_another_pod_counts_for_nothing(after: dict[str, ServedPod]) -> None:
+    made = unready("p")
+    made.due(KEY, 0.0, is_waiting=True)
+    made.set_pods(KEY, after, 0.1)
+    assert not answered(made, "p", 0.2, is_ready=True)
+    assert (made.confirmed(KEY), made.probe_count) == ({}, 0)
+
+
+def test_a_list_that_is_repeated_keeps_what_is_known() -> None:
+    made = unready("p", "q")
+    made.due(KEY, 0.0, is_waiting=True)
+    answered(made, "p", 0.0, is_ready=True)
+    made.set_pods(KEY, {"p": pod("p"), "q": pod("q")}, 0.1)
+    assert made.confirmed(KEY) == {"p": pod("p")}
+    assert made.due(KEY, 0.1, is_waiting=True) == []
+
+
+def test_a_revision_without_requests_is_forgotten() -> None:
+    made = unready("p")
+    made.forget(KEY)
+    made.forget(OTHER)
+    assert repr(made) == "UnreadyPods(0 pods of 0 revisions, 0 probes)"
+
+
+def test_probes_of_a_revision_are_bounded_and_the_rest_comes_a_little_later() -> None:
+    made = unready(*(f"p{place:02}" for place in range(20)))
+    assert len(made.due(KEY, 0.0, is_waiting=True)) == 16
+    assert made.due(KEY, 0.05, is_waiting=True) == []
+    assert made.next_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
+    answered(made, "p00", 0.1, is_ready=False)
+    assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p16"]
+
+
+def test_probes_of_all_revisions_are_bounded() -> None:
+    made = UnreadyPods()
+    count = 0
+    for place in range(12):
+        key = ("default", f"r{place}")
+        made.set_pods(key, {f"{place}.{pod_place}": pod(f"{place}.{pod_place}") for pod_place in range(16)}, 0.0)
+        count += len(made.due(key, 0.0, is_waiting=True))
+    assert (count, made.probe_count) == (128, 128)
+
+
+def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() -> None:
+    draw = random.Random(7)
+    made, flying, listed = UnreadyPods(), list[PodProbe](), dict[str, ServedPod]()
+    for step in range(2000):
+        now_s = step * 0.05
+        match draw.randrange(4):
+            case 0:
+                listed = {f"p{n}": pod(f"p{n}", f"{n}-{draw.randrange(2)}") for n in range(3) if draw.random() < 0.7}
+                made.set_pods(KEY, listed, now_s)
+            case 1 if flying:
+                made.answered(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
+            case _:
+                flying += made.due(KEY, now_s, is_waiting=draw.random() < 0.8)
+        assert made.probe_count == len(flying)
+        assert made.confirmed(KEY).items() <= listed.items()

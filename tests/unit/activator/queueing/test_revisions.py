@@ -1,0 +1,113 @@
+"""What is read from Revisions."""
+
+from typing import Any
+
+import pytest
+
+from serving.activator.queueing.revisions import ServedRevision, revision_of
+from serving.model.knative import ServingState
+from serving.model.nodata import NoData
+from serving.scaling.resolve import resolve
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+
+SCALING = AutoscalerSettings()
+
+
+def revision(
+    *,
+    annotations: dict[str, str] | None = None,
+    scaling: AutoscalerSettings = SCALING,
+    **parts: Any,  # noqa: ANN401 - JSON
+) -> ServedRevision:
+    metadata = {"name": "hello-00001", "namespace": "default", "resourceVersion": "7", "annotations": annotations}
+    read = revision_of({"metadata": metadata, **parts}, scaling)
+    assert isinstance(read, ServedRevision)
+    return read
+
+
+def test_a_revision_is_read() -> None:
+    spec = {
+        "servingState": "Reserve",
+        "containerConcurrency": 10,
+        "timeoutSeconds": 60,
+        "responseStartTimeoutSeconds": 5,
+        "idleTimeoutSeconds": 7,
+        "containers": [{}],
+    }
+    assert revision(spec=spec, status={"desiredReplicas": 3}) == ServedRevision(
+        key=("default", "hello-00001"),
+        resource_version="7",
+        serving_state=ServingState.RESERVE,
+        target_concurrency=7.0,
+        container_concurrency=10,
+        timeout_s=60,
+        response_start_timeout_s=5,
+        idle_timeout_s=7,
+        desired_count=3,
+    )
+
+
+def test_a_revision_that_says_little_gets_the_defaults() -> None:
+    assert revision(spec={"idleTimeoutSeconds": 0}) == ServedRevision(
+        key=("default", "hello-00001"),
+        resource_version="7",
+        serving_state=ServingState.ACTIVE,
+        target_concurrency=70.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure"),
+    [
+        ({"type": "Ready", "status": "False", "reason": "ExitCode1", "message": "it died"}, "ExitCode1: it died"),
+        ({"type": "Ready", "status": "False"}, "not ready"),
+        ({"type": "Ready", "status": "Unknown", "reason": "Deploying"}, None),
+        ({"type": "Active", "status": "False", "reason": "NoTraffic"}, None),
+        ({"type": "Ready", "status": "True"}, None),
+    ],
+)
+def test_only_ready_false_is_a_failure(condition: dict[str, str], failure: str | None) -> None:
+    assert revision(status={"conditions": [condition]}).failure == failure
+
+
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated"])
+def test_a_pod_without_a_node_delays_a_revision_and_does_not_fail_it(reason: str) -> None:
+    condition = {"type": "Ready", "status": "False", "reason": reason, "message": "0/1 nodes are available"}
+    facts = revision(status={"conditions": [condition]})
+    assert (facts.failure, facts.delay) == (None, f"{reason}: 0/1 nodes are available")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "target"),
+    [
+        ({}, 70.0),
+        ({"autoscaling.knative.dev/target": "5"}, 3.5),
+        ({"autoscaling.knative.dev/target": "0"}, 70.0),
+        ({"autoscaling.knative.dev/target": "many"}, 70.0),
+        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "concurrency"}, 3.5),
+        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "rps"}, 70.0),
+        ({"autoscaling.knative.dev/target-utilization-percentage": "20"}, 20.0),
+        ({"autoscaling.knative.dev/targetUtilizationPercentage": "20"}, 20.0),
+    ],
+)
+def test_the_target_is_the_one_that_the_autoscaler_aims_at(annotations: dict[str, str], target: float) -> None:
+    asked = read_annotations(annotations, SCALING).scaling
+    aimed_at = resolve(SCALING, asked, container_concurrency=0, reachable=True)
+    found = revision(annotations=annotations).target_concurrency
+    assert found == aimed_at.target_concurrency == pytest.approx(target)
+    assert aimed_at.metric != "concurrency" or found == aimed_at.target_value
+
+
+def test_the_target_follows_the_autoscalers_settings() -> None:
+    assert revision(scaling=AutoscalerSettings(container_concurrency_target_default=10.0)).target_concurrency == 7.0
+
+
+def test_a_revision_that_cannot_be_read_is_no_data() -> None:
+    assert isinstance(revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}, SCALING), NoData)
+
+
+def test_a_readiness_probe_of_the_kubelet_is_seen() -> None:
+    probed = {"readinessProbe": {"exec": {"command": ["true"]}}}
+    assert revision(spec={"containers": [probed]}).kubelet_decides
+    assert not revision(spec={"containers": [{}]}).kubelet_decides

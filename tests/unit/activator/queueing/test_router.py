@@ -1,0 +1,539 @@
+"""All requests and all revisions: events in, what is to be done out."""
+
+import random
+from collections.abc import Callable, Iterable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
+from serving.activator.queueing.readiness import PodProbe
+from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.slices import ServedPod, ServedSlice
+from serving.activator.queueing.table import RevisionTable
+from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
+from serving.model.knative import ServingState
+from serving.settings.activator import ActivatorSettings
+from serving.traffic.breaker import Queued
+from serving.traffic.ejection import EjectionReport
+
+KEY = ("default", "hello-00001")
+SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
+
+
+def load_of(concurrency: float, count: float, *, windowed: tuple[float, float]) -> RevisionLoad:
+    return RevisionLoad(
+        concurrency=concurrency,
+        request_count=count,
+        window_concurrency=windowed[0],
+        window_request_count=windowed[1],
+    )
+
+
+FIRST = Poke(load=load_of(1, 1, windowed=(0.0, 0.0)), reason=PokeReason.FIRST)
+REJECTED = Poke(load=load_of(1, 1, windowed=(1.0, 1.0)), reason=PokeReason.FIRST)
+
+
+def revision(
+    state: ServingState = ServingState.ACTIVE,
+    *,
+    failure: str | None = None,
+    delay: str | None = None,
+    slots: int = 1,
+    desired: int = 0,
+    kubelet_decides: bool = False,
+) -> ServedRevision:
+    return ServedRevision(
+        key=KEY,
+        resource_version="7",
+        serving_state=state,
+        target_concurrency=0.7 * (slots or 100),
+        container_concurrency=slots,
+        failure=failure,
+        delay=delay,
+        kubelet_decides=kubelet_decides,
+        desired_count=desired,
+    )
+
+
+def pod(address: str) -> ServedPod:
+    return ServedPod(address=address, namespace="default", name=f"pod-{address}")
+
+
+def pods(*addresses: str, name: str = "s", unready: str = "") -> ServedSlice:
+    key = f"default/{name}"
+    return ServedSlice(key=key, revision=KEY, pods=tuple(map(pod, addresses)), unready=tuple(map(pod, unready)))
+
+
+def probe(address: str) -> PodProbe:
+    return PodProbe(key=KEY, pod=pod(address))
+
+
+def routed(settings: ActivatorSettings, *, random: Callable[[], float]) -> RequestRouter[str]:
+    return RequestRouter(RevisionTable[str](settings, random=random))
+
+
+def router(*addresses: str, facts: ServedRevision | None = None, is_known: bool = True) -> RequestRouter[str]:
+    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
+    if is_known:
+        made.set_revision(facts or revision(), 0.0)
+    if addresses:
+        made.set_slice(pods(*addresses), 0.0)
+    return made
+
+
+def come(made: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
+    answers = [made.arrive(KEY, request, now_s) for request in requests]
+    return shown(made, [answer for answer in answers if isinstance(answer, Dispatch)])
+
+
+def shown(made: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
+    made.validate()
+    return [f"{one.request}@{one.pod.address}" for one in go]
+
+
+def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]:
+    return [(rejection.request, rejection.reason) for rejection in outcome.rejections]
+
+
+def test_a_request_goes_to_a_pod() -> None:
+    assert router("p").arrive(KEY, "a", 0.0) == Dispatch(request="a", pod=pod("p"))
+
+
+def test_without_a_pod_a_request_waits() -> None:
+    made = router()
+    assert isinstance(made.arrive(KEY, "a", 0.0), Queued)
+    assert made.schedule.has_pending_work
+
+
+def test_the_first_that_waits_pokes_and_flips() -> None:
+    made = router(facts=revision(ServingState.RESERVE))
+    come(made, "a")
+    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
+
+
+def test_requests_that_came_together_make_one_poke() -> None:
+    made = router()
+    come(made, "a", "b", "c")
+    (woken,) = made.tick(0.0).wakes
+    assert woken.poke is not None
+    assert woken.poke.load == load_of(3, 3, windowed=(0.0, 0.0))
+
+
+def test_a_flip_is_tried_again_when_it_is_due() -> None:
+    made = router(facts=revision(ServingState.RESERVE))
+    come(made, "a")
+    made.tick(0.0)
+    assert made.next_due_s() == 0.1
+    assert made.tick(0.05).wakes == []
+    assert [woken.flip for woken in made.tick(0.1).wakes] == [True]
+
+
+def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
+    made = router()
+    come(made, "a", "b", "c")
+    outcome = made.set_slice(pods("p", "q"), 0.5)
+    assert shown(made, outcome.dispatches) == ["a@p", "b@q"]
+    assert [one.waited_s for one in outcome.dispatches] == [0.5, 0.5]
+
+
+def test_an_end_lets_the_next_run() -> None:
+    made = router("p")
+    come(made, "a", "b")
+    assert shown(made, made.finish(KEY, "a", 0.1)) == ["b@p"]
+
+
+def test_the_end_of_what_is_not_inside_does_nothing() -> None:
+    made = router("p")
+    assert [made.finish(KEY, "a", 0.0), made.requeue(KEY, "a", 0.0)] == [(), ()]
+
+
+def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> None:
+    made = router("p")
+    come(made, "a", "b")
+    made.tick(0.0)
+    made.finish(KEY, "a", 0.1)
+    come(made, "c", now_s=0.2)
+    assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.2).wakes] == [PokeReason.FIRST]
+
+
+def test_more_than_the_pods_are_for_pokes_although_none_waits() -> None:
+    made = router("p", facts=revision(slots=10))
+    come(made, *"abcdefg")
+    made.tick(0.0)
+    assert not made.schedule.has_pending_work
+    come(made, "h")
+    assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.1).wakes] == [PokeReason.EXCEEDED]
+
+
+def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
+    made = router("p")
+    come(made, "a")
+    made.remove_slice("default/s", 0.0)
+    assert (come(made, "b"), made.directory.pods_of(KEY), made.table.level) == ([], {}, 2)
+
+
+def test_a_slice_that_never_was_changes_nothing() -> None:
+    assert router().remove_slice("default/s", 0.0) == RoutingOutcome()
+
+
+def test_whether_there_are_pods_is_known_without_requests() -> None:
+    assert [router("p").directory.pods_of(KEY), router().directory.pods_of(KEY)] == [{"p": pod("p")}, {}]
+
+
+def test_the_queue_is_bounded_in_count() -> None:
+    made = router()
+    come(made, "a", "b", "c")
+    answer = made.arrive(KEY, "d", 0.0)
+    assert answer == Rejection(
+        request="d",
+        reason=RejectionReason.QUEUE_COUNT,
+        text="pending request queue full: 3 requests with 0 bytes wait already",
+    )
+
+
+def test_the_queue_is_bounded_in_bytes() -> None:
+    answer = router().arrive(KEY, "a", 0.0, weight_bytes=101)
+    assert isinstance(answer, Rejection)
+    assert answer.reason is RejectionReason.QUEUE_BYTES
+
+
+def test_who_has_waited_too_long_is_sent_away() -> None:
+    made = router()
+    come(made, "a")
+    made.tick(0.0)
+    assert made.next_due_s() == 1.5
+    assert sent_away(made.tick(1.5)) == [("a", RejectionReason.WAITED)]
+
+
+def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
+    made = router("p", "q")
+    come(made, "a")
+    assert shown(made, made.requeue(KEY, "a", 0.0)) == ["a@q"]
+
+
+def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
+    made = router("p")
+    come(made, "a")
+    assert made.requeue(KEY, "a", 0.0) == []
+    made.tick(0.0)
+    assert made.next_due_s() == 0.05
+    assert shown(made, made.tick(0.05).dispatches) == ["a@p"]
+
+
+def test_ejections_are_reported_by_namespace_in_time_of_the_wall() -> None:
+    made = router("p", "q")
+    come(made, "a", "b")
+    made.requeue(KEY, "a", 3.0)
+    (report,) = made.table.ejections("default", 3.01, wall_s=1003.01)
+    assert report == EjectionReport(
+        revision="hello-00001",
+        pod="pod-p",
+        address="p",
+        is_silent=False,
+        failure_count=1,
+        in_flight_count=0,
+        since_wall_s=1003.0,
+        until_wall_s=1003.05,
+    )
+    made.tick(3.05)
+    (report,) = made.table.ejections("default", 4.0, wall_s=1004.0)
+    assert report.until_wall_s is None
+    assert made.table.ejections("other", 4.0, wall_s=1004.0) == []
+
+
+def test_a_revision_without_pods_or_failures_reports_no_ejection() -> None:
+    made = router()
+    come(made, "a")
+    assert made.table.ejections("default", 0.0, wall_s=0.0) == []
+    made.set_slice(pods("p"), 0.0)
+    assert made.table.ejections("default", 0.0, wall_s=0.0) == []
+
+
+def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
+    made = router(facts=revision(failure="ExitCode1: it died"))
+    answer = made.arrive(KEY, "a", 0.0)
+    assert answer == Rejection(
+        request="a", reason=RejectionReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
+    )
+    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
+
+
+def test_a_revision_that_fails_serves_with_the_pods_it_has() -> None:
+    assert come(router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
+
+
+def test_who_waits_is_sent_away_when_the_revision_turns_out_to_fail() -> None:
+    made = router()
+    come(made, "a", "b")
+    outcome = made.set_revision(revision(failure="it died"), 0.1)
+    assert sent_away(outcome) == [("a", RejectionReason.FAILED), ("b", RejectionReason.FAILED)]
+
+
+def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_reason() -> None:
+    delayed = revision(delay="Unschedulable: 0/1 nodes are available")
+    made = router(facts=delayed)
+    come(made, "a")
+    assert sent_away(made.set_revision(delayed, 0.1)) == []
+    turned = made.tick(1.5).rejections
+    text = "no pod was free within 1.5 s: Unschedulable: 0/1 nodes are available"
+    assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text)]
+
+
+def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
+    made = router(facts=revision(ServingState.RETIRED))
+    answer = made.arrive(KEY, "a", 0.0)
+    assert isinstance(answer, Rejection)
+    assert (answer.reason, made.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
+
+
+def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
+    made = router("p", is_known=False)
+    come(made, "a")
+    assert made.tick(0.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
+    assert shown(made, made.set_revision(revision(), 0.2).dispatches) == ["a@p"]
+
+
+def test_a_revision_that_stays_unknown_sends_away() -> None:
+    settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
+    made: RequestRouter[str] = routed(settings, random=lambda: 0.0)
+    made.arrive(KEY, "a", 0.0)
+    made.tick(0.0)
+    assert made.next_due_s() == 1.0
+    assert sent_away(made.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
+
+
+def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> None:
+    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
+    made.table.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
+    made.arrive(KEY, "a", 0.0)
+    made.tick(0.0)
+    assert made.next_due_s() == 0.5
+    assert sent_away(made.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
+
+
+def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() -> None:
+    made = router("p")
+    come(made, "a", "b")
+    outcome = made.remove_revision(KEY, 0.1)
+    assert (sent_away(outcome), made.table.level, made.directory.revision(KEY)) == (
+        [("b", RejectionReason.UNKNOWN)],
+        1,
+        None,
+    )
+    assert made.finish(KEY, "a", 0.2) == ()
+
+
+def test_a_revision_that_nobody_asks_for_may_go() -> None:
+    made = router()
+    assert [made.remove_revision(KEY, 0.0), made.remove_revision(KEY, 0.0)] == [RoutingOutcome(), RoutingOutcome()]
+
+
+def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
+    made = router(is_known=False)
+    come(made, "a")
+    assert (made.remove_revision(KEY, 0.0), made.table.level) == (RoutingOutcome(), 1)
+
+
+def test_a_report_tells_the_load_of_each_revision() -> None:
+    made = router("p")
+    come(made, "a")
+    assert made.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
+
+
+def test_a_report_leaves_out_what_a_poke_has_told() -> None:
+    made = router()
+    come(made, "a", "b")
+    made.tick(0.0)
+    assert made.report(1.0) == [(KEY, load_of(0.0, 0.0, windowed=(2.0, 2.0)))]
+    assert made.report(2.0) == [(KEY, load_of(2.0, 0.0, windowed=(2.0, 0.0)))]
+
+
+def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:
+    made = router("p")
+    come(made, "a")
+    made.finish(KEY, "a", 0.5)
+    assert (len(made.report(1.0)), made.report(2.0)) == (1, [])
+    assert repr(made) == "RequestRouter(1 revisions, 0 with requests, 0 run, 0 wait)"
+
+
+def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
+    made = router()
+    come(made, "a")
+    made.tick(0.0)
+    made.finish(KEY, "a", 0.0)
+    made.report(0.0)
+    made.report(1.0)
+    assert made.tick(2.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
+
+
+def test_an_autoscaler_that_is_new_is_told_anew() -> None:
+    made = router()
+    come(made, "a", "b")
+    made.tick(0.0)
+    made.resend_all()
+    (woken,) = made.tick(0.01).wakes
+    assert woken.poke is not None
+    assert woken.poke.load.concurrency == 2
+
+
+def test_all_who_wait_can_be_sent_away() -> None:
+    made = router("p")
+    come(made, "a", "b")
+    assert made.reject_all(0.1, "shutting down") == [
+        Rejection(request="b", reason=RejectionReason.SHUT_DOWN, text="shutting down")
+    ]
+
+
+def test_a_change_of_pods_of_an_idle_revision_is_only_noted() -> None:
+    made = router()
+    assert (made.set_slice(pods("p"), 0.0).dispatches, made.schedule.has_pending_work) == ([], False)
+
+
+def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answers() -> None:
+    made = router()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a", "b")
+    assert made.tick(0.0).probes == [probe("p")]
+    assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
+    assert made.tick(0.1).probes == []
+    assert made.next_due_s() == pytest.approx(0.12)
+    assert made.tick(0.13).probes == [probe("p")]
+    assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).dispatches) == ["a@p"]
+    assert made.directory.pods_of(KEY) == {"p": pod("p")}
+
+
+def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
+    made = router()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    made.tick(0.0)
+    made.probed(probe("p"), 0.1, is_ready=True)
+    made.set_slice(pods("p"), 0.2)
+    assert shown(made, made.finish(KEY, "a", 0.3)) == []
+    assert come(made, "b", now_s=0.4) == ["b@p"]
+
+
+def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
+    made = router()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    made.tick(0.0)
+    made.probed(probe("p"), 0.1, is_ready=True)
+    assert made.tick(1.1).probes == [probe("p")]
+    made.probed(probe("p"), 1.2, is_ready=False)
+    made.finish(KEY, "a", 1.3)
+    assert isinstance(made.arrive(KEY, "b", 1.3), Queued)
+
+
+def test_a_revision_whose_kubelet_decides_is_not_probed() -> None:
+    made = router(facts=revision(kubelet_decides=True))
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    assert made.tick(0.0).probes == []
+
+
+def test_unready_pods_are_not_probed_where_that_is_off() -> None:
+    made: RequestRouter[str] = routed(msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
+    made.set_revision(revision(), 0.0)
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    assert made.tick(0.0).probes == []
+
+
+def test_a_revision_that_is_gone_is_not_probed() -> None:
+    made = router()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    made.tick(0.0)
+    made.remove_revision(KEY, 0.1)
+    assert made.probed(probe("p"), 0.2, is_ready=True) == RoutingOutcome()
+    assert made.directory.pods_of(KEY) == {}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["arrive", "finish", "back"]), st.integers(0, 30)),
+        st.tuples(st.just("pods"), st.integers(0, 7)),
+        st.tuples(st.sampled_from(["tick", "report", "fail", "heal", "reserve", "remove"]), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, slots=st.integers(0, 2))
+def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> None:
+    made: RequestRouter[str] = routed(SETTINGS, random=random.Random(1).random)
+    made.set_revision(revision(slots=slots), 0.0)
+    inside: set[str] = set()
+    for place, (step, value) in enumerate(steps):
+        now_s, request = place * 0.3, str(value)
+        outcome: RoutingOutcome[str] = RoutingOutcome()
+        if step == "arrive" and request not in inside:
+            answer = made.arrive(KEY, request, now_s)
+            if not isinstance(answer, Rejection):
+                inside.add(request)
+        elif step == "finish":
+            made.finish(KEY, request, now_s)
+            inside.discard(request)
+        elif step == "back":
+            made.requeue(KEY, request, now_s)
+        elif step == "pods":
+            addresses = [f"p{place}" for place in range(3) if value >> place & 1]
+            outcome = made.set_slice(pods(*addresses), now_s)
+        elif step in {"fail", "heal", "reserve"}:
+            state = ServingState.RESERVE if step == "reserve" else ServingState.ACTIVE
+            failure = "it died" if step == "fail" else None
+            outcome = made.set_revision(revision(state, failure=failure, slots=slots), now_s)
+        elif step == "remove":
+            outcome = made.remove_revision(KEY, now_s)
+        elif step == "report":
+            made.report(now_s)
+        else:
+            outcome = made.tick(now_s)
+        inside -= {rejection.request for rejection in outcome.rejections}
+        made.validate()
+        assert made.table.level == len(inside)
+
+
+PROBED_STEPS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "finish", "pods", "well", "badly", "tick"]), st.integers(0, 63)), max_size=60
+)
+
+
+@given(steps=PROBED_STEPS)
+def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
+    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
+    made.set_revision(revision(), 0.0)
+    inside: set[str] = set()
+    flying: list[PodProbe] = []
+    for place, (step, value) in enumerate(steps):
+        now_s, outcome = place * 0.1, RoutingOutcome[str]()
+        if step == "arrive":
+            answer = made.arrive(KEY, str(place), now_s)
+            inside |= set() if isinstance(answer, Rejection) else {str(place)}
+        elif step == "finish" and inside:
+            request = min(inside)
+            made.finish(KEY, request, now_s)
+            inside.remove(request)
+        elif step == "pods":
+            ready, unready = ("".join(name for bit, name in enumerate("pqr", at) if value >> bit & 1) for at in (0, 3))
+            outcome = made.set_slice(pods(*ready, unready=unready), now_s)
+        elif step in {"well", "badly"} and flying:
+            outcome = made.probed(flying.pop(value % len(flying)), now_s, is_ready=step == "well")
+        else:
+            outcome = made.tick(now_s)
+        flying += outcome.probes
+        inside -= {rejection.request for rejection in outcome.rejections}
+        made.validate()
+        assert made.table.level == len(inside)
+
+
+def test_who_is_inside_is_told_by_revision() -> None:
+    made = routed(ActivatorSettings(), random=lambda: 0.0)
+    made.arrive(("default", "hello-00001"), "a", 0.0)
+    assert made.table.inside() == [(("default", "hello-00001"), 1, 1)]
+    assert set(made.table.keys) == {("default", "hello-00001")}

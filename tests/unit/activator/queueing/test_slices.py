@@ -1,0 +1,125 @@
+"""What is read from EndpointSlices."""
+
+from typing import Any
+
+import pytest
+
+from serving.activator.queueing.slices import ServedPod, ServedSlice, SliceIndex, slice_of
+from serving.model.nodata import NoData
+
+
+def endpoint(address: str, **conditions: bool | None) -> dict[str, Any]:
+    return {"addresses": [address], "conditions": conditions, "targetRef": {"kind": "Pod", "name": f"pod-{address}"}}
+
+
+def slice_facts(
+    *endpoints: dict[str, Any], name: str = "s", of: str = "hello-00001", ports: list[dict[str, Any]] | None = None
+) -> ServedSlice:
+    read = slice_of(
+        {
+            "metadata": {"name": name, "namespace": "default", "labels": {"serving.knative.dev/revision": of}},
+            "addressType": "IPv4",
+            "endpoints": list(endpoints),
+            "ports": ports,
+        }
+    )
+    assert isinstance(read, ServedSlice)
+    return read
+
+
+def addresses(facts: ServedSlice) -> list[str]:
+    return [pod.address for pod in facts.pods]
+
+
+def test_a_pod_has_an_address_and_a_name() -> None:
+    facts = slice_facts(endpoint("127.64.0.3", ready=True), ports=[{"name": "http", "port": 8012}])
+    assert facts.pods == (ServedPod(address="127.64.0.3:8012", namespace="default", name="pod-127.64.0.3"),)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready", "unready"),
+    [
+        ({"ready": True}, True, False),
+        ({"ready": None}, True, False),
+        ({}, True, False),
+        ({"ready": False}, False, True),
+        ({"ready": False, "serving": True}, False, True),
+        ({"ready": True, "terminating": True}, False, False),
+        ({"ready": False, "serving": True, "terminating": True}, False, False),
+    ],
+)
+def test_a_pod_is_ready_unready_or_terminates(conditions: dict[str, bool | None], ready: bool, unready: bool) -> None:
+    facts = slice_facts(endpoint("10.0.0.1", **conditions))
+    assert (bool(facts.pods), bool(facts.unready)) == (ready, unready)
+
+
+def test_an_address_that_one_slice_lists_as_ready_is_ready() -> None:
+    made = SliceIndex()
+    made.set(slice_facts(endpoint("10.0.0.1", ready=False), endpoint("10.0.0.2", ready=False), name="a"))
+    made.set(slice_facts(endpoint("10.0.0.1", ready=True), name="b"))
+    key = ("default", "hello-00001")
+    assert (list(made.pods_of(key)), list(made.unready_of(key))) == (["10.0.0.1:8012"], ["10.0.0.2:8012"])
+
+
+@pytest.mark.parametrize(
+    ("ports", "port"),
+    [
+        (None, 8012),
+        ([], 8012),
+        ([{"name": "h2", "port": 1}, {"name": "http", "port": 2}], 2),
+        ([{"name": "a", "port": 1}, {"port": 2}], 1),
+        ([{"name": "http", "port": None}], 8012),
+    ],
+)
+def test_the_port_is_the_one_named_http_else_the_first(ports: list[dict[str, Any]] | None, port: int) -> None:
+    assert addresses(slice_facts(endpoint("10.0.0.1"), ports=ports)) == [f"10.0.0.1:{port}"]
+
+
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    assert addresses(slice_facts({"addresses": ["fd00::1"]})) == ["[fd00::1]:8012"]
+
+
+def test_an_endpoint_without_a_pod_has_no_name() -> None:
+    assert [pod.name for pod in slice_facts({"addresses": ["10.0.0.1", "10.0.0.2"]}).pods] == [""]
+
+
+@pytest.mark.parametrize(
+    "endpoint_slice", [{"metadata": {"name": "s"}}, {"metadata": {"name": "s", "labels": {}}}, {"metadata": 1}]
+)
+def test_a_slice_of_no_revision_is_no_data(endpoint_slice: dict[str, Any]) -> None:
+    assert isinstance(slice_of(endpoint_slice), NoData)
+
+
+def test_slices_of_a_revision_add_up() -> None:
+    slices = SliceIndex()
+    slices.set(slice_facts(endpoint("10.0.0.1"), name="s1"))
+    slices.set(slice_facts(endpoint("10.0.0.2"), endpoint("10.0.0.3"), name="s2"))
+    found = slices.pods_of(("default", "hello-00001"))
+    assert sorted(found) == ["10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.3:8012"]
+    assert repr(slices) == "SliceIndex(2 of 1 revisions)"
+
+
+def test_a_slice_that_changes_hands_changes_both_revisions() -> None:
+    slices = SliceIndex()
+    slices.set(slice_facts(endpoint("10.0.0.1")))
+    changed = slices.set(slice_facts(endpoint("10.0.0.1"), of="hello-00002"))
+    assert changed == {("default", "hello-00001"), ("default", "hello-00002")}
+    assert slices.pods_of(("default", "hello-00001")) == {}
+
+
+def test_a_changed_slice_changes_its_revision() -> None:
+    slices = SliceIndex()
+    slices.set(slice_facts(endpoint("10.0.0.1")))
+    assert slices.set(slice_facts()) == {("default", "hello-00001")}
+
+
+def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
+    slices = SliceIndex()
+    for name in ("s1", "s2"):
+        slices.set(slice_facts(endpoint(f"10.0.0.{name[1]}"), name=name))
+    assert slices.remove("default/s1") == ("default", "hello-00001")
+    assert list(slices.pods_of(("default", "hello-00001"))) == ["10.0.0.2:8012"]
+
+
+def test_a_slice_that_never_was_is_nobodys() -> None:
+    assert SliceIndex().remove("default/s") is None

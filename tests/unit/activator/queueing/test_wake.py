@@ -1,0 +1,209 @@
+"""When a revision is flipped, and when the autoscaler is poked."""
+
+import pytest
+
+from serving.activator.queueing.wake import (
+    Poke,
+    PokeReason,
+    RevisionLoad,
+    WakeDecision,
+    WakeInput,
+    WakeState,
+    calm,
+    reported,
+    wake,
+)
+from serving.model.knative import ServingState
+from serving.settings.activator import ActivatorSettings
+from serving.traffic.meter import Report
+
+SETTINGS = ActivatorSettings()
+ACTIVE, RESERVE = ServingState.ACTIVE, ServingState.RESERVE
+
+
+def facts(
+    waiting: int = 0,
+    *,
+    running: int = 0,
+    state: ServingState | None = ACTIVE,
+    desired: int = 0,
+    has_rejected: bool = False,
+) -> WakeInput:
+    """A revision whose pods are for 7 requests at once; all that are inside came since the last report."""
+    return WakeInput(
+        level=waiting + running,
+        waiting_count=waiting,
+        arrived_count=waiting + running,
+        serving_state=state,
+        desired_count=desired,
+        target_concurrency=7.0,
+        has_rejected=has_rejected,
+    )
+
+
+def step(state: WakeState, seen: WakeInput, now_s: float) -> tuple[WakeState, WakeDecision]:
+    return wake(state, seen, SETTINGS, now_s=now_s)
+
+
+def after(seen: WakeInput, now_s: float = 0.0) -> WakeState:
+    return step(WakeState(), seen, now_s)[0]
+
+
+def reason(decision: WakeDecision) -> PokeReason | None:
+    return None if decision.poke is None else decision.poke.reason
+
+
+def report(concurrency: float, count: int) -> Report:
+    return Report(
+        period_s=1.0,
+        concurrency=concurrency,
+        proxied_concurrency=0.0,
+        request_count=count,
+        proxied_request_count=0,
+        unmatched_leaves=0,
+    )
+
+
+def poked(count: int, *, windowed: float = 0.0) -> RevisionLoad:
+    return RevisionLoad(
+        concurrency=count, request_count=count, window_concurrency=windowed, window_request_count=windowed
+    )
+
+
+def test_the_first_that_waits_is_told_at_once() -> None:
+    _, decision = step(WakeState(), facts(1), 5.0)
+    assert decision.poke == Poke(load=poked(1), reason=PokeReason.FIRST)
+
+
+def test_nobody_here_is_nothing_to_tell() -> None:
+    _, decision = step(WakeState(), facts(), 5.0)
+    assert decision == WakeDecision(poke=None, flip=False, next_wake_s=None, quiet_level=0)
+
+
+def test_requests_that_pods_are_for_are_nothing_to_tell() -> None:
+    _, decision = step(WakeState(), facts(running=14, desired=2), 5.0)
+    assert (decision.poke, decision.quiet_level) == (None, 14)
+
+
+def test_more_than_the_desired_pods_are_for_is_told() -> None:
+    _, decision = step(WakeState(), facts(running=15, desired=2), 5.0)
+    assert reason(decision) is PokeReason.EXCEEDED
+
+
+def test_more_than_that_is_told_once() -> None:
+    seen = facts(running=15, desired=2)
+    _, decision = step(after(seen), seen, 1.0)
+    assert (decision.poke, decision.quiet_level) == (None, 15)
+
+
+@pytest.mark.parametrize(("waiting", "said"), [(10, None), (19, None), (20, PokeReason.DOUBLED)])
+def test_twice_as_many_waiting_are_told(waiting: int, said: PokeReason | None) -> None:
+    _, decision = step(after(facts(10, desired=9)), facts(waiting, desired=9), 1.0)
+    assert reason(decision) is said
+
+
+def test_a_poke_tells_what_is_new() -> None:
+    _, decision = step(after(facts(10)), facts(25), 1.0)
+    assert decision.poke is not None
+    assert decision.poke.load == poked(15)
+
+
+def test_a_poke_that_comes_too_early_is_due_later() -> None:
+    state, decision = step(after(facts(1)), facts(25), 0.02)
+    assert (decision.poke, decision.next_wake_s) == (None, 0.05)
+    _, decision = step(state, facts(25), 0.05)
+    assert decision.poke is not None
+    assert decision.poke.load.concurrency == 24
+
+
+def test_after_all_have_been_served_the_next_is_the_first_again() -> None:
+    state, _ = step(after(facts(10)), facts(running=10, desired=9), 1.0)
+    _, decision = step(state, facts(1, running=10, desired=9), 2.0)
+    assert reason(decision) is PokeReason.FIRST
+
+
+def test_calm_forgets_who_waited() -> None:
+    assert calm(after(facts(10, state=RESERVE))).known_waiting_count == 0
+
+
+def test_who_has_rejected_for_a_failure_is_told_once_a_period() -> None:
+    seen = facts(has_rejected=True)
+    state, decision = step(WakeState(), seen, 0.0)
+    # It is not inside, and so in no report: windows get it with the poke.
+    assert decision.poke == Poke(load=poked(1, windowed=1.0), reason=PokeReason.FIRST)
+    state, decision = step(state, seen, 0.5)
+    assert decision.poke is None
+    state, _ = reported(state, report(0.0, 0), level=0, waiting_count=0, period_s=1.0)
+    _, decision = step(state, seen, 1.1)
+    assert reason(decision) is PokeReason.FIRST
+
+
+def test_a_report_leaves_out_what_pokes_have_told() -> None:
+    state = after(facts(10))
+    state, load = reported(state, report(12.5, 15), level=15, waiting_count=15, period_s=1.0)
+    assert (load.concurrency, load.request_count) == (2.5, 5)
+    # Windows average the mean of the whole period.
+    assert (load.window_concurrency, load.window_request_count) == (12.5, 15)
+    assert (state.known_level, state.known_waiting_count, state.poked_count) == (15, 15, 0)
+
+
+def test_a_report_is_never_below_nothing() -> None:
+    _, load = reported(after(facts(100)), report(90.0, 100), level=100, waiting_count=100, period_s=1.0)
+    assert (load.concurrency, load.request_count) == (0.0, 0)
+    assert load.window_concurrency == 90.0
+
+
+def test_counts_are_told_per_second() -> None:
+    _, load = reported(WakeState(), report(1.0, 10), level=1, waiting_count=0, period_s=2.0)
+    assert (load.concurrency, load.request_count, load.window_request_count) == (1.0, 5.0, 5.0)
+
+
+def test_a_revision_in_reserve_is_flipped_at_the_first_request() -> None:
+    _, decision = step(WakeState(), facts(1, state=RESERVE), 0.0)
+    assert (decision.flip, decision.next_wake_s) == (True, 0.1)
+
+
+@pytest.mark.parametrize("state", [ACTIVE, ServingState.RETIRED, None])
+def test_a_revision_that_is_not_in_reserve_is_not_flipped(state: ServingState | None) -> None:
+    _, decision = step(WakeState(), facts(1, state=state), 0.0)
+    assert not decision.flip
+
+
+def test_a_revision_in_reserve_that_nobody_wants_is_not_flipped() -> None:
+    _, decision = step(WakeState(), facts(state=RESERVE), 0.0)
+    assert not decision.flip
+
+
+def test_pauses_between_flips_grow_up_to_a_bound() -> None:
+    state, now_s, pauses_s = WakeState(), 0.0, []
+    for _ in range(8):
+        state, decision = step(state, facts(1, state=RESERVE), now_s)
+        assert decision.flip
+        assert decision.next_wake_s is not None
+        pauses_s.append(round(decision.next_wake_s - now_s, 3))
+        now_s = decision.next_wake_s
+    assert pauses_s == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+def test_a_flip_is_not_repeated_before_its_pause_is_over() -> None:
+    _, decision = step(after(facts(1, state=RESERVE)), facts(1, state=RESERVE), 0.09)
+    assert (decision.flip, decision.next_wake_s) == (False, 0.1)
+
+
+def test_a_revision_that_became_active_is_flipped_at_once_when_it_is_in_reserve_again() -> None:
+    state, _ = step(after(facts(1, state=RESERVE)), facts(1), 0.01)
+    _, decision = step(state, facts(1, state=RESERVE), 0.02)
+    assert decision.flip
+
+
+def test_a_full_revision_reports_what_is_inside_and_not_each_request_that_waits() -> None:
+    # Three clients, two slots: each 0.1 s one request ends, the next one waits a moment later.
+    state = reported(WakeState(), report(3.0, 30), level=3, waiting_count=1, period_s=1.0)[0]
+    told = 0.0
+    for number in range(10):
+        at_s = number * 0.1
+        state, _ = step(state, facts(0, running=2, desired=2), at_s)
+        state, decision = step(state, facts(1, running=2, desired=2), at_s + 0.01)
+        told += 0.0 if decision.poke is None else decision.poke.load.concurrency
+    _, load = reported(state, report(2.9, 10), level=3, waiting_count=1, period_s=1.0)
+    assert told + load.concurrency == 2.9

@@ -1,0 +1,413 @@
+"""Which revision a request is for."""
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.activator.routing.hostclaims import ServedRoute, claims_of, route_of
+from serving.activator.routing.routes import Routes
+from serving.activator.routing.sites import Listener, Site, choose
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION
+from serving.model.nodata import NoData
+from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
+from serving.settings.controller import ControllerSettings
+
+RULES = ControllerSettings().host_rules
+PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
+
+
+def entry(revision: str, percent: int | None = None, tag: str = "") -> dict[str, Any]:
+    return {"revisionName": revision, "percent": percent, "tag": tag, "latestRevision": False}
+
+
+def facts(
+    name: str = "hello",
+    *traffic: dict[str, Any],
+    namespace: str = "default",
+    created: str = "2026-11-21T04:00:00Z",
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> ServedRoute:
+    tags = json.dumps({one["tag"]: created for one in traffic if one["tag"]})
+    read = route_of(
+        {
+            "apiVersion": "serving.knative.dev/v1",
+            "kind": "Route",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "creationTimestamp": created,
+                "labels": labels,
+                "annotations": {CLAIMED_TAGS_ANNOTATION: tags, **(annotations or {})},
+            },
+            "spec": {"traffic": list(traffic)},
+            "status": {
+                "traffic": list(traffic or [entry(f"{name}-00001", 100)]),
+            },
+        },
+        RULES,
+    )
+    assert isinstance(read, ServedRoute)
+    return read
+
+
+def routes(*given_facts: ServedRoute) -> Routes:
+    made = Routes()
+    for one in given_facts:
+        made.set(one)
+    return made
+
+
+def revision_at(made: Routes, listener: Listener, host: str, *, tag: str | None = None) -> str | None:
+    site = made.find(listener, host)
+    return None if site is None else choose(site, tag=tag, draw=lambda: 0.0)[1]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "hello.default.localhost",
+        "hello.default.localhost:8080",
+        "HELLO.Default.LocalHost:1",
+        "hello.default.localhost.",
+        "hello.default.localhost.:80",
+        "hello.default.localhost:",
+    ],
+)
+def test_a_host_is_found_whatever_its_case_and_port(host: str) -> None:
+    assert revision_at(routes(facts()), PUBLIC, host) == "hello-00001"
+
+
+@pytest.mark.parametrize(
+    "host", ["", "other.default.localhost", "hello.default.localhost:80a", "[::1]:80", "localhost"]
+)
+def test_a_host_that_nobody_claims_is_not_found(host: str) -> None:
+    assert routes(facts()).find(PUBLIC, host) is None
+
+
+def test_the_inner_host_exists_on_the_inner_listener_only() -> None:
+    made = routes(facts())
+    inner = "hello.default.svc.cluster.local"
+    assert (made.find(PUBLIC, inner), revision_at(made, INNER, inner)) == (None, "hello-00001")
+
+
+def test_the_public_host_does_not_exist_on_the_inner_listener() -> None:
+    assert routes(facts()).find(INNER, "hello.default.localhost") is None
+
+
+def test_a_cluster_local_route_has_no_public_host_even_while_its_status_says_so() -> None:
+    made = routes(facts(labels={"networking.knative.dev/visibility": "cluster-local"}))
+    assert made.find(PUBLIC, "hello.default.localhost") is None
+
+
+STATUS_HOSTS = st.sampled_from(
+    ["victim.other.localhost", "hello.default.localhost", "shop.example.com", "victim.other.svc.cluster.local", "[", ""]
+)
+STATUS_URLS = st.one_of(st.none(), STATUS_HOSTS.map(lambda host: f"http://{host}:8080"), STATUS_HOSTS)
+TARGETS = st.fixed_dictionaries(
+    {
+        "revisionName": st.sampled_from(["forger-00001", "victim-00001", ""]),
+        "percent": st.sampled_from([0, 50, 100]),
+        "tag": st.sampled_from(["", "victim", "taken", "victim.other", "x", "*"]),
+        "url": STATUS_URLS.map(lambda url: url or ""),
+    }
+)
+STATUSES = st.fixed_dictionaries(
+    {
+        "url": STATUS_URLS,
+        "address": STATUS_URLS.map(lambda url: {"url": url}),
+        "domain": STATUS_HOSTS,
+        "traffic": st.lists(TARGETS, max_size=4),
+        "conditions": st.just([{"type": "Ready", "status": "True"}]),
+    }
+)
+
+
+@given(STATUSES, st.sampled_from([None, "cluster-local"]))
+def test_no_status_takes_a_host_from_another_route(status: dict[str, Any], visibility: str | None) -> None:
+    """Not even for a route that is older than all others, and not in its own namespace either."""
+    labels = {"networking.knative.dev/visibility": visibility} if visibility else {}
+    others = [facts("victim", namespace="other"), facts("taken-forger"), facts("hello")]
+    forged = route_of(
+        {
+            "metadata": {"name": "forger", "namespace": "default", "creationTimestamp": "2001", "labels": labels},
+            "spec": {"traffic": [{"percent": 100, "configurationName": "forger"}]},
+            "status": status,
+        },
+        RULES,
+    )
+    before, after = routes(*others), routes(*others)
+    # A name of the world that is mapped to a service.
+    for one in (before, after):
+        one.set_domains({"shop.example.com": "hello.default.svc.cluster.local"})
+    if isinstance(forged, ServedRoute):
+        after.set(forged)
+    known = {(claim.listener, claim.host) for one in others for claim in claims_of(one)}
+    known |= {(listener, "shop.example.com") for listener in Listener}
+    for listener, host in known:
+        assert after.find(listener, host) == before.find(listener, host)
+    mine = [claim.host for claim in (claims_of(forged) if isinstance(forged, ServedRoute) else ())]
+    assert all(
+        host.removesuffix(".localhost").removesuffix(".svc.cluster.local").endswith("forger.default") for host in mine
+    )
+
+
+def test_hosts_are_those_of_the_rules() -> None:
+    rules = msgspec.structs.replace(
+        RULES,
+        domain="example.com",
+        cluster_domain="house",
+        domain_template="{{.Name}}-of-{{.Namespace}}.{{.Domain}}",
+        tag_template="{{.Name}}--{{.Tag}}",
+    )
+    targets = [entry("r", 100, tag="new")]
+    read = route_of(
+        {
+            "metadata": {"name": "hello", "namespace": "default"},
+            "spec": {"traffic": targets},
+            "status": {"traffic": targets},
+        },
+        rules,
+    )
+    assert isinstance(read, ServedRoute)
+    assert {(claim.listener, claim.host) for claim in claims_of(read)} == {
+        (PUBLIC, "hello-of-default.example.com"),
+        (PUBLIC, "hello--new-of-default.example.com"),
+        (INNER, "hello.default.svc.house"),
+        (INNER, "hello--new.default.svc.house"),
+    }
+
+
+def test_a_tag_has_its_own_host_on_both_listeners() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")))
+    found = [
+        revision_at(made, PUBLIC, "new-hello.default.localhost"),
+        revision_at(made, INNER, "new-hello.default.svc.cluster.local"),
+    ]
+    assert found == ["hello-00002", "hello-00002"]
+
+
+def test_a_tag_header_chooses_on_the_routes_own_host() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
+    assert revision_at(made, PUBLIC, "hello.default.localhost", tag="new") == "hello-00002"
+
+
+def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
+    shares = tuple(RevisionShare(revision_name=name, percent=percent) for name, percent in (("r1", 90), ("r2", 10)))
+    target = ConfigurationRollout(configuration_name="hello", tag="new", percent=100, revisions=shares)
+    state = {ROLLOUT_ANNOTATION: write_rollout(Rollout(configurations=(target,)))}
+    made = routes(facts("hello", entry("r0", 100), entry("r2", tag="new"), annotations=state))
+    for host, tag in (("new-hello.default.localhost", None), ("hello.default.localhost", "new")):
+        site = made.find(PUBLIC, host)
+        assert site is not None
+        assert [choose(site, tag=tag, draw=lambda: share)[1] for share in (0.89, 0.91)] == ["r1", "r2"]  # noqa: B023
+    assert revision_at(made, PUBLIC, "hello.default.localhost") == "r0"
+
+
+def test_a_tag_that_is_not_there_is_ignored() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
+    assert revision_at(made, PUBLIC, "hello.default.localhost", tag="old") == "hello-00001"
+
+
+def test_a_tag_header_is_ignored_on_the_host_of_another_tag() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100, tag="old"), entry("hello-00002", 0, tag="new")))
+    assert revision_at(made, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
+
+
+def unready_reason(status: dict[str, Any]) -> str:
+    read = route_of({"metadata": {"name": "hello", "namespace": "default"}, "status": status}, RULES)
+    assert isinstance(read, ServedRoute)
+    site = routes(read).find(PUBLIC, "hello.default.localhost")
+    assert site is not None
+    assert site.revisions == ()
+    return site.unready_reason
+
+
+def test_a_route_without_traffic_has_its_hosts_and_says_why() -> None:
+    message = {"type": "Ready", "reason": "RevisionMissing", "message": "No revision\n is ready."}
+    assert unready_reason({}) == "it has no traffic yet"
+    assert unready_reason({"conditions": [{"type": "Other", "reason": "x"}, message]}) == "No revision is ready."
+    assert unready_reason({"conditions": [{"type": "Ready", "reason": "Missing"}]}) == "Missing"
+    assert len(unready_reason({"conditions": [{"type": "Ready", "message": "x" * 9_000}]})) == 1_024
+
+
+def test_a_tag_answers_though_the_route_has_no_other_traffic() -> None:
+    made = routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
+    assert revision_at(made, PUBLIC, "new-hello.default.localhost") == "hello-00001"
+    site = made.find(PUBLIC, "hello.default.localhost")
+    assert site is not None
+    assert site.revisions == ()
+
+
+def test_a_tag_that_has_no_revision_yet_has_its_host() -> None:
+    read = route_of(
+        {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"traffic": [{"tag": "new", "percent": 100}]}},
+        RULES,
+    )
+    assert isinstance(read, ServedRoute)
+    assert repr(routes(read)) == "Routes(1 routes, 2 public hosts, 2 inner hosts)"
+
+
+def test_a_route_that_cannot_be_read_is_no_data() -> None:
+    assert isinstance(route_of({"metadata": {"name": 1}}, RULES), NoData)
+
+
+def test_the_older_claim_has_the_host() -> None:
+    # The tag "x" of route "y" and the route "x-y" want the same name.
+    older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
+    younger = facts("x-y", created="2026-02-01T00:00:00Z")
+    answers = [
+        revision_at(routes(*order), PUBLIC, "x-y.default.localhost") for order in [(older, younger), (younger, older)]
+    ]
+    assert answers == ["y-00002", "y-00002"]
+
+
+def test_a_tag_that_came_after_another_route_does_not_take_its_host() -> None:
+    tagged = facts(
+        "y",
+        entry("y-00001", 100),
+        entry("y-00002", tag="x"),
+        created="2026-01-01T00:00:00Z",
+        annotations={"serving.dev/claimed-tags": '{"x": "2026-03-01T00:00:00Z"}'},
+    )
+    assert revision_at(routes(tagged, facts("x-y")), PUBLIC, "x-y.default.localhost") == "y-00002"
+    later = facts("x-y", created="2026-02-01T00:00:00Z")
+    assert revision_at(routes(tagged, later), PUBLIC, "x-y.default.localhost") == "x-y-00001"
+
+
+def test_a_note_of_claims_that_cannot_be_read_counts_as_none() -> None:
+    noted = facts("y", entry("y-00001", 100), annotations={"serving.dev/claimed-tags": "["})
+    assert {claim.since for claim in claims_of(noted)} == {"2026-11-21T04:00:00Z"}
+
+
+def test_a_lost_host_is_had_when_the_older_claim_goes() -> None:
+    older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
+    made = routes(older, facts("x-y", created="2026-02-01T00:00:00Z"))
+    assert [claim.route for claim in made.lost()] == ["default/x-y", "default/x-y"]
+    made.remove("default/y")
+    assert (made.lost(), revision_at(made, PUBLIC, "x-y.default.localhost")) == ([], "x-y-00001")
+
+
+def test_a_changed_route_keeps_nothing_of_before() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")), facts())
+    assert made.find(PUBLIC, "new-hello.default.localhost") is None
+
+
+@pytest.mark.parametrize(
+    "host", ["hello.default", "hello.default.svc", "hello.default.svc.cluster.local", "Hello.Default:80"]
+)
+def test_the_inner_listener_knows_hosts_as_resolvers_of_a_cluster_do(host: str) -> None:
+    made = routes(facts())
+    assert revision_at(made, INNER, host) == "hello-00001"
+    assert made.find(PUBLIC, host) is None
+    assert made.find(INNER, "hello.default.svc.elsewhere") is None
+    assert made.find(INNER, "hello.default.x") is None
+
+
+def test_a_revision_is_found_by_its_own_name_on_the_inner_listener_only() -> None:
+    made = Routes()
+    made.set_revision(("default", "hello-00001"))
+    turn = made.turn
+    made.set_revision(("default", "hello-00001"))
+    assert made.turn == turn, "what is known changes nothing"
+    assert revision_at(made, INNER, "hello-00001.default.svc.cluster.local") == "hello-00001"
+    assert made.find(PUBLIC, "hello-00001.default.svc.cluster.local") is None
+    made.remove_revision(("default", "hello-00001"))
+    assert made.find(INNER, "hello-00001.default.svc.cluster.local") is None
+
+
+def test_a_route_comes_before_a_revision_of_its_name() -> None:
+    made = Routes()
+    made.set_revision(("default", "hello"))
+    made.set(facts("hello"))
+    assert revision_at(made, INNER, "hello.default") == "hello-00001"
+    assert repr(made) == "Routes(1 routes, 1 public hosts, 1 inner hosts)"
+    made.remove("default/hello")
+    assert revision_at(made, INNER, "hello.default") == "hello"
+
+
+def test_removing_what_is_not_there_does_nothing() -> None:
+    made = Routes()
+    made.remove("default/hello")
+    assert repr(made) == "Routes(0 routes, 0 public hosts, 0 inner hosts)"
+
+
+@pytest.mark.parametrize(("drawn", "revision"), [(0.0, "a"), (0.89, "a"), (0.9, "b"), (0.999999, "b")])
+def test_a_draw_falls_into_a_share(drawn: float, revision: str) -> None:
+    site = Site(route="default/hello", namespace="default", revisions=("a", "b"), bounds=(90, 100))
+    assert choose(site, tag=None, draw=lambda: drawn) == ("default", revision)
+
+
+@given(
+    percents=st.lists(st.integers(1, 100), min_size=1, max_size=5),
+    seed=st.integers(0, 2**32),
+)
+def test_shares_come_out_within_bounds(percents: list[int], seed: int) -> None:
+    found = facts("hello", *(entry(str(place), percent) for place, percent in enumerate(percents)))
+    (site,) = [claim.site for claim in claims_of(found) if claim.listener is PUBLIC]
+    dice, draws = random.Random(seed), 2000
+    counts = Counter(choose(site, tag=None, draw=dice.random)[1] for _ in range(draws))
+    for place, percent in enumerate(percents):
+        share = percent / sum(percents)
+        # Six standard deviations of a binomial count: wrong once in a thousand million.
+        assert abs(counts[str(place)] - draws * share) <= 6 * (draws * share * (1 - share)) ** 0.5 + 1e-9
+
+
+def named(namespace: str = "default", revision: str = "hello-00001") -> tuple[list[bytes], list[bytes]]:
+    return [namespace.encode()], [revision.encode()]
+
+
+def test_a_revision_that_a_gateway_names_goes_before_the_host_on_the_inner_listener_only() -> None:
+    made = Routes()
+    made.set(facts("hello"))
+    made.set_revision(("default", "hello-00007"))
+    for host in ("hello.default.example.com", "hello.default", "", "hello-00001.default"):
+        site = made.find(INNER, host, named=named(revision="hello-00007"))
+        assert site is not None
+        assert (site.namespace, site.revisions, site.tags) == ("default", ("hello-00007",), {})
+    public = made.find(PUBLIC, "hello.default.localhost", named=named(revision="hello-00007"))
+    assert public is not None
+    assert public == made.find(PUBLIC, "hello.default.localhost")
+    made.remove_revision(("default", "hello-00007"))
+    assert made.find(INNER, "hello.default", named=named(revision="hello-00007")) is None, "it or nobody"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ([], []),
+        ([b"default"], []),
+        ([], [b"hello-00007"]),
+        ([b"default"], [b"hello-00007", b"hello-00007"]),
+        ([b"default", b"other"], [b"hello-00007"]),
+    ],
+)
+def test_who_names_no_revision_or_two_is_asked_for_the_host(names: tuple[list[bytes], list[bytes]]) -> None:
+    made = Routes()
+    made.set(facts("hello"))
+    made.set_revision(("default", "hello-00007"))
+    assert made.find(INNER, "hello.default", named=names) == made.find(INNER, "hello.default")
+    assert made.find(INNER, "hello.default.example.com", named=names) is None
+
+
+@pytest.mark.parametrize("key", [("default/hello", ""), ("default", "hello"), ("", ""), ("default", "hello:revision")])
+def test_only_a_revision_can_be_named(key: tuple[str, str]) -> None:
+    made = Routes()
+    made.set(facts("hello"))
+    made.set_revision(("default", "hello-00007"))
+    assert made.find(INNER, "hello.default", named=named(*key)) is None
+
+
+def test_a_tag_whose_url_is_cluster_local_is_not_public() -> None:
+    local = {**entry("hello-00001", tag="blue"), "url": "http://blue-hello.default.svc.cluster.local:8081"}
+    made = routes(facts("hello", entry("hello-00001", 100), local))
+    assert revision_at(made, INNER, "blue-hello.default.svc.cluster.local") == "hello-00001"
+    for host in ("blue-hello.default.svc.cluster.local", "blue-hello.default.localhost"):
+        assert made.find(PUBLIC, host) is None
+    assert revision_at(made, PUBLIC, "hello.default.localhost") == "hello-00001"

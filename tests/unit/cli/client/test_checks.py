@@ -1,0 +1,116 @@
+import contextlib
+import fcntl
+import os
+import socket
+import sqlite3
+from pathlib import Path
+
+from serving.cli.client.checks import (
+    Finding,
+    check_cgroup,
+    check_clock,
+    check_descriptors,
+    check_free_ports,
+    check_journal,
+    check_names,
+    check_pod_names,
+    check_python,
+    check_state,
+    holder_of,
+)
+
+
+def states(findings: object) -> list[tuple[str, str]]:
+    return [(one.name, one.state) for one in findings]  # type: ignore[attr-defined]
+
+
+def test_this_python_will_do() -> None:
+    assert states(check_python()) == [("python", "ok")]
+
+
+def test_the_holder_of_a_state_folder_is_found_without_touching_its_lock(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with (tmp_path / "lock").open("w") as file:
+        assert holder_of(tmp_path) is None
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert holder_of(tmp_path) == os.getpid()
+
+
+def test_a_folder_that_others_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "key").chmod(0o644)
+    found = list(check_state(tmp_path, None))
+    assert states(found)[:2] == [("state", "ok"), ("state", "warn")]
+    assert found[1].advice.startswith(f"chmod 600 {tmp_path / 'key'}")
+
+
+def test_a_folder_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
+    first, *_ = check_state(tmp_path / "a" / "b", None)
+    assert (first.state, "`serving up` makes it" in first.text) == ("ok", True)
+
+
+def test_a_port_that_is_taken_is_in_the_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (found,) = check_free_ports({"public": port})
+        assert (found.state, found.text) == ("fail", f"port {port} (public) is taken by another process")
+        assert "--public-port=0" in found.advice
+    assert states(check_free_ports({"public": port})) == [("ports", "ok")]
+
+
+def test_names_that_do_not_resolve_are_told_with_the_way_around() -> None:
+    assert states(check_names("localhost")) == [("names", "ok")]
+    (found,) = check_names("no such host")
+    assert (found.state, "curl -H" in found.advice) == ("warn", True)
+
+
+def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/mine\n")
+    root = tmp_path / "cgroup"
+    (root / "mine").mkdir(parents=True)
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroups are not mounted"]
+    (root / "cgroup.controllers").write_text("cpu memory pids\n")
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v2 without cpu and memory here"]
+    (root / "mine" / "cgroup.controllers").write_text("cpu memory\n")
+    assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
+
+
+def test_too_few_descriptors_are_told_with_the_number_to_ask_for() -> None:
+    assert states(check_descriptors((4096, 4096))) == [("files", "ok")]
+    (few,) = check_descriptors((1024, 8192))
+    assert (few.state, few.advice.startswith("`ulimit -n 8192`")) == ("warn", True)
+    assert states(check_descriptors((64, 64))) == [("files", "fail")]
+
+
+def test_a_clock_that_was_set_back_is_told(tmp_path: Path) -> None:
+    now_s = 1_800_000_000.0
+    (tmp_path / "journal.db").touch()
+    for path in (tmp_path / "journal.db", tmp_path):
+        os.utime(path, (now_s, now_s))
+    assert states(check_clock(tmp_path, wall_s=now_s)) == [("clock", "ok")]
+    assert [one.text for one in check_clock(tmp_path, wall_s=now_s - 600)] == [
+        "the newest file of the state folder is 600 s in the future"
+    ]
+    assert states(check_clock(tmp_path, wall_s=0.0)) == [("clock", "fail")]
+
+
+def test_a_finding_that_is_fine_needs_no_advice() -> None:
+    assert Finding(name="a", state="ok", text="b").advice == ""
+
+
+def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with contextlib.closing(sqlite3.connect(path)) as journal:
+        journal.execute("CREATE TABLE a (b)")
+    assert states(check_journal(path)) == [("journal", "ok")]
+    path.write_bytes(b"garbage" + path.read_bytes()[7:])
+    (found,) = check_journal(path)
+    assert (found.state, "move it away to start with an empty store" in found.advice) == ("fail", True)
+
+
+def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_says_what_helps() -> None:
+    assert states(check_pod_names(can_mount=True)) == [("pod names", "ok")]
+    (found,) = check_pod_names(can_mount=False)
+    assert found.state == "warn"
+    assert "user.max_user_namespaces" in found.advice

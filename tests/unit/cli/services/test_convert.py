@@ -1,0 +1,183 @@
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from serving.cli.main import main
+from serving.cluster.kinds import SCALING_POLICY
+from serving.home.admission.admission import admit
+
+COMPOSE = """
+services:
+  web:
+    image: example.com/web:1
+    build: .
+    command: python app.py --port 80
+    environment: [MODE=fast, EMPTY]
+    ports: ["8080:80", {target: 81}]
+    depends_on: [cache_db]
+    healthcheck: {test: [CMD, "true"]}
+    deploy: {resources: {limits: {cpus: "0.5", memory: 512M}}}
+  cache_db:
+    image: redis
+    environment: {DEBUG: true, PORT: 6379}
+"""
+
+KEDA = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app, namespace: team}
+spec:
+  template:
+    spec:
+      nodeSelector: {a: b}
+      containers:
+      - name: app
+        image: example.com/app:1
+        lifecycle: {}
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /ready, port: http}}
+---
+"""
+ROUTE = """
+apiVersion: http.keda.sh/v1beta1
+kind: InterceptorRoute
+metadata: {name: route}
+spec:
+  target: {service: app-svc, port: 8080}
+  rules: [{hosts: [app.example.com], paths: [{value: /api}]}]
+  scalingMetric: {requestRate: {targetValue: 100, window: 1m, granularity: 1s}}
+---
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: app}
+spec:
+  scaleTargetRef: {name: app}
+  minReplicaCount: 0
+  maxReplicaCount: 5
+  cooldownPeriod: 15
+  triggers: [{type: external-push, metadata: {interceptorRoute: route}}]
+"""
+OLD = """
+apiVersion: http.keda.sh/v1alpha1
+kind: HTTPScaledObject
+metadata: {name: old}
+spec:
+  hosts: [old.example.com]
+  scaleTargetRef: {name: app, service: app-svc, port: 8080}
+  replicas: {min: 1, max: 4}
+  scalingMetric: {concurrency: {targetValue: 20}}
+"""
+
+
+def converted(tmp_path: Path, text: str, *, code: int = 0) -> tuple[list[dict[str, object]], Result]:
+    (tmp_path / "file.yaml").write_text(text)
+    done = CliRunner().invoke(main, ["convert", str(tmp_path / "file.yaml")])
+    assert done.exit_code == code, done.output
+    return list(yaml.safe_load_all(done.stdout)), done
+
+
+def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
+    (web, cache), done = converted(tmp_path, COMPOSE)
+    container = web["spec"]["template"]["spec"]["containers"][0]  # type: ignore[index]
+    assert container == {
+        "image": "example.com/web:1",
+        "args": ["python", "app.py", "--port", "80"],
+        "env": [{"name": "MODE", "value": "fast"}, {"name": "EMPTY", "value": ""}],
+        "ports": [{"containerPort": 80}],
+        "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
+    }
+    assert cache["metadata"] == {"name": "cache-db"}
+    assert cache["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "DEBUG", "value": "true"}]  # type: ignore[index]
+    for said in (
+        "web: build is not",
+        "web: port 81 is left out",
+        "web: healthcheck is not",
+        "cache-db: it publishes no",
+    ):
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("route", "scaling", "host"),
+    [
+        (
+            ROUTE,
+            {
+                "min-scale": "0",
+                "max-scale": "5",
+                "scale-to-zero-pod-retention-period": "15s",
+                "metric": "rps",
+                "target": "100",
+                "window": "1m",
+            },
+            "app.example.com",
+        ),
+        (OLD, {"min-scale": "1", "max-scale": "4", "metric": "concurrency", "target": "20"}, "old.example.com"),
+    ],
+)
+def test_a_route_of_keda_with_its_deployment_is_a_service_and_its_hosts(
+    tmp_path: Path, route: str, scaling: dict[str, str], host: str
+) -> None:
+    (service, mapping), done = converted(tmp_path, KEDA + route)
+    assert service["metadata"] == {"name": "app", "namespace": "team"}
+    template = service["spec"]["template"]  # type: ignore[index]
+    assert template["metadata"]["annotations"] == {
+        f"autoscaling.knative.dev/{key}": text for key, text in scaling.items()
+    }
+    (container,) = template["spec"]["containers"]
+    assert container["ports"] == [{"containerPort": 8080}]
+    assert container["readinessProbe"] == {"httpGet": {"path": "/ready"}}
+    assert (mapping["kind"], mapping["metadata"]["name"]) == ("DomainMapping", host)  # type: ignore[index]
+    assert "nodeSelector of its pods is left out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OLD, "a Deployment in the same files"),
+        ("a: 1", "nothing to convert"),
+        ("services: {web: 1}", "services.web"),
+        ("services: {web: {ports: [8000-8010]}}", "one port"),
+        ("a: [\n", ":2: not YAML: expected the node content, but found '<stream end>'"),
+    ],
+)
+def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
+    _, done = converted(tmp_path, text, code=2)
+    assert said in done.stderr
+
+
+def with_cron(**changed: object) -> str:
+    """A route whose ScaledObject has a cron trigger, and another Deployment's, which is not of the route."""
+    fields = {
+        "timezone": "Europe/Berlin",
+        "start": "0 8 * * 1-5",
+        "end": "0 18 * * 1-5",
+        "desiredReplicas": "5",
+    } | changed
+    cron = "{" + ", ".join(f"{key}: '{value}'" for key, value in fields.items() if value is not None) + "}"
+    last = "metadata: {interceptorRoute: route}}"
+    other = "kind: ScaledObject\nspec: {scaleTargetRef: {name: other}, triggers: [{type: cron}]}\n"
+    return f"{KEDA}{ROUTE.replace(last, f'{last}, {{type: cron, metadata: {cron}}}')}---\n{other}"
+
+
+def test_cron_triggers_of_keda_are_schedules_that_the_api_takes(tmp_path: Path) -> None:
+    (_, _, policy), _ = converted(tmp_path, with_cron())
+    assert policy["metadata"] == {"name": "app", "namespace": "team"}
+    schedule = {"timeZone": "Europe/Berlin", "start": "0 8 * * 1-5", "end": "0 18 * * 1-5", "min": 5}
+    assert policy["spec"] == {"targetRef": {"kind": "Service", "name": "app"}, "schedules": [schedule]}
+    assert admit(SCALING_POLICY, policy)["spec"]["schedules"] == [schedule]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"end": None, "timezone": ""}, "no timezone, end"),
+        ({"desiredReplicas": "0"}, "desiredReplicas of a cron trigger of ScaledObject app from 1 on"),
+        ({"desiredReplicas": "many"}, "'many'"),
+    ],
+)
+def test_a_cron_trigger_that_is_not_whole_is_named(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    _, done = converted(tmp_path, with_cron(**changed), code=2)
+    assert said in done.stderr

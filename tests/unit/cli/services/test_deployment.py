@@ -1,0 +1,155 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cli.services.deployment import (
+    Deployment,
+    check_name,
+    kept_options,
+    manifest_of,
+    merged,
+    pairs_of,
+    policy_annotation,
+)
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.home.admission.admission import admit
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+
+def asked(**given: Any) -> Deployment:  # noqa: ANN401 - fields of the record
+    return Deployment(**{"name": "shout", "folder": Path("/app"), "command": "python app.py", **given})
+
+
+def template_of(service: Object) -> Object:
+    found: Object = service["spec"]["template"]
+    return found
+
+
+def test_a_command_becomes_a_service_that_the_api_takes() -> None:
+    annotations = {"autoscaling.knative.dev/max-scale": "3"}
+    manifest = manifest_of(asked(environment={"A": "b=c"}, concurrency=10, annotations=annotations, snapshot="12"))
+    template = template_of(manifest)
+    assert template["metadata"]["annotations"] == {
+        "serving.dev/command": "python app.py",
+        "serving.dev/dir": "/app",
+        "serving.dev/snapshot": "12",
+        "autoscaling.knative.dev/max-scale": "3",
+    }
+    assert template["spec"]["containers"] == [{"image": "shout", "env": [{"name": "A", "value": "b=c"}]}]
+    manifest["metadata"]["namespace"] = "default"
+    assert admit(SERVING_SERVICE, manifest)["spec"]["template"]["spec"]["containerConcurrency"] == 10
+
+
+def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
+    before = manifest_of(asked(is_own_proxy=True))
+    assert template_of(before)["metadata"]["annotations"]["serving.dev/queue-proxy"] == "in-process"
+    after = merged(before, asked(), replace=False)
+    assert "serving.dev/queue-proxy" not in template_of(after)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("text", ["A", "=b"])
+def test_a_pair_needs_a_name_and_a_value(text: str) -> None:
+    with pytest.raises(InvalidValue, match="NAME=VALUE after --env"):
+        pairs_of([text], "--env", "NAME")
+    assert pairs_of(["A=b=c", "D="], "--env", "NAME") == {"A": "b=c", "D": ""}
+
+
+@pytest.mark.parametrize("name", ["", "héllo", "Hello", "1a", "a-", "a.b", "a" * 64])
+def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValue, match="a service's name"):
+        check_name(name)
+    check_name("a" * 63)
+
+
+def test_only_what_is_asked_for_is_written() -> None:
+    assert template_of(manifest_of(asked()))["spec"] == {"containers": [{"image": "shout", "env": []}]}
+    full = asked(image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min_scale": "1", "window": "6s"})
+    template = template_of(manifest_of(full))
+    assert template["spec"] == {
+        "containers": [{"image": "registry/x", "env": [], "ports": [{"containerPort": 9000}]}],
+        "containerConcurrency": 0,
+        "timeoutSeconds": 5,
+    }
+    annotations = template["metadata"]["annotations"]
+    assert annotations["autoscaling.knative.dev/min-scale"] == "1"
+    assert annotations["autoscaling.knative.dev/window"] == "6s"
+
+
+@pytest.mark.parametrize(("port", "expected"), [(None, 8080), (9000, 9000)])
+def test_an_app_of_http2_has_a_port_that_says_so(port: int | None, expected: int) -> None:
+    (container,) = template_of(manifest_of(asked(h2c=True, port=port)))["spec"]["containers"]
+    assert container["ports"] == [{"name": "h2c", "containerPort": expected}]
+
+
+def existing() -> Object:
+    first = asked(
+        environment={"A": "1", "B": "2"}, scaling={"min_scale": "2"}, concurrency=5, image="registry/x", snapshot="1"
+    )
+    service = manifest_of(first)
+    service["metadata"]["resourceVersion"] = "7"
+    service["spec"]["traffic"] = [{"revisionName": "shout-00001", "percent": 100}]
+    template_of(service)["metadata"]["name"] = "shout-first"
+    return service
+
+
+def test_a_second_deploy_keeps_what_it_is_not_asked_for() -> None:
+    before, second = existing(), asked(environment={"B": "3"}, snapshot="2", timeout=9)
+    after = merged(before, second, replace=False)
+    template = template_of(after)
+    assert after["metadata"] == before["metadata"]
+    assert after["spec"]["traffic"] == before["spec"]["traffic"]
+    assert template["spec"]["containers"] == [
+        {"image": "registry/x", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "3"}]}
+    ]
+    assert (template["spec"]["containerConcurrency"], template["spec"]["timeoutSeconds"]) == (5, 9)
+    annotations = template["metadata"]["annotations"]
+    assert annotations["serving.dev/snapshot"] == "2"
+    assert annotations["autoscaling.knative.dev/min-scale"] == "2"
+    assert "name" not in template["metadata"]
+    assert kept_options(before, second) == ["-e A", "--min-scale 2"]
+
+
+def test_a_snapshot_that_is_no_longer_asked_for_goes() -> None:
+    annotations = template_of(merged(existing(), asked(), replace=False))["metadata"]["annotations"]
+    assert "serving.dev/snapshot" not in annotations
+
+
+def test_replacing_keeps_the_traffic_alone() -> None:
+    after = merged(existing(), asked(), replace=True)
+    assert template_of(after) == template_of(manifest_of(asked()))
+    assert after["spec"]["traffic"] == existing()["spec"]["traffic"]
+
+
+def test_a_virtual_environment_is_looked_for_by_each_deploy() -> None:
+    before = manifest_of(asked(environment={"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/bin", "A": "1"}))
+    after = template_of(merged(before, asked(), replace=False))
+    assert after["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
+    assert kept_options(before, asked()) == ["-e A"]
+
+
+def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
+    first = manifest_of(asked(policy={"serving.dev/access": "private"}))
+    assert first["metadata"]["annotations"] == {"serving.dev/access": "private"}
+    kept = merged(first, asked(), replace=False)
+    assert kept["metadata"] == first["metadata"]
+    more = merged(kept, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
+    assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}
+
+
+def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
+    made = manifest_of(Deployment(name="a", folder=Path(), command="run", fixed_port=3000))["spec"]["template"]
+    assert made["metadata"]["annotations"]["serving.dev/network"] == "pod"
+    assert made["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+    image = manifest_of(Deployment(name="a", folder=Path(), image="i", fixed_port=3000))["spec"]["template"]
+    assert "serving.dev/network" not in image["metadata"]["annotations"]
+    assert image["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+
+
+def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
+    manifest = manifest_of(asked(annotations=policy_annotation("adaptive")))
+    manifest["metadata"]["namespace"] = "default"
+    found = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
+    assert found["autoscaling.serving.dev/policy"] == "adaptive"
+    assert policy_annotation(None) == {}

@@ -1,0 +1,297 @@
+"""On a virtual clock, over one memory store that members are cut off from and come back to."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import LEASE, Kind
+from serving.cluster.leases.shards import ShardOptions, Shards
+from serving.cluster.port import Listing, WatchEvent
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import NotLeading, Unavailable
+from serving.model.objects import Object
+from tests.virtual_time import run_virtually
+
+SPACE = "knative-serving"
+
+
+class Line:
+    """One member's way to the store; cut, every call fails."""
+
+    def __init__(self, store: MemoryCluster) -> None:
+        self.store = store
+        self.is_cut = False
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        self._go()
+        return await self.store.get(kind, namespace, name)
+
+    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - as the port
+        self._go()
+        return await self.store.list(kind, namespace, **options)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        **options: Any,  # noqa: ANN401 - as the port
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        self._go()
+        async with self.store.watch(kind, namespace, **options) as events:
+            yield self._seen(events)
+
+    async def _seen(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        async for event in events:
+            self._go()
+            yield event
+
+    async def create(self, kind: Kind, body: Mapping[str, Any]) -> Object:
+        self._go()
+        return await self.store.create(kind, body)
+
+    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> Object:
+        self._go()
+        return await self.store.replace(kind, body)
+
+    def _go(self) -> None:
+        if self.is_cut:
+            raise Unavailable("cut")
+
+
+class Member:
+    """A process that shares the work. ``skew_s`` moves its clock ahead, as a freeze does."""
+
+    def __init__(self, name: str, store: MemoryCluster, *, count: int = 4, others: Sequence[str] = ()) -> None:
+        self.line = Line(store)
+        self.name = name
+        self.skew_s = 0.0
+        self.others = list(others)
+        self.story: list[str] = []
+        self.stop, self.rests = asyncio.Event(), asyncio.Event()
+        self.rests.set()
+        self.shards = Shards(
+            self.line,  # type: ignore[arg-type] # what leases need of the port
+            ShardOptions(daemon="autoscaler", namespace=SPACE, count=count, me=name, address=f"10.0.0.1:{ord(name)}"),
+            on_won=lambda shard: self.story.append(f"won {shard}"),
+            on_lost=self._lost,
+            others=lambda: self.others,
+            clock=lambda: now_s() + self.skew_s,
+        )
+
+    async def _lost(self, shard: int) -> None:
+        assert not self.shards.owns(shard), "nothing is owned any more when it is told"
+        self.story.append(f"lost {shard}")
+        await self.rests.wait()
+
+
+@contextlib.asynccontextmanager
+async def at_work(*members: Member) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(one.shards.run(one.stop)) for one in members]
+    try:
+        yield
+    finally:
+        for one in members:
+            one.stop.set()
+            one.shards.wake()
+        await asyncio.gather(*tasks)
+
+
+def held_once(*members: Member) -> list[int]:
+    """How many shards each holds; no shard is held twice."""
+    held = [shard for one in members for shard in one.shards.held]
+    assert len(held) == len(set(held)), [one.shards.held for one in members]
+    return [len(one.shards.held) for one in members]
+
+
+def test_who_is_alone_holds_all_and_lets_go_of_all_when_told_to_stop() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one = Member("a", store)
+        async with at_work(one):
+            await asyncio.sleep(60)
+            assert one.shards.held == [0, 1, 2, 3]
+            assert one.shards.owner(0) is None
+            one.shards.check(3)
+        assert sorted(one.story) == sorted([f"won {n}" for n in range(4)] + [f"lost {n}" for n in range(4)])
+        leases = (await store.list(LEASE, SPACE)).items
+        assert {lease["spec"]["holderIdentity"] for lease in leases} == {""}
+        assert [lease["metadata"]["name"] for lease in leases] == [f"autoscaler-bucket-0{n}-of-04" for n in range(4)]
+
+    run_virtually(run())
+
+
+def test_two_who_begin_together_come_to_hold_half_each() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(one, two):
+            await asyncio.sleep(20)
+            assert held_once(one, two) == [2, 2]
+            shard = one.shards.held[0]
+            owner = two.shards.owner(shard)
+            assert owner is not None
+            assert (owner.name, owner.address) == ("a", "10.0.0.1:97")
+            assert two.shards.owners() == {"a": "10.0.0.1:97"}
+            with pytest.raises(NotLeading, match=f"autoscaler-bucket-0{shard}-of-04"):
+                two.shards.check(shard)
+
+    run_virtually(run())
+
+
+def test_one_who_comes_later_gets_a_share_one_shard_after_the_other() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one, two = Member("a", store), Member("b", store)
+        async with at_work(one):
+            await asyncio.sleep(10)
+            async with at_work(two):
+                await asyncio.sleep(10)
+                assert held_once(one, two) == [4, 0], "nobody has said that there is another one"
+                one.others = ["b"]
+                one.shards.wake()
+                await asyncio.sleep(1)
+                assert held_once(one, two) == [3, 1]
+                await asyncio.sleep(3)
+                assert held_once(one, two) == [2, 2]
+            one.others = []
+            one.shards.wake()
+            await asyncio.sleep(1)
+            assert held_once(one) == [4], "what was let go is taken at once"
+
+    run_virtually(run())
+
+
+def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(two):
+            dead = asyncio.create_task(one.shards.run(one.stop))
+            await asyncio.sleep(20)
+            assert held_once(one, two) == [2, 2]
+            one.line.is_cut = True
+            dead.cancel()
+            two.others = []
+            await asyncio.sleep(12)
+            assert held_once(one, two) == [0, 2]
+            await asyncio.sleep(4)
+            assert held_once(one, two) == [0, 4]
+
+    run_virtually(run())
+
+
+def test_one_who_is_cut_off_stops_before_another_begins_and_comes_back() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(one, two):
+            await asyncio.sleep(20)
+            one.line.is_cut = True
+            for _ in range(600):
+                await asyncio.sleep(0.1)
+                held_once(one, two)
+            # Whoever it was, its leases lie free for long: the other does the work.
+            assert held_once(one, two) == [0, 4]
+            two.story.clear()
+            await asyncio.sleep(60)
+            assert two.story == [], "it does not play with what nobody else takes"
+            one.line.is_cut = False
+            await asyncio.sleep(180)
+            assert held_once(one, two) == [2, 2]
+
+    run_virtually(run())
+
+
+def test_one_who_was_frozen_owns_nothing_before_it_has_looked() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one = Member("a", store)
+        async with at_work(one):
+            await asyncio.sleep(20)
+            one.story.clear()
+            one.skew_s = 60.0
+            assert one.shards.held == []
+            with pytest.raises(NotLeading):
+                one.shards.check(0)
+            await asyncio.sleep(5)
+            assert one.shards.held == [0, 1, 2, 3]
+            assert sorted(one.story[:4]) == [f"lost {n}" for n in range(4)], "it begins anew"
+
+    run_virtually(run())
+
+
+def test_leases_of_another_number_of_shards_are_waited_for() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        old, new = Member("a", store, count=2), Member("b", store, count=4)
+        async with at_work(old):
+            await asyncio.sleep(5)
+            async with at_work(new):
+                await asyncio.sleep(30)
+                assert new.shards.held == []
+                old.stop.set()
+                old.shards.wake()
+                await asyncio.sleep(3)
+                assert new.shards.held == [0, 1, 2, 3]
+
+    run_virtually(run())
+
+
+def test_work_that_does_not_rest_keeps_its_shard_from_others_and_not_the_other_shards_from_us() -> None:
+    async def run() -> None:
+        store = MemoryCluster()
+        one, two = Member("a", store), Member("b", store)
+        async with at_work(one, two):
+            await asyncio.sleep(10)
+            one.others = ["b"]
+            one.rests.clear()
+            one.shards.wake()
+            await asyncio.sleep(8)
+            assert one.shards.held == [0, 1], "renewed all the time"
+            assert two.shards.held == [], "what is still written there is nobody's to decide on"
+            await asyncio.sleep(15)
+            assert held_once(one, two) == [2, 2]
+            one.rests.set()
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_is_cut_off_when_no_shard_is_ever_held_twice(seed: int) -> None:
+    async def run() -> None:
+        store, dice = MemoryCluster(), random.Random(seed)
+        names = "abc"
+        members = [Member(name, store, count=6, others=[one for one in names if one != name]) for name in names]
+        async with at_work(*members):
+            for _ in range(60):
+                one = dice.choice(members)
+                one.line.is_cut = dice.random() < 0.5
+                for each in members:
+                    # Who is cut off from the store may be cut off from the others as well.
+                    each.others = [other.name for other in members if not other.line.is_cut]
+                for _ in range(dice.randrange(80)):
+                    await asyncio.sleep(0.1)
+                    held_once(*members)
+            for one in members:
+                one.line.is_cut, one.others = False, list(names)
+            await asyncio.sleep(300)
+            assert held_once(*members) == [2, 2, 2]
+
+    run_virtually(run())
+
+
+def test_one_who_cannot_see_the_leases_takes_none_and_ends_when_told() -> None:
+    async def run() -> None:
+        one = Member("a", MemoryCluster())
+        one.line.is_cut = True
+        async with at_work(one):
+            await asyncio.sleep(30)
+            assert one.shards.held == []
+
+    run_virtually(run())

@@ -1,0 +1,222 @@
+"""From a Configuration to its revisions."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
+from serving.controller.values.writes import Create, Patch, ResourceKind, WritePlan
+from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
+from serving.model.objects import Object
+from serving.settings.controller import ControllerSettings
+from tests.unit.controller.builders import (
+    NOW,
+    SCALING,
+    SETTINGS,
+    a_configuration,
+    a_revision,
+    merged,
+    stored,
+    told,
+    with_ready,
+    written_status,
+)
+
+OTHER = {"containers": [{"image": "other"}]}
+TAKEN = 'Revision creation failed with message: revisions.serving.knative.dev "{}" already exists.'
+
+
+def plan_for(configuration: Object, *revisions: Object, settings: ControllerSettings = SETTINGS) -> WritePlan:
+    known = {one["metadata"]["name"]: one for one in revisions}
+    return reconcile_configuration(configuration, known, settings=settings, scaling=SCALING, now=NOW)
+
+
+def status_of(configuration: Object, *revisions: Object) -> Object:
+    return written_status(plan_for(configuration, *revisions), ResourceKind.CONFIGURATION)
+
+
+def having(configuration: Object, **status: str) -> Object:
+    return {**configuration, "status": status}
+
+
+def ready(generation: int, status: str = "True", **more: str) -> Object:
+    return with_ready(a_revision(generation=generation), status, **more)
+
+
+def test_a_new_generation_gets_a_revision() -> None:
+    plan = plan_for(
+        having(a_configuration(generation=2, spec=OTHER), latestCreatedRevisionName="hello-00001"), ready(1)
+    )
+    (create,) = [write for write in plan.writes if isinstance(write, Create)]
+    assert create.body["metadata"]["name"] == "hello-00002"
+    assert plan.notes[0].message == 'Created Revision "hello-00002"'
+    status = written_status(plan, ResourceKind.CONFIGURATION)
+    assert status["latestCreatedRevisionName"] == "hello-00002"
+    assert told(status, "Ready") == ("Unknown", "", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "is_new"),
+    [
+        ({"spec": {"containers": [{"image": "app", "resources": {}, "env": []}], "volumes": []}}, False),
+        ({"metadata": {"labels": {}, "annotations": {}}}, False),
+        ({"metadata": {"labels": {"a": "b"}}}, True),
+        ({"metadata": {"annotations": {"a": "b"}}}, True),
+        ({"spec": {"containers": [{"image": "app", "env": [{"name": "A", "value": "b"}]}]}}, True),
+    ],
+)
+def test_a_generation_that_means_the_latest_revision_is_that_one(template: Object, is_new: bool) -> None:
+    before = stored(ready(1), annotations={BECAME_READY_ANNOTATION: NOW})
+    configuration = having(a_configuration(generation=2, **template), latestCreatedRevisionName="hello-00001")
+    plan = plan_for(configuration, before)
+    assert any(isinstance(write, Create) for write in plan.writes) is is_new
+    status = written_status(plan, ResourceKind.CONFIGURATION)
+    created = status.get("latestCreatedRevisionName", "hello-00001")
+    assert (created, status["observedGeneration"]) == (f"hello-0000{1 + is_new}", 2)
+
+
+@pytest.mark.parametrize("lost", [{"metadata": {"ownerReferences": []}}, {"spec": {"servingState": "Retired"}}])
+def test_a_revision_that_cannot_serve_is_no_latest_one(lost: Object) -> None:
+    before = {key: {**value, **lost.get(key, {})} if key in lost else value for key, value in ready(1).items()}
+    configuration = having(a_configuration(generation=2), latestCreatedRevisionName="hello-00001")
+    assert [
+        write.body["metadata"]["name"] for write in plan_for(configuration, before).writes if isinstance(write, Create)
+    ]
+
+
+def test_of_the_first_revision_its_own_events_tell() -> None:
+    assert plan_for(a_configuration()).notes == ()
+    assert plan_for(a_configuration(), ready(1)).notes == ()
+
+
+def test_traffic_that_moves_on_to_a_newer_revision_is_told() -> None:
+    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
+    (note,) = plan_for(configuration, ready(1), ready(2)).notes
+    assert note.message == 'LatestReadyRevisionName updated to "hello-00002"'
+
+
+def test_a_ready_revision_makes_it_ready() -> None:
+    status = status_of(a_configuration(), ready(1))
+    assert (status["latestReadyRevisionName"], told(status, "Ready")[0]) == ("hello-00001", "True")
+
+
+def test_a_settled_configuration_is_left_alone() -> None:
+    configuration = a_configuration()
+    after = {**configuration, "status": status_of(configuration, ready(1))}
+    assert plan_for(after, ready(1)) == WritePlan()
+
+
+def test_a_configuration_on_its_way_out_is_left_alone() -> None:
+    assert plan_for(stored(a_configuration(), deletionTimestamp=NOW)) == WritePlan()
+
+
+def test_a_failed_revision_leaves_the_last_good_one() -> None:
+    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
+    plan = plan_for(configuration, ready(1), ready(2, "False", message="boom"))
+    status = written_status(plan, ResourceKind.CONFIGURATION)
+    assert "latestReadyRevisionName" not in status
+    assert told(status, "Ready") == ("False", "RevisionFailed", 'Revision "hello-00002" failed with message: boom.')
+    assert [(note.reason, note.warning) for note in plan.notes] == [("LatestCreatedFailed", True)]
+
+
+def test_the_latest_ready_revision_stays_when_it_fails() -> None:
+    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
+    assert "latestReadyRevisionName" not in status_of(configuration, ready(1), ready(2, "False"))
+
+
+def test_a_ready_one_between_is_taken_while_the_newest_is_not() -> None:
+    configuration = having(a_configuration(generation=3), latestReadyRevisionName="hello-00001")
+    assert status_of(configuration, ready(1), ready(2), ready(3, "Unknown"))["latestReadyRevisionName"] == "hello-00002"
+
+
+def test_where_status_was_lost_what_was_ready_once_is_the_latest() -> None:
+    before = [stored(a_revision(generation=number), annotations={BECAME_READY_ANNOTATION: NOW}) for number in (1, 2)]
+    status = status_of(a_configuration(generation=3), *before, a_revision(generation=3))
+    assert status["latestReadyRevisionName"] == "hello-00002"
+
+
+def test_where_the_latest_ready_one_is_gone_another_is_taken() -> None:
+    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
+    assert status_of(configuration, ready(1))["latestReadyRevisionName"] == "hello-00001"
+
+
+def test_where_none_is_left_none_is_named() -> None:
+    configuration = having(a_configuration(), latestReadyRevisionName="hello-00001")
+    assert status_of(configuration)["latestReadyRevisionName"] is None
+
+
+def test_a_retired_revision_is_not_the_latest() -> None:
+    retired = with_ready(a_revision(state="Retired"), "True")
+    assert "latestReadyRevisionName" not in status_of(a_configuration(generation=2), retired, ready(2, "Unknown"))
+
+
+def test_going_back_to_a_revision_of_ones_own_name_is_taken_at_once() -> None:
+    named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
+    blue = with_ready(a_revision(generation=1, **named), "True")
+    configuration = having(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")
+    plan = plan_for(configuration, blue, ready(2))
+    assert not [write for write in plan.writes if isinstance(write, Create)]
+    assert written_status(plan, ResourceKind.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
+
+
+def test_a_name_that_is_taken_with_another_content_is_refused() -> None:
+    named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
+    configuration = a_configuration(generation=2, spec=OTHER, **named)
+    plan = plan_for(configuration, a_revision(generation=1, **named))
+    status = written_status(plan, ResourceKind.CONFIGURATION)
+    assert told(status, "Ready") == ("False", "RevisionFailed", TAKEN.format("hello-blue"))
+    assert "latestCreatedRevisionName" not in status
+    assert [note.reason for note in plan.notes] == ["CreationFailed"]
+
+
+@pytest.mark.parametrize("template", [{"metadata": {"name": "hello-00001"}}, {}])
+def test_a_revision_of_somebody_else_is_not_taken_over(template: dict[str, Any]) -> None:
+    status = status_of(a_configuration(**template), stored(a_revision(), ownerReferences=[]))
+    assert told(status, "Ready")[2] == TAKEN.format("hello-00001")
+
+
+def test_a_name_that_nobody_has_is_free() -> None:
+    configuration = a_configuration(metadata={"name": "hello-blue"})
+    assert not revision_name_is_taken(configuration, {}, SETTINGS)
+    assert not revision_name_is_taken(a_configuration(), {}, SETTINGS)
+
+
+def test_annotations_that_make_no_sense_are_refused_with_what_would() -> None:
+    metadata = {"annotations": {"autoscaling.knative.dev/min-scale": "few"}}
+    status = status_of(a_configuration(metadata=metadata))
+    assert told(status, "Ready")[1] == "RevisionFailed"
+    assert "autoscaling.knative.dev/min-scale: 'few' is not right" in told(status, "Ready")[2]
+
+
+def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
+    plan = reconcile_configuration(
+        a_configuration(), {}, settings=SETTINGS, scaling=SCALING, now=NOW, refusal="containers: too many"
+    )
+    assert not [write for write in plan.writes if isinstance(write, Create)]
+    status = written_status(plan, ResourceKind.CONFIGURATION)
+    assert told(status, "Ready")[2] == "Revision creation failed with message: containers: too many."
+
+
+def test_a_timeout_above_the_longest_is_refused() -> None:
+    settings = msgspec.structs.replace(SETTINGS, max_revision_timeout_s=600)
+    spec = {"containers": [{"image": "app"}], "timeoutSeconds": 601}
+    plan = plan_for(a_configuration(spec=spec), settings=settings)
+    assert not [write for write in plan.writes if isinstance(write, Create)]
+
+
+def test_a_label_without_a_number_is_the_oldest_generation() -> None:
+    odd = with_ready(stored(a_revision(), labels={"serving.knative.dev/configurationGeneration": "x"}), "True")
+    configuration = having(a_configuration(generation=2), latestReadyRevisionName="gone")
+    found = status_of(configuration, {**odd, "metadata": {**odd["metadata"], "name": "odd"}}, ready(1))
+    assert found["latestReadyRevisionName"] == "hello-00001"
+
+
+def test_revisions_that_are_old_enough_are_retired() -> None:
+    settings = msgspec.structs.replace(SETTINGS, max_non_active_revisions=0, min_non_active_revisions=0)
+    labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
+    old = stored(ready(1), labels=labels)
+    plan = plan_for(a_configuration(generation=2), old, ready(2), settings=settings)
+    (patch,) = [write for write in plan.writes if isinstance(write, Patch) and write.resource is ResourceKind.REVISION]
+    assert merged(old, patch.patch)["spec"]["servingState"] == "Retired"
+    assert patch.patch["metadata"] == {"resourceVersion": "7"}

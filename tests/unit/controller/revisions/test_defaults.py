@@ -1,0 +1,131 @@
+"""What a revision gets that its template does not say."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.controller.revisions.defaults import spec_with_defaults, timeouts_too_long
+from serving.model.objects import Object
+from serving.settings.controller import ControllerSettings
+from tests.unit.controller.builders import SETTINGS
+
+ONE: Object = {"containers": [{"image": "app"}]}
+
+
+def changed(**values: object) -> ControllerSettings:
+    return msgspec.structs.replace(SETTINGS, **values)
+
+
+def test_an_image_alone_is_enough() -> None:
+    assert spec_with_defaults(ONE, SETTINGS) == {
+        "timeoutSeconds": 300,
+        "containerConcurrency": 0,
+        "containers": [
+            {
+                "name": "user-container",
+                "image": "app",
+                "resources": {},
+                "readinessProbe": {"successThreshold": 1, "tcpSocket": {"port": 0}},
+            }
+        ],
+    }
+
+
+def test_filling_in_twice_changes_nothing() -> None:
+    once = spec_with_defaults(ONE, SETTINGS)
+    assert spec_with_defaults(once, SETTINGS) == once
+
+
+def test_what_is_said_stays() -> None:
+    probe = {"httpGet": {"path": "/", "port": 80}, "successThreshold": 2}
+    said = {
+        "timeoutSeconds": 10,
+        "containerConcurrency": 3,
+        "containers": [{"name": "mine", "readinessProbe": probe, "resources": {"limits": {"cpu": "1"}}}],
+    }
+    assert spec_with_defaults(said, SETTINGS) == said
+
+
+def test_timeout_0_is_the_default_as_in_knative() -> None:
+    assert spec_with_defaults({**ONE, "timeoutSeconds": 0}, SETTINGS)["timeoutSeconds"] == 300
+
+
+@pytest.mark.parametrize(("timeout_s", "response_start_s"), [(600, 300), (300, None), (60, None)])
+def test_a_response_must_start_earlier_only_where_that_is_less_than_the_whole(
+    timeout_s: int, response_start_s: int | None
+) -> None:
+    spec = spec_with_defaults({**ONE, "timeoutSeconds": timeout_s}, SETTINGS)
+    assert spec.get("responseStartTimeoutSeconds") == response_start_s
+
+
+def test_response_start_0_means_none() -> None:
+    settings = changed(revision_response_start_timeout_s=0)
+    assert "responseStartTimeoutSeconds" not in spec_with_defaults({**ONE, "timeoutSeconds": 600}, settings)
+
+
+def test_an_idle_timeout_is_given_where_the_settings_have_one() -> None:
+    assert spec_with_defaults(ONE, changed(revision_idle_timeout_s=9))["idleTimeoutSeconds"] == 9
+
+
+def test_of_several_containers_only_the_one_with_a_port_is_probed() -> None:
+    spec = spec_with_defaults({"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]}, SETTINGS)
+    assert [(one["name"], "readinessProbe" in one) for one in spec["containers"]] == [
+        ("user-container-0", True),
+        ("user-container-1", False),
+    ]
+
+
+def test_a_timeout_above_the_longest_is_a_problem() -> None:
+    found = list(
+        timeouts_too_long({"timeoutSeconds": 601, "idleTimeoutSeconds": 600}, changed(max_revision_timeout_s=600))
+    )
+    assert [problem.where for problem in found] == ["spec.template.spec.timeoutSeconds"]
+
+
+def secured(level: str, *, pod: Object | None = None, **container: Any) -> Object:  # noqa: ANN401 - JSON
+    settings = msgspec.structs.replace(SETTINGS, secure_pod_defaults=level)
+    spec = {"containers": [{"image": "x", **container}], **({"securityContext": pod} if pod else {})}
+    found: Object = spec_with_defaults(spec, settings)["containers"][0].get("securityContext", {})
+    return found
+
+
+def test_secure_defaults_are_off_unless_asked_for() -> None:
+    assert secured("Disabled") == {}
+
+
+def test_secure_defaults_fill_what_a_container_leaves_open() -> None:
+    bounded = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert secured("AllowRootBounded") == bounded
+    assert secured("Enabled") == {**bounded, "runAsNonRoot": True}
+    low = secured("Enabled", ports=[{"containerPort": 80}])
+    assert low["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
+
+
+def test_secure_defaults_keep_what_is_stated() -> None:
+    stated = {
+        "allowPrivilegeEscalation": True,
+        "capabilities": {"drop": []},
+        "runAsNonRoot": False,
+        "seccompProfile": {"type": "Unconfined"},
+    }
+    assert secured("Enabled", securityContext=stated) == stated
+    pod = {"runAsNonRoot": False, "seccompProfile": {"type": "Localhost"}}
+    assert secured("Enabled", pod=pod).keys() == {"allowPrivilegeEscalation", "capabilities"}
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ([{}], ["init-container"]),
+        ([{}, {"name": "own"}, {}], ["init-container-0", "own", "init-container-1"]),
+        ([{}, {"name": "init-container-0"}], ["init-container-1", "init-container-0"]),
+    ],
+)
+def test_init_containers_get_names(given: list[Object], names: list[str]) -> None:
+    spec = {**ONE, "initContainers": [{"image": "i", **one} for one in given]}
+    assert [one["name"] for one in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names

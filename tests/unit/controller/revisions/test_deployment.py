@@ -1,0 +1,122 @@
+"""What stands beneath a revision."""
+
+from typing import Any
+
+from serving.controller.revisions.deployment import desired_deployment, desired_private_service
+from serving.model.objects import Object, is_controlled_by
+from tests.unit.controller.builders import a_revision
+
+
+def made(**template: Any) -> Object:  # noqa: ANN401 - JSON
+    return desired_deployment(a_revision(**template), replica_count=2, progress_deadline_s=600.0)
+
+
+def container_of(deployment: Object, index: int = 0) -> Object:
+    found: Object = deployment["spec"]["template"]["spec"]["containers"][index]
+    return found
+
+
+def test_a_deployment_is_its_revisions() -> None:
+    revision = a_revision()
+    deployment = desired_deployment(revision, replica_count=2, progress_deadline_s=600.0)
+    assert deployment["metadata"]["name"] == "hello-00001-deployment"
+    assert is_controlled_by(deployment, revision)
+    assert (deployment["spec"]["replicas"], deployment["spec"]["progressDeadlineSeconds"]) == (2, 600)
+
+
+def test_pods_are_found_by_label() -> None:
+    deployment = made()
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert (
+        labels
+        == deployment["metadata"]["labels"]
+        == {
+            "app": "hello-00001",
+            "serving.knative.dev/configuration": "hello",
+            "serving.knative.dev/revision": "hello-00001",
+            "serving.knative.dev/revisionUID": "uid-of-revision-hello-00001",
+            "serving.knative.dev/service": "hello",
+        }
+    )
+
+
+def test_the_templates_own_labels_and_annotations_reach_the_pod() -> None:
+    metadata = {"labels": {"app": "mine", "team": "a"}, "annotations": {"serving.dev/command": "python app.py"}}
+    pod = made(metadata=metadata)["spec"]["template"]["metadata"]
+    assert (pod["labels"]["app"], pod["labels"]["team"]) == ("mine", "a")
+    assert pod["annotations"] == {"serving.dev/command": "python app.py"}
+
+
+def test_a_container_learns_whose_it_is() -> None:
+    template = {"containers": [{"image": "app", "env": [{"name": "A", "value": "1"}]}]}
+    assert [(one["name"], one["value"]) for one in container_of(made(spec=template))["env"]] == [
+        ("A", "1"),
+        ("K_REVISION", "hello-00001"),
+        ("K_CONFIGURATION", "hello"),
+        ("K_SERVICE", "hello"),
+    ]
+
+
+def test_a_container_without_a_port_is_expected_at_8080() -> None:
+    container = container_of(made())
+    assert container["ports"] == [{"name": "user-port", "containerPort": 8080, "protocol": "TCP"}]
+    assert container["readinessProbe"]["tcpSocket"] == {"port": 8080}
+
+
+def test_a_probe_without_a_port_is_for_the_containers_own() -> None:
+    own = {
+        "image": "app",
+        "ports": [{"name": "h2c", "containerPort": 9000}],
+        "readinessProbe": {"httpGet": {"path": "/x"}},
+        "livenessProbe": {"tcpSocket": {"port": 0}},
+    }
+    container = container_of(made(spec={"containers": [own]}))
+    assert container["ports"][0]["name"] == "h2c"
+    assert container["readinessProbe"]["httpGet"] == {"path": "/x", "port": 9000}
+    assert container["livenessProbe"]["tcpSocket"] == {"port": 9000}
+
+
+def test_the_scheme_of_a_readiness_probe_is_spelt_as_kubernetes_takes_it() -> None:
+    own = {"image": "app", "readinessProbe": {"httpGet": {"scheme": "http"}}}
+    assert container_of(made(spec={"containers": [own]}))["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
+
+
+def test_a_probe_with_a_port_keeps_it() -> None:
+    own = {"image": "app", "readinessProbe": {"grpc": {"port": 7}}}
+    assert container_of(made(spec={"containers": [own]}))["readinessProbe"]["grpc"] == {"port": 7}
+
+
+def test_a_container_beside_the_serving_one_gets_no_port() -> None:
+    deployment = made(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]})
+    assert ["ports" in container_of(deployment, index) for index in range(2)] == [True, False]
+
+
+def test_a_serving_container_that_is_not_probed_stays_so() -> None:
+    revision = a_revision()
+    del revision["spec"]["containers"][0]["readinessProbe"]
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1)
+    assert "readinessProbe" not in container_of(deployment)
+
+
+def test_last_log_lines_come_with_the_status_of_a_container_that_failed() -> None:
+    assert container_of(made())["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_a_pod_may_finish_what_it_took() -> None:
+    pod = made(spec={"containers": [{"image": "app"}], "timeoutSeconds": 7})["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 7
+    assert not {"servingState", "timeoutSeconds", "containerConcurrency"} & pod.keys()
+
+
+def test_the_private_service_sends_to_queue_proxies() -> None:
+    revision = a_revision()
+    service = desired_private_service(revision)
+    assert service["metadata"]["name"] == "hello-00001-private"
+    assert service["metadata"]["labels"]["serving.knative.dev/revision"] == "hello-00001"
+    assert is_controlled_by(service, revision)
+    assert service["spec"] == {
+        "clusterIP": "None",
+        "selector": {"serving.knative.dev/revisionUID": "uid-of-revision-hello-00001"},
+        "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8012}],
+    }

@@ -1,0 +1,200 @@
+"""Public Services: who stands in their slices, and what is written for that."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.revisions.activators import EndpointGroup, EndpointGroups
+from serving.controller.revisions.public import (
+    PublicService,
+    is_foreign,
+    pod_backends,
+    public_owner_name,
+    public_writes,
+    slice_names,
+    traffic_path_of,
+)
+from serving.controller.values.writes import Create, Patch, ResourceKind, Write
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.model.objects import Object, annotations_of, owner_reference
+from tests.unit.controller.builders import a_pod, a_revision, a_route, stored
+
+ACTIVATORS = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.1.0.1"], "conditions": {"ready": True}},))}
+READY = [{"type": "Ready", "status": "True"}]
+REVISION = a_revision()
+
+
+def ready_pod(name: str = "pod", address: str = "10.2.0.1", **more: Any) -> Object:  # noqa: ANN401 - JSON
+    return a_pod(name, podIP=address, conditions=READY, **more)
+
+
+def made(writes: tuple[Write, ...], resource: ResourceKind) -> Object:
+    (body,) = [one.body for one in writes if isinstance(one, Create) and one.resource is resource]
+    return body
+
+
+def service_of(owner: Object) -> Object:
+    return stored(made(public_writes(owner, public(None)), ResourceKind.CORE_SERVICE))
+
+
+def slice_of(owner: Object, **more: object) -> Object:
+    """The slice that was made when activators were there."""
+    body = made(public_writes(owner, public(None)), ResourceKind.ENDPOINT_SLICE)
+    return {**stored(body), **more}
+
+
+def public(
+    service: Object | None,
+    *slices: Object,
+    activators: EndpointGroups = ACTIVATORS,
+    pods: EndpointGroups | None = None,
+    path: TrafficPath = TrafficPath.PROXY,
+) -> PublicService:
+    return PublicService(service=service, slices=slices, activators=activators, pods=pods or {}, path=path)
+
+
+def patched(owner: Object, now: PublicService) -> Object:
+    (patch,) = public_writes(owner, now)
+    assert isinstance(patch, Patch)
+    return patch.patch
+
+
+@pytest.mark.parametrize("owner", [REVISION, a_route()])
+def test_it_gets_a_service_without_selector_and_a_slice_with_the_activators(owner: Object) -> None:
+    writes = public_writes(owner, public(None))
+    service, endpoints = made(writes, ResourceKind.CORE_SERVICE), made(writes, ResourceKind.ENDPOINT_SLICE)
+    name = owner["metadata"]["name"]
+    assert service["metadata"]["name"] == name
+    assert "selector" not in service["spec"]
+    assert service["spec"]["ports"][0]["port"] == 80
+    assert endpoints["metadata"]["labels"]["kubernetes.io/service-name"] == name
+    assert endpoints["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == "serving-controller"
+    assert endpoints["addressType"] == "IPv4"
+    assert (endpoints["ports"][0]["port"], endpoints["endpoints"]) == (8081, [*ACTIVATORS["IPv4"].endpoints])
+    assert endpoints["metadata"]["name"] in slice_names(name)
+    for one in (service, endpoints):
+        assert one["metadata"]["ownerReferences"] == [owner_reference(owner)]
+
+
+def test_an_activator_does_not_take_itself_for_a_pod() -> None:
+    assert "serving.knative.dev/revision" not in slice_of(REVISION)["metadata"]["labels"]
+
+
+def test_what_is_as_it_should_be_costs_no_write() -> None:
+    assert public_writes(REVISION, public(service_of(REVISION), slice_of(REVISION))) == ()
+
+
+def test_the_flip_to_the_pods_is_one_patch_of_addresses_and_port() -> None:
+    pods = pod_backends([ready_pod("b", "10.2.0.2"), ready_pod("a")])
+    now = public(service_of(REVISION), slice_of(REVISION), pods=pods, path=TrafficPath.SERVE)
+    patch = patched(REVISION, now)
+    assert [one["addresses"] for one in patch["endpoints"]] == [["10.2.0.1"], ["10.2.0.2"]]
+    assert patch["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP"}]
+    assert patch["metadata"] == {"resourceVersion": "7"}
+    assert {one["targetRef"]["name"] for one in patch["endpoints"]} == {"a", "b"}
+
+
+def test_a_change_of_endpoints_brings_the_port_along() -> None:
+    other = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.1.0.9"]},))}
+    patch = patched(REVISION, public(service_of(REVISION), slice_of(REVISION), activators=other))
+    assert patch.keys() == {"metadata", "endpoints", "ports"}
+
+
+def test_without_a_ready_pod_the_activators_serve() -> None:
+    now = public(service_of(REVISION), slice_of(REVISION), path=TrafficPath.SERVE)
+    assert public_writes(REVISION, now) == ()
+
+
+def test_without_an_activator_the_pods_serve() -> None:
+    pods = pod_backends([ready_pod()])
+    patch = patched(REVISION, public(service_of(REVISION), slice_of(REVISION), activators={}, pods=pods))
+    assert patch["ports"][0]["port"] == 8012
+
+
+def test_activators_that_are_gone_stay_named_when_nobody_else_is_there() -> None:
+    assert public_writes(REVISION, public(service_of(REVISION), slice_of(REVISION), activators={})) == ()
+
+
+def test_pods_that_are_gone_stay_as_not_ready_when_nobody_else_is_there() -> None:
+    pods = pod_backends([ready_pod()])["IPv4"]
+    served = slice_of(REVISION, endpoints=[*pods.endpoints], ports=[{"name": "http", "port": 8012, "protocol": "TCP"}])
+    patch = patched(REVISION, public(service_of(REVISION), served, activators={}))
+    assert [one["conditions"] for one in patch["endpoints"]] == [{"ready": False}]
+    assert patch["ports"][0]["port"] == 8012
+    told = {**served, "endpoints": patch["endpoints"]}
+    assert public_writes(REVISION, public(service_of(REVISION), told, activators={})) == ()
+
+
+def test_before_anybody_is_there_no_slice_is_made() -> None:
+    (write,) = public_writes(REVISION, public(None, activators={}))
+    assert isinstance(write, Create)
+    assert write.resource is ResourceKind.CORE_SERVICE
+
+
+def test_a_slice_that_somebody_emptied_is_left_until_there_is_somebody() -> None:
+    empty = slice_of(REVISION, endpoints=None, ports=[])
+    (patch,) = public_writes(REVISION, public(service_of(REVISION), empty, activators={}))
+    assert isinstance(patch, Patch)
+    assert patch.patch["endpoints"] == []
+    assert patched(REVISION, public(service_of(REVISION), empty))["endpoints"] == [*ACTIVATORS["IPv4"].endpoints]
+
+
+def test_each_family_of_the_activators_has_a_slice() -> None:
+    both = {**ACTIVATORS, "IPv6": EndpointGroup(port=8081, endpoints=({"addresses": ["fd00::1"]},))}
+    writes = public_writes(REVISION, public(service_of(REVISION), activators=both))
+    bodies = [one.body for one in writes if isinstance(one, Create)]
+    assert [(one["metadata"]["name"], one["addressType"]) for one in bodies] == [
+        ("hello-00001-public", "IPv4"),
+        ("hello-00001-public-ipv6", "IPv6"),
+    ]
+
+
+def test_a_pod_counts_once_in_each_family_that_it_has() -> None:
+    pod = ready_pod(podIPs=[{"ip": "10.2.0.1"}, {"ip": "fd00::2"}, {}])
+    found = pod_backends([{**pod, "spec": {"nodeName": "one"}}])
+    assert found.keys() == {"IPv4", "IPv6"}
+    assert found["IPv6"].endpoints[0]["addresses"] == ["fd00::2"]
+    assert found["IPv6"].endpoints[0]["nodeName"] == "one"
+
+
+def test_a_pod_that_is_not_ready_has_no_address_or_goes_is_not_added() -> None:
+    assert pod_backends([a_pod(podIP="10.2.0.1"), a_pod(conditions=READY)]) == {}
+    assert pod_backends([stored(ready_pod(), deletionTimestamp="2026-11-21T04:00:00Z")]) == {}
+
+
+def test_a_slice_holds_a_thousand_and_no_more() -> None:
+    pods = [ready_pod(f"pod-{number:04d}", f"10.2.{number // 250}.{number % 250}") for number in range(1003)]
+    assert len(pod_backends(pods)["IPv4"].endpoints) == 1000
+
+
+def test_a_service_of_somebody_else_is_left_alone() -> None:
+    theirs = public(stored({"kind": "Service", "metadata": {"name": "hello-00001"}}))
+    assert is_foreign(REVISION, theirs)
+    assert public_writes(REVISION, theirs) == ()
+
+
+def test_a_slice_of_somebody_else_is_not_written() -> None:
+    theirs = stored(slice_of(REVISION), ownerReferences=[])
+    (write,) = public_writes(REVISION, public(service_of(REVISION), theirs))
+    assert isinstance(write, Create), "which the server refuses as it exists"
+
+
+def test_the_autoscaler_says_which_path_is_wanted() -> None:
+    wanting = stored(REVISION, annotations={**annotations_of(REVISION), TRAFFIC_PATH_ANNOTATION: "serve"})
+    assert traffic_path_of(REVISION) is TrafficPath.PROXY
+    assert traffic_path_of(wanting) is TrafficPath.SERVE
+    assert traffic_path_of({**wanting, "spec": {"servingState": "Reserve"}}) is TrafficPath.PROXY
+
+
+@pytest.mark.parametrize("owner", ["hello", "hello-public", "hello-public-ipv6"])
+def test_the_name_of_a_slice_tells_whose_it_is(owner: str) -> None:
+    assert [public_owner_name(one) for one in slice_names(owner)] == [owner, owner]
+    assert public_owner_name("strange") == "strange"
+
+
+def test_ports_of_a_revision_that_speaks_http2_say_so() -> None:
+    containers = [{**REVISION["spec"]["containers"][0], "ports": [{"name": "h2c", "containerPort": 8080}]}]
+    revision = {**REVISION, "spec": {**REVISION["spec"], "containers": containers}}
+    assert service_of(revision)["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+    assert slice_of(revision)["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+    assert "appProtocol" not in service_of(REVISION)["spec"]["ports"][0]

@@ -1,0 +1,233 @@
+"""From a template to a revision, and what is written for one."""
+
+from typing import Any
+
+from serving.controller.revisions.revision import RevisionContext, desired_revision, reconcile_revision
+from serving.controller.revisions.revision_status import RevisionChildren, was_ready
+from serving.controller.values.writes import Create, Delete, Patch, ResourceKind, WritePlan
+from serving.model.knative import (
+    BECAME_READY_ANNOTATION,
+    REVISION_STATE_ANNOTATIONS,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+)
+from serving.model.objects import Object, is_controlled_by
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.unit.controller.builders import (
+    NOW,
+    SCALING,
+    SETTINGS,
+    a_configuration,
+    a_deployment,
+    a_pod,
+    a_revision,
+    merged,
+    stored,
+    told,
+    with_ready,
+    written_status,
+)
+
+GROUP = "autoscaling.knative.dev/"
+
+
+def made(*, scaling: AutoscalerSettings = SCALING, **template: Any) -> Object:  # noqa: ANN401 - JSON
+    return desired_revision(a_configuration(**template), settings=SETTINGS, scaling=scaling, now=NOW)
+
+
+def plan_for(revision: Object, *, children: RevisionChildren | None = None, **context: Any) -> WritePlan:  # noqa: ANN401 - as RevisionContext takes them
+    given = {"private_service": {}, **context}
+    found = children or RevisionChildren(deployment=a_deployment(revision, ready=1))
+    return reconcile_revision(revision, RevisionContext(children=found, **given), scaling=SCALING, now=NOW)
+
+
+def settled(revision: Object) -> Object:
+    """The revision after its plan was carried out."""
+    (plan,) = [plan_for(revision)]
+    after = revision
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        patch = {key: value for key, value in write.patch.items() if key != "metadata"}
+        metadata = {key: value for key, value in write.patch["metadata"].items() if key != "resourceVersion"}
+        for part, changes in {**patch, "metadata": metadata}.items():
+            old = after.get(part, {})
+            after = {
+                **after,
+                part: {
+                    **old,
+                    **{k: {**old.get(k, {}), **v} if k in {"labels", "annotations"} else v for k, v in changes.items()},
+                },
+            }
+    return after
+
+
+def test_a_revision_is_of_its_configurations_generation() -> None:
+    configuration = a_configuration(generation=3)
+    revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
+    assert revision["metadata"]["name"] == "hello-00003"
+    assert is_controlled_by(revision, configuration)
+    assert revision["metadata"]["labels"] == {
+        "serving.knative.dev/configuration": "hello",
+        "serving.knative.dev/configurationUID": "uid-of-configuration-hello",
+        "serving.knative.dev/configurationGeneration": "3",
+        "serving.knative.dev/routingState": "pending",
+        "serving.knative.dev/service": "hello",
+        "serving.knative.dev/serviceUID": "uid-of-service-hello",
+    }
+
+
+def test_a_revision_without_a_service_has_no_label_of_one() -> None:
+    configuration = stored(a_configuration(), labels={})
+    revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
+    assert "serving.knative.dev/service" not in revision["metadata"]["labels"]
+
+
+def test_a_revision_may_have_a_name_of_its_own() -> None:
+    assert made(metadata={"name": "hello-blue"})["metadata"]["name"] == "hello-blue"
+
+
+def test_who_changed_the_service_made_the_revision() -> None:
+    configuration = stored(a_configuration(), annotations={"serving.knative.dev/lastModifier": "ann"})
+    revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
+    assert revision["metadata"]["annotations"]["serving.knative.dev/creator"] == "ann"
+
+
+def test_a_template_from_an_export_brings_no_state_of_its_revision() -> None:
+    asked = {"autoscaling.knative.dev/min-scale": "1"}
+    state = dict.fromkeys(REVISION_STATE_ANNOTATIONS, "then")
+    revision = made(metadata={"annotations": {**asked, **state}})
+    assert revision["metadata"]["annotations"] == {**asked, ROUTING_STATE_MODIFIED_ANNOTATION: NOW}
+    assert not was_ready(revision)
+
+
+def test_a_revision_begins_active() -> None:
+    assert made()["spec"]["servingState"] == "Active"
+
+
+def test_a_revision_that_needs_no_pod_begins_in_reserve() -> None:
+    scaling = AutoscalerSettings(allow_zero_initial_scale=True)
+    revision = made(scaling=scaling, metadata={"annotations": {GROUP + "initial-scale": "0"}})
+    assert revision["spec"]["servingState"] == "Reserve"
+
+
+def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
+    plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), private_service=None)
+    made_kinds = [write.body["kind"] for write in plan.writes if isinstance(write, Create)]
+    assert made_kinds == ["Deployment", "Service"]
+    assert plan.again_after_s == 601
+
+
+def test_a_deployment_starts_with_the_initial_scale() -> None:
+    revision = a_revision(metadata={"annotations": {GROUP + "initial-scale": "4"}})
+    write = plan_for(revision, children=RevisionChildren(deployment=None)).writes[0]
+    assert isinstance(write, Create)
+    assert write.body["spec"]["replicas"] == 4
+
+
+def test_a_deployment_that_is_made_again_in_reserve_starts_nothing() -> None:
+    write = plan_for(a_revision(state="Reserve"), children=RevisionChildren(deployment=None)).writes[0]
+    assert isinstance(write, Create)
+    assert write.body["spec"]["replicas"] == 0
+
+
+def test_every_patch_is_fenced() -> None:
+    writes = plan_for(a_revision(), routes=["hello"]).writes
+    assert [write.patch["metadata"]["resourceVersion"] for write in writes if isinstance(write, Patch)] == ["7", "7"]
+
+
+def test_a_revision_that_a_route_names_is_active() -> None:
+    write = plan_for(a_revision(), routes=["hello"]).writes[0]
+    assert isinstance(write, Patch)
+    assert write.patch["metadata"]["labels"] == {ROUTING_STATE_LABEL: "active"}
+    assert write.patch["metadata"]["annotations"][BECAME_READY_ANNOTATION] == NOW
+
+
+def test_a_settled_revision_is_left_alone() -> None:
+    after = settled(a_revision())
+    assert plan_for(after) == WritePlan()
+
+
+def test_a_revision_on_its_way_out_is_left_alone() -> None:
+    assert plan_for(stored(a_revision(), deletionTimestamp=NOW)) == WritePlan()
+
+
+def test_a_retired_revision_is_deleted_as_it_was_seen() -> None:
+    (write,) = plan_for(a_revision(state="Retired")).writes
+    assert isinstance(write, Delete)
+    assert (write.name, write.uid, write.resource_version) == ("hello-00001", "uid-of-revision-hello-00001", "7")
+
+
+def test_a_retired_revision_that_a_route_names_stays() -> None:
+    writes = plan_for(a_revision(state="Retired"), routes=["hello"]).writes
+    assert not [write for write in writes if isinstance(write, Delete)]
+
+
+def test_only_a_count_of_pods_can_wait() -> None:
+    after = settled(a_revision())
+    more = plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=2, ready=2)))
+    assert (len(more.writes), more.can_wait) == (1, True)
+    assert not plan_for(a_revision()).can_wait
+    assert not plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
+
+
+def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
+    plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), refusal="no such quantity")
+    assert not [write for write in plan.writes if isinstance(write, Create)]
+    assert plan.notes[0].message == "no such quantity"
+
+
+def test_that_it_is_ready_again_is_told() -> None:
+    assert plan_for(a_revision()).notes == (), "of the first time its annotation tells, and an Event of its service"
+    (note,) = plan_for(with_ready(a_revision(), "False")).notes
+    assert (note.reason, note.warning) == ("RevisionReady", False)
+
+
+def test_a_failure_is_told_once() -> None:
+    status = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
+    revision = a_revision()
+    beneath = RevisionChildren(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
+    (note,) = plan_for(revision, children=beneath).notes
+    assert (note.reason, note.message, note.warning) == ("ExitCode1", "Container failed with: boom", True)
+    failed = with_ready(revision, "False", message="Container failed with: boom")
+    assert plan_for(failed, children=beneath).notes == ()
+
+
+def waking(revision: Object, *, desired: int, ready: int) -> WritePlan:
+    children = RevisionChildren(deployment=a_deployment(revision, replicas=desired, ready=ready))
+    return plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
+
+
+def carried_out(revision: Object, plan: WritePlan) -> Object:
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        revision = merged(revision, write.patch)
+    return revision
+
+
+def in_state(revision: Object, state: str) -> Object:
+    return {**revision, "spec": {**revision["spec"], "servingState": state}}
+
+
+def test_a_revision_that_wakes_up_reports_once_its_pods_are_ready() -> None:
+    awake = carried_out(a_revision(), waking(a_revision(), desired=1, ready=1))
+    asleep = carried_out(in_state(awake, "Reserve"), waking(in_state(awake, "Reserve"), desired=0, ready=0))
+    woken = in_state(asleep, "Active")
+    assert [waking(woken, desired=count, ready=0).debounce_s for count in (0, 1)] == [1.0, 1.0]
+    plan = waking(woken, desired=1, ready=1)
+    assert (len(plan.writes), plan.debounce_s) == (1, 0.0)
+    after = carried_out(woken, plan)
+    falling = in_state(after, "Reserve")
+    assert [waking(falling, desired=count, ready=1).debounce_s for count in (1, 0)] == [1.0, 1.0]
+    plan = waking(falling, desired=0, ready=0)
+    assert (len(plan.writes), plan.debounce_s) == (1, 0.0)
+
+
+def test_a_failure_does_not_wait_for_pods() -> None:
+    revision = settled(a_revision())
+    pod = a_pod(
+        containerStatuses=[{"name": "user-container", "state": {"terminated": {"exitCode": 1}}, "restartCount": 3}]
+    )
+    children = RevisionChildren(deployment=a_deployment(revision, ready=0), pods=[pod])
+    plan = plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
+    assert told(written_status(plan, ResourceKind.REVISION), "Ready")[0] == "False"
+    assert plan.debounce_s == 0.0

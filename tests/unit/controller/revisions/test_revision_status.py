@@ -1,0 +1,217 @@
+"""The status of a revision tells the truth."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.revisions.revision_status import RevisionChildren, desired_status, serving_state_of, was_ready
+from serving.controller.revisions.scaling import StartScale
+from serving.model.knative import BECAME_READY_ANNOTATION
+from serving.model.objects import Object
+from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, stored, told, with_ready
+
+ONE = StartScale(start_count=1, min_count=0, progress_deadline_s=600)
+BOOM = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
+QUEUED = "Requests to the target are being buffered as resources are provisioned."
+
+
+def status_of(
+    revision: Object, deployment: Object | None, *pods: Object, scale: StartScale = ONE, now: str = NOW
+) -> Object:
+    return desired_status(revision, RevisionChildren(deployment=deployment, pods=pods), scale, now=now)
+
+
+def deploying(**status: Any) -> Object:  # noqa: ANN401 - JSON
+    return a_deployment(a_revision(), **status)
+
+
+def test_a_revision_without_a_deployment_is_deploying() -> None:
+    status = status_of(a_revision(), None)
+    assert [told(status, one) for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")] == [
+        ("Unknown", "Deploying", "")
+    ] * 4
+    assert (status["actualReplicas"], status["desiredReplicas"], status["observedGeneration"]) == (0, 1, 1)
+
+
+def test_a_revision_in_reserve_without_a_deployment_wants_no_pod() -> None:
+    assert status_of(a_revision(state="Reserve"), None)["desiredReplicas"] == 0
+
+
+def test_a_revision_with_a_ready_pod_is_ready_and_active() -> None:
+    status = status_of(a_revision(), deploying(ready=1))
+    assert [told(status, one)[0] for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")] == [
+        "True"
+    ] * 4
+    assert (status["actualReplicas"], status["desiredReplicas"]) == (1, 1)
+
+
+def test_pods_that_come_up_are_waited_for() -> None:
+    status = status_of(a_revision(), deploying(), a_pod())
+    assert told(status, "Ready") == ("Unknown", "Deploying", "")
+    assert told(status, "Active") == ("Unknown", "Deploying", "")
+
+
+@pytest.mark.parametrize(("ready", "said"), [(2, "Unknown"), (3, "True")])
+def test_all_initial_pods_must_have_been_ready(ready: int, said: str) -> None:
+    scale = StartScale(start_count=3, min_count=0, progress_deadline_s=600)
+    status = status_of(a_revision(), deploying(replicas=3, ready=ready), scale=scale)
+    assert told(status, "Ready")[0] == said
+
+
+def test_a_revision_below_its_min_scale_is_not_yet_active() -> None:
+    scale = StartScale(start_count=3, min_count=3, progress_deadline_s=600)
+    status = status_of(with_ready(a_revision(), "True"), deploying(replicas=3, ready=1), scale=scale)
+    assert (told(status, "Ready")[0], told(status, "Active")[:2]) == ("True", ("Unknown", "Queued"))
+
+
+def test_a_new_revision_that_exits_has_failed() -> None:
+    status = status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))
+    assert told(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
+    assert told(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
+    assert told(status, "ResourcesAvailable") == ("Unknown", "ExitCode1", "")
+
+
+def test_one_ready_pod_shows_that_pods_can_be() -> None:
+    scale = StartScale(start_count=2, min_count=0, progress_deadline_s=600)
+    status = status_of(a_revision(), deploying(replicas=2, ready=1), a_pod(containerStatuses=[BOOM]), scale=scale)
+    assert told(status, "Ready") == ("Unknown", "Deploying", "")
+
+
+def test_one_exit_of_what_has_worked_is_no_failure() -> None:
+    revision = with_ready(a_revision(), "True")
+    status = status_of(revision, deploying(), a_pod(containerStatuses=[BOOM]))
+    assert (told(status, "Ready")[0], told(status, "Active")[:2]) == ("True", ("Unknown", "Queued"))
+
+
+def test_a_crash_loop_of_what_has_worked_is_a_failure() -> None:
+    revision = with_ready(a_revision(), "True")
+    status = status_of(revision, deploying(), a_pod(containerStatuses=[{**BOOM, "restartCount": 2}]))
+    assert told(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
+
+
+def test_what_keeps_pods_from_being_made_is_told() -> None:
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"}
+    other = {"type": "Available", "status": "False"}
+    status = status_of(a_revision(), deploying(conditions=[other, failed]))
+    assert told(status, "ResourcesAvailable") == ("False", "FailedCreate", "quota")
+    assert told(status, "ContainerHealthy") == ("Unknown", "FailedCreate", "")
+
+
+def test_a_deployment_of_somebody_else_is_told() -> None:
+    status = status_of(a_revision(), stored(deploying(ready=1), ownerReferences=[]))
+    message = 'There is an existing Deployment "hello-00001-deployment" that we do not own.'
+    assert told(status, "ResourcesAvailable") == ("False", "NotOwned", message)
+
+
+@pytest.mark.parametrize(("now", "said"), [("2026-11-21T04:10:00Z", "Unknown"), ("2026-11-21T04:10:01Z", "False")])
+def test_the_time_to_start_is_over_after_the_deadline(now: str, said: str) -> None:
+    assert told(status_of(a_revision(), deploying(), now=now), "Ready")[0] == said
+
+
+def test_what_is_late_says_what_it_waited_for() -> None:
+    probe = {"type": "Ready", "status": "False", "reason": "ProbeFailed", "message": "connection refused"}
+    late = status_of(a_revision(), deploying(), a_pod(conditions=[probe]), now="2026-11-21T05:00:00Z")
+    assert told(late, "Ready") == ("False", "ProgressDeadlineExceeded", "connection refused")
+    silent = status_of(a_revision(), deploying(), now="2026-11-21T05:00:00Z")
+    assert told(silent, "Ready")[2] == "no pod was ready within 600 s"
+
+
+def test_the_deployments_own_deadline_counts() -> None:
+    progressing = {
+        "type": "Progressing",
+        "status": "False",
+        "reason": "ProgressDeadlineExceeded",
+        "message": "timed out",
+    }
+    status = status_of(a_revision(), deploying(conditions=[progressing]))
+    assert told(status, "ResourcesAvailable") == ("False", "ProgressDeadlineExceeded", "timed out")
+
+
+def test_a_deployment_without_a_time_is_never_late() -> None:
+    status = status_of(a_revision(), stored(deploying(), creationTimestamp=None), now="2027-11-21T05:00:00Z")
+    assert told(status, "Ready")[0] == "Unknown"
+
+
+def test_a_revision_at_zero_is_ready_and_not_active() -> None:
+    revision = with_ready(a_revision(state="Reserve"), "True")
+    status = status_of(revision, deploying(replicas=0))
+    assert told(status, "Ready")[0] == "True"
+    assert told(status, "Active") == ("False", "NoTraffic", "The target is not receiving traffic.")
+
+
+def test_active_is_information() -> None:
+    status = status_of(a_revision(), deploying(ready=1))
+    assert [one.get("severity") for one in status["conditions"]] == ["Info", None, None, None]
+
+
+def test_a_waking_revision_is_ready_and_queues() -> None:
+    revision = with_ready(a_revision(state="Active"), "True")
+    status = status_of(revision, deploying(replicas=0))
+    assert (told(status, "Ready")[0], told(status, "Active")) == ("True", ("Unknown", "Queued", QUEUED))
+
+
+def test_pods_that_are_still_there_after_the_decision_for_zero_change_nothing() -> None:
+    revision = with_ready(a_revision(state="Reserve"), "True")
+    assert told(status_of(revision, deploying(replicas=0, ready=1)), "Active")[0] == "False"
+
+
+def test_a_revision_that_needs_no_pod_is_ready_at_once() -> None:
+    scale = StartScale(start_count=0, min_count=0, progress_deadline_s=600)
+    assert told(status_of(a_revision(state="Reserve"), deploying(replicas=0), scale=scale), "Ready")[0] == "True"
+
+
+def test_a_revision_that_was_given_up_before_it_was_ready_has_failed() -> None:
+    status = status_of(a_revision(state="Reserve"), deploying(replicas=0))
+    assert told(status, "Ready") == ("False", "ProgressDeadlineExceeded", "Initial scale was never achieved")
+
+
+def test_a_revision_that_was_given_up_keeps_saying_why() -> None:
+    failed = {**a_revision(), "status": status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))}
+    given_up = {**failed, "spec": {**failed["spec"], "servingState": "Reserve"}}
+    status = status_of(given_up, deploying(replicas=0))
+    assert told(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
+
+
+def test_a_retired_revision_says_so() -> None:
+    revision = with_ready(a_revision(state="Retired"), "True")
+    assert told(status_of(revision, deploying(replicas=0)), "Active")[:2] == ("False", "Retired")
+
+
+@pytest.mark.parametrize("annotation", [BECAME_READY_ANNOTATION, "serving.dev/became-ready"])
+def test_metadata_knows_of_readiness_where_status_is_lost(annotation: str) -> None:
+    revision = stored(a_revision(state="Reserve"), annotations={annotation: NOW})
+    assert was_ready(revision)
+    assert told(status_of(revision, deploying(replicas=0)), "Ready")[0] == "True"
+
+
+def test_times_of_conditions_stay_while_nothing_changes() -> None:
+    first = status_of(a_revision(), deploying(ready=1), now="then")
+    again = status_of({**a_revision(), "status": first}, deploying(ready=1), now="now")
+    assert again == first
+
+
+def test_the_state_is_active_where_it_is_not_said() -> None:
+    assert serving_state_of({}) == "Active"
+
+
+def running(name: str, image_id: str) -> Object:
+    return {"name": name, "imageID": image_id, "state": {"running": {}}}
+
+
+def test_the_digests_are_those_that_the_first_pod_runs_and_stay() -> None:
+    revision = a_revision(spec={"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]})
+    pod = a_pod(
+        containerStatuses=[running("a", "docker-pullable://r/a@sha256:1"), running("queue-proxy", "q@sha256:3")],
+        initContainerStatuses=[running("i", "r/i@sha256:2")],
+    )
+    status = status_of(revision, deploying(ready=1), a_pod(), pod)
+    assert status["containerStatuses"] == [{"name": "a", "imageDigest": "r/a@sha256:1"}]
+    assert status["initContainerStatuses"] == [{"name": "i", "imageDigest": "r/i@sha256:2"}]
+    later = status_of(
+        {**revision, "status": status}, deploying(ready=1), a_pod(containerStatuses=[running("a", "x@y")])
+    )
+    assert later["containerStatuses"] == status["containerStatuses"]
+
+
+def test_a_pod_without_digests_says_nothing_about_images() -> None:
+    assert "containerStatuses" not in status_of(a_revision(), deploying(ready=1), a_pod(containerStatuses=[]))

@@ -1,0 +1,262 @@
+"""The queue-proxy as a container of a revision's pods."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.controller.revisions.deployment import desired_deployment
+from serving.controller.revisions.sidecar import Sidecar, grace_s
+from serving.model.objects import Object
+from serving.queueproxy.podspec import Probe, spec_from_environment
+from serving.settings.http import HttpSettings
+from serving.settings.queueproxy import MeterQuirks, QueueProxySettings, RequestLogSettings
+from serving.settings.sidecar import SidecarSettings
+from tests.unit.config.strict import faults
+from tests.unit.controller.builders import a_revision
+
+SIDECAR = Sidecar(
+    settings=SidecarSettings(enabled=True),
+    image="registry.example/serving:1",
+    stats_url="ws://autoscaler:6081/stats",
+    secret_of=lambda namespace, uid: f"secret of {namespace}/{uid}",
+)
+SECRET = "secret of default/uid-of-revision-hello-00001"  # noqa: S105 - of this test
+
+
+def pod_of(sidecar: Sidecar = SIDECAR, **template: Any) -> Object:  # noqa: ANN401 - JSON
+    revision = a_revision(**template)
+    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=sidecar)
+    found: Object = made["spec"]["template"]["spec"]
+    return found
+
+
+def proxy_of(pod: Object) -> Object:
+    found: Object = pod["containers"][-1]
+    return found
+
+
+def environment_of(pod: Object) -> dict[str, str]:
+    """What the process finds, with what the kubelet fills in."""
+    fields = {"metadata.namespace": "default", "metadata.name": "hello-00001-abc"}
+    return {
+        one["name"]: one["value"] if "value" in one else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        for one in proxy_of(pod)["env"]
+    }
+
+
+def test_it_is_the_last_container_with_the_image_and_ports_of_a_queue_proxy() -> None:
+    proxy = proxy_of(pod_of())
+    assert proxy["name"] == "queue-proxy"
+    assert proxy["image"] == "registry.example/serving:1"
+    assert proxy["command"] == ["python", "-m", "serving.queueproxy.main"]
+    assert [(one["name"], one["containerPort"]) for one in proxy["ports"]] == [
+        ("queue-port", 8012),
+        ("http-queueadm", 8022),
+    ]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"ports": [{"name": "h2c", "containerPort": 9}], "readinessProbe": {"exec": {"command": ["true"]}}},
+        {
+            "livenessProbe": {"httpGet": {"path": "/l"}},
+            "startupProbe": {"grpc": {}},
+            "env": [{"name": "A", "value": "b"}],
+        },
+    ],
+)
+def test_it_makes_a_deployment_that_kubernetes_takes(own: Object) -> None:
+    revision = a_revision(spec={"containers": [{"image": "a", **own}], "initContainers": [{"name": "i", "image": "b"}]})
+    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    assert faults(made) == []
+
+
+def test_without_settings_of_a_sidecar_there_is_none() -> None:
+    made = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0)
+    assert [one["name"] for one in made["spec"]["template"]["spec"]["containers"]] == ["user-container"]
+
+
+def test_it_understands_its_environment() -> None:
+    template = {"containers": [{"image": "a"}], "containerConcurrency": 3, "timeoutSeconds": 7, "idleTimeoutSeconds": 2}
+    spec = spec_from_environment(environment_of(pod_of(spec=template)))
+    assert (spec.namespace, spec.revision, spec.pod) == ("default", "hello-00001", "hello-00001-abc")
+    assert (spec.app, spec.is_http2, spec.secret) == (("127.0.0.1", 8080), False, SECRET)
+    assert (spec.stats_url, spec.stats_token_file) == ("ws://autoscaler:6081/stats", "/var/run/secrets/serving/token")
+    settings = spec.settings
+    assert (settings.container_concurrency, settings.request_timeout_s, settings.idle_timeout_s) == (3, 7, 2)
+    assert (settings.drain_lag_s, settings.drain_grace_s) == (5, 12)
+
+
+def test_it_takes_over_the_readiness_probe_with_the_port_of_the_app() -> None:
+    own: Object = {"image": "a", "ports": [{"name": "h2c", "containerPort": 9000}]}
+    own["readinessProbe"] = {"httpGet": {"path": "/x"}, "periodSeconds": 3, "failureThreshold": 2}
+    pod = pod_of(spec={"containers": [own]})
+    spec = spec_from_environment(environment_of(pod))
+    assert spec.readiness == Probe(path="/x", port=9000, period_s=3, failure_max=2)
+    assert (spec.app, spec.is_http2) == (("127.0.0.1", 9000), True)
+    assert "readinessProbe" not in pod["containers"][0]
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {"exec": {"command": ["true"]}},
+        {"grpc": {"port": 7}},
+        {"httpGet": {"path": "/", "port": 1, "scheme": "HTTPS"}},
+        {"httpGet": {"path": "/", "port": 1, "host": "elsewhere"}},
+        {"tcpSocket": {"port": 1, "host": "elsewhere"}},
+    ],
+)
+def test_a_probe_that_cannot_be_asked_from_beside_the_app_stays_the_kubelets(probe: Object) -> None:
+    pod = pod_of(spec={"containers": [{"image": "a", "readinessProbe": probe}]})
+    assert pod["containers"][0]["readinessProbe"].items() >= probe.items()
+    assert "SERVING_POD_READINESS" not in environment_of(pod)
+
+
+def test_an_app_without_a_readiness_probe_gets_none() -> None:
+    revision = a_revision()
+    del revision["spec"]["containers"][0]["readinessProbe"]
+    made = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
+    app, proxy = made["spec"]["template"]["spec"]["containers"]
+    assert "readinessProbe" not in app
+    assert "SERVING_POD_READINESS" not in {one["name"] for one in proxy["env"]}
+
+
+def test_the_app_is_told_where_to_listen_and_who_stands_beside_it_is_not() -> None:
+    pod = pod_of(spec={"containers": [{"image": "a", "ports": [{"containerPort": 9000}]}, {"image": "b"}]})
+    ports = [[one["value"] for one in app["env"] if one["name"] == "PORT"] for app in pod["containers"][:2]]
+    assert ports == [["9000"], []]
+
+
+def test_probes_without_a_port_are_for_the_containers_own() -> None:
+    own = {"image": "a", "livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"tcpSocket": {"port": 5}}}
+    app = pod_of(spec={"containers": [own]})["containers"][0]
+    assert app["livenessProbe"]["httpGet"] == {"path": "/l", "port": 8080}
+    assert app["startupProbe"]["tcpSocket"] == {"port": 5}
+
+
+def test_the_pod_is_ready_when_the_queue_proxy_says_so_which_waits_for_the_app() -> None:
+    probe = proxy_of(pod_of())["readinessProbe"]
+    assert probe["httpGet"] == {"path": "/readyz?wait=8", "port": 8022}
+    assert probe["timeoutSeconds"] > 8
+    assert (probe["periodSeconds"], probe["failureThreshold"]) == (1, 1)
+
+
+def test_every_container_of_the_app_ends_after_the_drain() -> None:
+    pod = pod_of(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]})
+    order = {"path": "/wait-for-drain", "port": 8022, "httpHeaders": [{"name": "K-Pod-Secret", "value": SECRET}]}
+    for app in pod["containers"][:2]:
+        assert app["lifecycle"] == {"preStop": {"httpGet": order}}
+    assert "lifecycle" not in proxy_of(pod)
+
+
+def test_a_container_that_does_not_serve_keeps_its_probes() -> None:
+    probe = {"tcpSocket": {"port": 9}}
+    pod = pod_of(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b", "readinessProbe": probe}]})
+    assert pod["containers"][1]["readinessProbe"]["tcpSocket"] == {"port": 9}
+
+
+@pytest.mark.parametrize(("lag_s", "grace"), [(5.0, 17), (0.5, 13), (0.0, 12)])
+def test_a_pod_has_the_lag_the_timeout_and_some_seconds_for_the_app_to_end(lag_s: float, grace: int) -> None:
+    sidecar = msgspec.structs.replace(SIDECAR, proxy=QueueProxySettings(drain_lag_s=lag_s))
+    revision = a_revision(spec={"containers": [{"image": "a"}], "timeoutSeconds": 7})
+    assert grace_s(revision, sidecar) == grace
+    template = {"containers": [{"image": "a"}], "timeoutSeconds": 7}
+    assert pod_of(sidecar, spec=template)["terminationGracePeriodSeconds"] == grace
+
+
+def test_it_has_no_rights_that_it_does_not_need() -> None:
+    assert proxy_of(pod_of())["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_where_the_pod_is_roots_it_is_its_images_user() -> None:
+    pod = pod_of(spec={"containers": [{"image": "a"}], "securityContext": {"runAsUser": 0}})
+    assert proxy_of(pod)["securityContext"]["runAsUser"] == 65532
+
+
+def test_its_token_is_made_out_for_the_autoscaler_and_mounted_by_it_alone() -> None:
+    own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    pod = pod_of(spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
+    assert pod["volumes"] == [
+        {"name": "v", "emptyDir": {}},
+        {
+            "name": "serving-stats-token",
+            "projected": {
+                "sources": [
+                    {"serviceAccountToken": {"audience": "serving-stats", "expirationSeconds": 3600, "path": "token"}}
+                ]
+            },
+        },
+    ]
+    assert pod["containers"][0]["volumeMounts"] == own["volumeMounts"]
+    assert [one["name"] for one in proxy_of(pod)["volumeMounts"]] == ["serving-stats-token"]
+
+
+def test_what_it_asks_for_is_what_the_settings_say() -> None:
+    assert proxy_of(pod_of())["resources"] == {"requests": {"cpu": "25m", "memory": "64Mi"}}
+    settings = SidecarSettings(
+        cpu_request="", memory_request="", cpu_limit="1", memory_limit="1Gi", storage_request="1Mi", storage_limit="2Mi"
+    )
+    asked = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, settings=settings)))["resources"]
+    assert asked == {
+        "requests": {"ephemeral-storage": "1Mi"},
+        "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Mi"},
+    }
+
+
+def test_settings_of_all_queue_proxies_reach_each_and_a_revisions_own_go_before_them() -> None:
+    proxy = QueueProxySettings(
+        request_timeout_s=9.0,
+        report_period_s=0.5,
+        quirks=MeterQuirks(level_may_go_negative=True),
+        http=HttpSettings(head_bytes_max=32768),
+    )
+    settings = spec_from_environment(environment_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=proxy)))).settings
+    assert (settings.report_period_s, settings.quirks.level_may_go_negative) == (0.5, True)
+    assert (settings.http.head_bytes_max, settings.request_timeout_s) == (32768, 300)
+
+
+def test_a_request_log_names_the_service_and_the_address_of_the_pod() -> None:
+    proxy = QueueProxySettings(logging=RequestLogSettings(enable_request_log=True, request_log_template="{{.TraceID}}"))
+    container = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=proxy)))
+    (address,) = [one for one in container["env"] if one["name"] == "SERVING_POD_IP"]
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    found = {one["name"]: one.get("value") for one in container["env"]}
+    assert found["SERVING_QUEUEPROXY_LOGGING_REQUEST_LOG_TEMPLATE"] == "{{.TraceID}}"
+    assert {"SERVING_POD_SERVICE", "SERVING_POD_CONFIGURATION"} <= found.keys()
+    assert "SERVING_POD_IP" not in {one["name"] for one in proxy_of(pod_of())["env"]}
+
+
+def test_what_looks_like_a_variable_stays_what_it_is() -> None:
+    probe = {"httpGet": {"path": "/$(SERVING_POD_SECRET)"}}
+    pod = pod_of(spec={"containers": [{"image": "a", "readinessProbe": probe}]})
+    assert "/$$(SERVING_POD_SECRET)" in environment_of(pod)["SERVING_POD_READINESS"]
+
+
+def test_everything_else_of_a_pod_stays_as_it_was_written() -> None:
+    rest = {
+        "serviceAccountName": "mine",
+        "securityContext": {"runAsUser": 1000},
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"key": "x"}],
+        "affinity": {"nodeAffinity": {}},
+        "imagePullSecrets": [{"name": "s"}],
+        "schedulerName": "other",
+        "dnsPolicy": "Default",
+        "hostAliases": [{"ip": "1.2.3.4"}],
+        "priorityClassName": "high",
+        "initContainers": [{"name": "first", "image": "b"}],
+    }
+    own = {"image": "a", "envFrom": [{"secretRef": {"name": "s"}}], "securityContext": {"runAsUser": 7}}
+    pod = pod_of(spec={"containers": [own], **rest})
+    assert {name: pod[name] for name in rest} == rest
+    assert pod["containers"][0].items() >= own.items()

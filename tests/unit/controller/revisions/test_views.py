@@ -1,0 +1,104 @@
+"""The views of a revision's scale and traffic path, in Knative's shapes."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
+from serving.model.objects import Object, labels_of, nested
+from tests.unit.controller.builders import NOW, a_deployment, a_revision, merged, told
+
+PODS = {"endpoints": [{"addresses": ["127.64.0.1"], "targetRef": {"kind": "Pod", "name": "p"}}]}
+ACTIVATORS = {"endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}]}
+
+
+def deployment(*, replicas: int, ready: int) -> Object:
+    return merged(a_deployment(a_revision()), {"spec": {"replicas": replicas}, "status": {"readyReplicas": ready}})
+
+
+def revision(**changes: Any) -> Object:  # noqa: ANN401 - JSON
+    return merged(a_revision(), changes)
+
+
+def with_active(status: str, reason: str = "") -> Object:
+    return revision(status={"conditions": [{"type": "Active", "status": status, "reason": reason}]})
+
+
+def autoscaler(one: Object, *slices: Object, replicas: int = 0, ready: int = 0) -> Object:
+    return pod_autoscaler_view(one, deployment(replicas=replicas, ready=ready), slices, before=None, now=NOW)
+
+
+def path(one: Object, *slices: Object, ready: int = 0) -> Object:
+    return serverless_service_view(one, deployment(replicas=ready, ready=ready), slices, before=None, now=NOW)
+
+
+def test_the_scale_is_that_of_the_deployment() -> None:
+    view = autoscaler(with_active("True"), replicas=3, ready=2)
+    assert (view["status"]["desiredScale"], view["status"]["actualScale"]) == (3, 2)
+    assert view["spec"]["scaleTargetRef"]["name"] == "hello-00001-deployment"
+    assert view["metadata"]["ownerReferences"][0]["kind"] == "Revision"
+    assert told(view["status"], "Ready")[0] == "True"
+
+
+def test_without_a_deployment_there_is_no_scale() -> None:
+    view = pod_autoscaler_view(a_revision(), None, (), before=None, now=NOW)
+    assert (view["status"]["desiredScale"], view["status"]["actualScale"]) == (0, 0)
+    assert told(view["status"], "ScaleTargetInitialized")[0] == "Unknown"
+
+
+def test_a_revision_at_zero_is_not_ready_for_lack_of_traffic() -> None:
+    view = autoscaler(with_active("False", "NoTraffic"), ACTIVATORS)
+    assert told(view["status"], "Ready")[:2] == ("False", "NoTraffic")
+    assert told(view["status"], "SKSReady")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("state", "reachability"), [("active", "Reachable"), ("reserve", "Unreachable"), ("pending", "")]
+)
+def test_reachability_follows_the_routing_state(state: str, reachability: str) -> None:
+    label = {"serving.knative.dev/routingState": state}
+    view = autoscaler(revision(metadata={"labels": {**labels_of(a_revision()), **label}}))
+    assert view["spec"]["reachability"] == reachability
+
+
+def test_annotations_of_the_autoscaler_are_shown_with_class_and_metric() -> None:
+    given = {"autoscaling.knative.dev/metric": "rps", "other": "x"}
+    view = autoscaler(revision(metadata={"annotations": given}))
+    assert view["metadata"]["annotations"] == {
+        "autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev",
+        "autoscaling.knative.dev/metric": "rps",
+    }
+
+
+@pytest.mark.parametrize(("port", "protocol"), [("h2c", "h2c"), ("http1", "http1")])
+def test_the_protocol_is_that_of_the_port(port: str, protocol: str) -> None:
+    one = revision(spec={"containers": [{"image": "x", "ports": [{"name": port}]}], "containerConcurrency": 7})
+    assert autoscaler(one)["spec"]["protocolType"] == protocol
+    assert autoscaler(one)["spec"]["containerConcurrency"] == 7
+
+
+def test_the_path_is_proxy_while_activators_are_the_endpoints() -> None:
+    view = path(a_revision(), ACTIVATORS)
+    assert (view["spec"]["mode"], view["spec"]["numActivators"]) == ("Proxy", 2)
+    assert view["status"]["privateServiceName"] == "hello-00001-private"
+    assert told(view["status"], "Ready")[0] == "True"
+    assert told(view["status"], "ActivatorEndpointsPopulated")[0] == "True"
+
+
+def test_the_path_is_serve_while_pods_are_the_endpoints() -> None:
+    view = path(a_revision(), PODS, ready=1)
+    assert (view["spec"]["mode"], view["spec"]["numActivators"]) == ("Serve", 0)
+    assert told(view["status"], "ActivatorEndpointsPopulated")[0] == "False"
+
+
+def test_without_a_public_service_the_path_is_what_the_autoscaler_wants() -> None:
+    assert path(revision(metadata={"annotations": {"serving.dev/traffic-path": "serve"}}))["spec"]["mode"] == "Serve"
+    view = path(a_revision())
+    assert view["spec"]["mode"] == "Proxy"
+    assert told(view["status"], "Ready")[:2] == ("Unknown", "NoHealthyBackends")
+
+
+def test_times_of_conditions_that_stay_are_kept() -> None:
+    before = path(a_revision(), ACTIVATORS)
+    after = serverless_service_view(a_revision(), None, [ACTIVATORS], before=before, now="later")
+    assert nested(after, "status", "conditions") == nested(before, "status", "conditions")

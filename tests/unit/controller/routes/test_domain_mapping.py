@@ -1,0 +1,156 @@
+"""Conditions of a DomainMapping, and the life of the claim of its host."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.controller.routes.domain_mapping import (
+    MappingContext,
+    reconcile_claim,
+    reconcile_domain_mapping,
+    target_of,
+)
+from serving.controller.values.writes import Create, Delete, ResourceKind
+from serving.model.objects import Object
+from tests.unit.controller.builders import NOW, SETTINGS, a_route, a_service, merged, stored, told, written_status
+
+CLAIMING = msgspec.structs.replace(SETTINGS, autocreate_cluster_domain_claims=True)
+HOST = "shop.example.com"
+
+
+def a_mapping(*, tls: str = "", **ref: Any) -> Object:  # noqa: ANN401 - JSON
+    whole = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello", "namespace": "default", **ref}
+    spec: Object = {"ref": whole, **({"tls": {"secretName": tls}} if tls else {})}
+    return stored(
+        {
+            "apiVersion": "serving.knative.dev/v1beta1",
+            "kind": "DomainMapping",
+            "metadata": {"name": HOST},
+            "spec": spec,
+        }
+    )
+
+
+def a_claim(namespace: str = "default", **labels: str) -> Object:
+    claim = {"kind": "ClusterDomainClaim", "metadata": {"name": HOST, "labels": labels}}
+    return stored({**claim, "spec": {"namespace": namespace}}, namespace="")
+
+
+def reachable(one: Object, host: str = "hello.default.svc.cluster.local") -> Object:
+    return {**one, "status": {"address": {"url": f"http://{host}:8081"}}}
+
+
+def status_of(mapping: Object, **context: Any) -> Object:  # noqa: ANN401 - of any kind
+    given = {"claim": a_claim(), "target": reachable(a_service()), **context}
+    plan = reconcile_domain_mapping(mapping, MappingContext(**given), settings=SETTINGS, now=NOW)
+    return written_status(plan, ResourceKind.DOMAIN_MAPPING)
+
+
+def conditions(mapping: Object, **context: Any) -> dict[str, tuple[str, str]]:  # noqa: ANN401 - of any kind
+    found = status_of(mapping, **context)["conditions"]
+    return {one["type"]: (one["status"], one.get("reason", "")) for one in found}
+
+
+def test_a_claimed_and_resolved_mapping_is_ready_at_its_host() -> None:
+    status = status_of(a_mapping())
+    assert status["url"] == status["address"]["url"] == f"http://{HOST}:8080"
+    assert status["observedGeneration"] == 1
+    assert conditions(a_mapping()) == {
+        "CertificateProvisioned": ("True", "TLSNotEnabled"),
+        "DomainClaimed": ("True", ""),
+        "IngressReady": ("True", ""),
+        "Ready": ("True", ""),
+        "ReferenceResolved": ("True", ""),
+    }
+
+
+@pytest.mark.parametrize(("port", "url"), [(8443, f"https://{HOST}:8443"), (443, f"https://{HOST}")])
+def test_a_mapping_with_a_certificate_has_a_url_of_https(port: int, url: str) -> None:
+    settings = msgspec.structs.replace(SETTINGS, public_tls_port=port)
+    context = MappingContext(claim=a_claim(), target=reachable(a_service()))
+    plan = reconcile_domain_mapping(a_mapping(tls="cert"), context, settings=settings, now=NOW)
+    assert written_status(plan, ResourceKind.DOMAIN_MAPPING)["url"] == url
+    assert conditions(a_mapping(tls="cert"))["CertificateProvisioned"] == ("True", "CertificateExternallyProvided")
+
+
+def test_nothing_is_written_once_the_status_says_it() -> None:
+    mapping = a_mapping()
+    after = {**mapping, "status": status_of(mapping)}
+    context = MappingContext(claim=a_claim(), target=reachable(a_service()))
+    assert reconcile_domain_mapping(after, context, settings=SETTINGS, now="later").writes == ()
+
+
+def test_a_mapping_that_is_being_deleted_is_left_alone() -> None:
+    going = merged(a_mapping(), {"metadata": {"deletionTimestamp": NOW}})
+    assert reconcile_domain_mapping(going, MappingContext(), settings=CLAIMING, now=NOW).writes == ()
+
+
+def test_without_a_claim_the_status_says_how_to_get_one() -> None:
+    found = conditions(a_mapping(), claim=None)
+    assert found["DomainClaimed"] == found["Ready"] == ("False", "DomainClaimFailed")
+    assert found["IngressReady"] == ("Unknown", "IngressNotConfigured")
+    (said,) = [one for one in status_of(a_mapping(), claim=None)["conditions"] if one["type"] == "DomainClaimed"]
+    assert "autocreate-cluster-domain-claims" in said["message"]
+
+
+def test_a_claim_of_another_namespace_keeps_the_host() -> None:
+    assert conditions(a_mapping(), claim=a_claim("other"))["DomainClaimed"] == ("False", "DomainAlreadyClaimed")
+
+
+def test_where_it_may_the_controller_claims_the_host_first() -> None:
+    (write,) = reconcile_domain_mapping(a_mapping(), MappingContext(), settings=CLAIMING, now=NOW).writes
+    assert isinstance(write, Create)
+    assert (write.body["metadata"]["name"], write.body["spec"]) == (HOST, {"namespace": "default"})
+    (gone,) = reconcile_claim(stored(write.body, namespace=""), None).writes
+    assert isinstance(gone, Delete)
+    assert gone.name == HOST
+
+
+def test_a_claim_stays_while_its_mapping_does_or_another_created_it() -> None:
+    ours = a_claim(**{"app.kubernetes.io/managed-by": "serving-controller"})
+    assert reconcile_claim(ours, a_mapping()).writes == ()
+    assert reconcile_claim(a_claim(), None).writes == ()
+    assert reconcile_claim(merged(ours, {"metadata": {"deletionTimestamp": NOW}}), None).writes == ()
+
+
+@pytest.mark.parametrize(
+    ("ref", "target", "said"),
+    [
+        ({}, None, 'services.serving.knative.dev "hello" not found'),
+        ({}, a_service(), 'address not set for services.serving.knative.dev "hello"'),
+        ({}, reachable(a_service(), "x.y"), "must be of the form http://hello.default.svc.cluster.local"),
+        ({"namespace": "other"}, reachable(a_service()), "must be in same namespace as DomainMapping"),
+        ({"kind": "Revision"}, None, 'serving.knative.dev/v1 Revision "hello" takes no requests'),
+        ({"apiVersion": "", "group": "batch", "kind": "Job"}, None, "batch Job"),
+        ({"apiVersion": "v1"}, stored({"kind": "Service", "metadata": {"name": "hello"}}), "of no Route or Revision"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | None, said: str) -> None:
+    mapping = a_mapping(**ref)
+    assert conditions(mapping, target=target)["ReferenceResolved"] == ("False", "ResolveFailed")
+    (found,) = [one for one in status_of(mapping, target=target)["conditions"] if one["type"] == "ReferenceResolved"]
+    assert said in found["message"]
+
+
+def test_a_route_and_its_public_service_are_targets_too() -> None:
+    route = a_mapping(kind="Route", namespace="")
+    assert conditions(route, target=reachable(a_route()))["Ready"] == ("True", "")
+    public = stored({"kind": "Service", "metadata": {"name": "hello", "ownerReferences": [{"kind": "Route"}]}})
+    assert conditions(a_mapping(apiVersion="v1"), target=public)["Ready"] == ("True", "")
+
+
+def test_a_host_that_a_route_has_is_not_mapped() -> None:
+    found = told(status_of(a_mapping(), holder=("other", "shop")), "IngressReady")
+    assert (found[0], found[1]) == ("False", "DomainAlreadyClaimed")
+
+
+def test_targets_are_of_three_kinds() -> None:
+    assert target_of(a_mapping()) == (ResourceKind.SERVICE, ("default", "hello"))
+    assert target_of(a_mapping(kind="Route")) == (ResourceKind.ROUTE, ("default", "hello"))
+    assert target_of(a_mapping(apiVersion="v1")) == (ResourceKind.CORE_SERVICE, ("default", "hello"))
+    assert target_of(a_mapping(apiVersion="", group="serving.knative.dev")) == (
+        ResourceKind.SERVICE,
+        ("default", "hello"),
+    )
+    assert target_of({"metadata": {"name": HOST}}) is None

@@ -1,0 +1,186 @@
+"""The planner of gradual rollouts."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.routes.rollout import (
+    advance,
+    next_step_s,
+    observe_ready,
+    rollout_goal,
+    rollout_of_status,
+    split_targets,
+)
+from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout
+
+LATEST: list[dict[str, Any]] = [{"configurationName": "hello", "percent": 100}]
+
+
+def goal(revision: str, *, percent: int = 100) -> Rollout:
+    asked = [{"configurationName": "hello", "percent": percent}]
+    return rollout_goal(asked, [{"revisionName": revision, "percent": percent}])
+
+
+def shares(rollout: Rollout) -> list[tuple[str, int]]:
+    (one,) = rollout.configurations
+    return [(share.revision_name, share.percent) for share in one.revisions]
+
+
+def step(wanted: Rollout, before: Rollout, *, now_s: float = 0.0, gone: str = "") -> Rollout:
+    return advance(wanted, before, can_serve=lambda name: name != gone, now_s=now_s)
+
+
+def running(*percents: int, total: int | None = None) -> Rollout:
+    """A rollout that goes on, of revisions r1, r2, ..."""
+    return Rollout(
+        configurations=(
+            ConfigurationRollout(
+                configuration_name="hello",
+                percent=sum(percents) if total is None else total,
+                revisions=tuple(
+                    RevisionShare(revision_name=f"r{number}", percent=percent)
+                    for number, percent in enumerate(percents, start=1)
+                ),
+            ),
+        )
+    )
+
+
+def test_the_first_revision_has_all_traffic_at_once() -> None:
+    assert step(goal("r1"), Rollout()) == goal("r1")
+
+
+def test_a_new_revision_starts_with_one_percent() -> None:
+    after = step(goal("r2"), goal("r1"), now_s=10.0)
+    assert shares(after) == [("r1", 99), ("r2", 1)]
+    assert after.configurations[0].step_params.start_time_ns == 10_000_000_000
+
+
+def test_no_step_is_made_before_the_first_percent_is_routed() -> None:
+    started = step(goal("r2"), goal("r1"), now_s=10.0)
+    assert next_step_s(started) is None
+    assert step(goal("r2"), started, now_s=1000.0) == started
+
+
+def test_steps_are_equal_and_last_as_long_as_asked() -> None:
+    rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=10, now_s=0.4)
+    seen = []
+    while (due_s := next_step_s(rollout)) is not None:
+        assert step(goal("r2"), rollout, now_s=due_s - 0.01) == rollout
+        rollout = step(goal("r2"), rollout, now_s=due_s)
+        seen.append((round(due_s, 3), shares(rollout)[-1][1]))
+    assert seen == [(0.4 + number, min(1 + 10 * number, 100)) for number in range(1, 11)]
+    assert rollout == goal("r2")
+
+
+def test_a_step_takes_at_least_as_long_as_the_first_percent_took() -> None:
+    rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=10, now_s=4.5)
+    params = rollout.configurations[0].step_params
+    assert (params.step_duration_ns, params.step_size) == (5_000_000_000, 50)
+
+
+def test_a_duration_shorter_than_a_step_is_one_step() -> None:
+    rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=1, now_s=60.0)
+    assert shares(step(goal("r2"), rollout, now_s=61.0)) == [("r2", 100)]
+
+
+def test_a_long_duration_moves_one_percent_at_a_time() -> None:
+    rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=990, now_s=0.5)
+    params = rollout.configurations[0].step_params
+    assert (params.step_duration_ns, params.step_size) == (10_000_000_000, 1)
+
+
+def test_steps_are_planned_once() -> None:
+    rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=10, now_s=1.0)
+    assert observe_ready(rollout, duration_s=500, now_s=2.0) == rollout
+    assert observe_ready(goal("r1"), duration_s=500, now_s=2.0) == goal("r1")
+
+
+def test_a_further_revision_starts_at_once_and_the_newest_before_it_is_drained_first() -> None:
+    after = step(goal("r4"), running(50, 29, 21), now_s=5.0)
+    assert shares(after) == [("r1", 50), ("r2", 29), ("r3", 20), ("r4", 1)]
+    planned = observe_ready(after, duration_s=4, now_s=5.0)
+    due_s = next_step_s(planned)
+    assert due_s == 6.0
+    assert shares(step(goal("r4"), planned, now_s=due_s)) == [("r1", 50), ("r2", 24), ("r4", 26)]
+
+
+def test_a_revision_with_one_percent_makes_room_for_the_next() -> None:
+    assert shares(step(goal("r3"), running(99, 1))) == [("r1", 99), ("r3", 1)]
+
+
+def test_a_revision_that_comes_back_keeps_its_share() -> None:
+    assert shares(step(goal("r1"), running(70, 30))) == [("r2", 30), ("r1", 70)]
+
+
+def test_more_traffic_goes_to_the_newest_and_less_is_taken_from_the_oldest() -> None:
+    assert shares(step(goal("r2", percent=80), running(40, 20))) == [("r1", 40), ("r2", 40)]
+    assert shares(step(goal("r3", percent=50), running(40, 30, 20))) == [("r2", 30), ("r3", 20)]
+    assert shares(step(goal("r2", percent=50), running(40, 30))) == [("r1", 20), ("r2", 30)]
+
+
+@pytest.mark.parametrize("percent", [1, 0])
+def test_one_percent_cannot_be_split(percent: int) -> None:
+    assert step(goal("r2", percent=percent), goal("r1", percent=percent)) == goal("r2", percent=percent)
+
+
+def test_a_revision_that_is_gone_leaves_its_share_to_the_newest() -> None:
+    assert shares(step(goal("r2"), running(60, 40), gone="r1")) == [("r2", 100)]
+    assert step(goal("r2"), goal("r1"), gone="r1") == goal("r2")
+
+
+def test_targets_by_tag_and_by_configuration_roll_out_apart() -> None:
+    asked: list[dict[str, Any]] = [
+        {"configurationName": "b", "percent": 30},
+        {"configurationName": "a", "percent": 20},
+        {"configurationName": "a", "percent": 10, "tag": "x"},
+        {"configurationName": "a", "tag": "y"},
+        {"revisionName": "pinned", "percent": 40, "tag": "z"},
+    ]
+    assigned = [{"revisionName": name} for name in ("b1", "a1", "a1", "a1", "pinned")]
+    found = [
+        (one.tag, one.configuration_name, one.percent, one.revisions[0].revision_name)
+        for one in rollout_goal(asked, assigned).configurations
+    ]
+    assert found == [("", "a", 30, "a1"), ("", "b", 30, "b1"), ("x", "a", 100, "a1"), ("y", "a", 100, "a1")]
+
+
+def test_the_state_is_read_from_the_status_where_there_is_no_annotation() -> None:
+    asked = [
+        {"configurationName": "a", "percent": 60},
+        {"configurationName": "b", "percent": 30},
+        {"configurationName": "a", "percent": 10, "tag": "new"},
+    ]
+    served = [
+        {"revisionName": "a1", "latestRevision": True, "percent": 55},
+        {"revisionName": "b1", "latestRevision": True, "percent": 40},
+        {"revisionName": "a1", "latestRevision": False, "percent": 5, "tag": "new"},
+    ]
+    found = rollout_of_status(asked, served, configurations={"a1": "a", "b1": "b"})
+    assert [(one.tag, one.percent, one.revisions[0].revision_name) for one in found.configurations] == [
+        ("", 60, "a1"),
+        ("", 30, "b1"),
+    ]
+
+
+def test_the_status_shows_a_revision_for_each_share() -> None:
+    asked: list[dict[str, Any]] = [
+        {"configurationName": "hello", "percent": 50},
+        {"revisionName": "pinned", "percent": 10},
+        {"configurationName": "hello", "percent": 40, "tag": "new"},
+        {"configurationName": "hello", "tag": "zero"},
+    ]
+    assigned: list[dict[str, Any]] = [
+        {"revisionName": "r2", "latestRevision": True, "percent": 50},
+        {"revisionName": "pinned", "latestRevision": False, "percent": 10},
+        {"revisionName": "r2", "latestRevision": True, "percent": 40, "tag": "new"},
+        {"revisionName": "r2", "latestRevision": True, "tag": "zero"},
+    ]
+    assert split_targets(asked, assigned, running(70, 20)) == [
+        {"revisionName": "r1", "latestRevision": False, "percent": 50},
+        {"revisionName": "pinned", "latestRevision": False, "percent": 10},
+        {"revisionName": "r1", "latestRevision": False, "percent": 20, "tag": "new"},
+        {"revisionName": "r2", "latestRevision": True, "percent": 20, "tag": "new"},
+        {"revisionName": "r2", "latestRevision": True, "tag": "zero"},
+    ]

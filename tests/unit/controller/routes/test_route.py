@@ -1,0 +1,361 @@
+"""The status of a route."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.aio.clock import stamp
+from serving.controller.routes.hosts import Key
+from serving.controller.routes.httproutes import HttpRoutes
+from serving.controller.routes.route import RouteContext, reconcile_route
+from serving.controller.routes.traffic import RouteTargets
+from serving.controller.values.routing import revisions_named_by
+from serving.controller.values.writes import Create, Note, Patch, ResourceKind, WritePlan
+from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
+from serving.model.objects import Object
+from serving.model.routedigest import route_digest
+from serving.settings.controller import ControllerSettings
+from tests.unit.controller.builders import (
+    NOW,
+    NOW_S,
+    SETTINGS,
+    a_configuration,
+    a_revision,
+    a_route,
+    merged,
+    stored,
+    told,
+    with_ready,
+    written_status,
+)
+
+SPLIT: list[Object] = [
+    {"latestRevision": True, "percent": 90},
+    {"revisionName": "hello-00001", "percent": 10, "tag": "old"},
+]
+LATEST: Object = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
+READY = RouteTargets(configurations={"hello": LATEST}, revisions={"hello-00001": with_ready(a_revision(), "True")})
+NONE = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
+
+
+def plan_for(
+    route: Object,
+    known: RouteTargets = READY,
+    *,
+    lost: Mapping[str, Key] | None = None,
+    settings: ControllerSettings = SETTINGS,
+) -> WritePlan:
+    return reconcile_route(route, known, RouteContext(lost=lost or {}), settings=settings, now=NOW, now_s=NOW_S)
+
+
+def status_of(route: Object, known: RouteTargets = READY, *, lost: Mapping[str, Key] | None = None) -> Object:
+    return written_status(plan_for(route, known, lost=lost), ResourceKind.ROUTE)
+
+
+def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
+    status = status_of(a_route())
+    assert status["url"] == "http://hello.default.localhost:8080"
+    assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
+    assert status["traffic"] == [{"revisionName": "hello-00002", "latestRevision": True, "percent": 100}]
+    assert [told(status, one)[0] for one in ("Ready", "AllTrafficAssigned", "IngressReady")] == ["True"] * 3
+    assert told(status, "CertificateProvisioned") == ("True", "TLSNotEnabled", "external-domain-tls is not enabled")
+
+
+def test_port_80_is_left_out_of_urls() -> None:
+    settings = msgspec.structs.replace(SETTINGS, public_port=80, inner_port=80)
+    status = written_status(plan_for(a_route(), settings=settings), ResourceKind.ROUTE)
+    assert (status["url"], status["address"]["url"]) == (
+        "http://hello.default.localhost",
+        "http://hello.default.svc.cluster.local",
+    )
+
+
+def test_traffic_is_split_and_a_tag_has_its_url() -> None:
+    assert status_of(a_route(traffic=SPLIT))["traffic"] == [
+        {"revisionName": "hello-00002", "latestRevision": True, "percent": 90},
+        {
+            "revisionName": "hello-00001",
+            "latestRevision": False,
+            "percent": 10,
+            "tag": "old",
+            "url": "http://old-hello.default.localhost:8080",
+        },
+    ]
+
+
+def test_a_cluster_local_route_has_no_public_url() -> None:
+    status = status_of(a_route(traffic=SPLIT, labels={VISIBILITY_LABEL: "cluster-local"}))
+    assert status["url"] == status["address"]["url"] == "http://hello.default.svc.cluster.local:8081"
+    assert status["traffic"][1]["url"] == "http://old-hello.default.svc.cluster.local:8081"
+    assert told(status, "CertificateProvisioned")[2] == "TLS is not enabled for cluster-local"
+
+
+def test_traffic_stays_where_it_is_until_all_of_it_can_move() -> None:
+    before = [{"revisionName": "hello-00001", "latestRevision": True, "percent": 100}]
+    route = {**a_route(), "status": {"traffic": before}}
+    status = status_of(route, NONE)
+    assert "traffic" not in status
+    assert told(status, "Ready")[:2] == ("Unknown", "RevisionMissing")
+
+
+def test_a_new_route_without_a_revision_has_no_traffic() -> None:
+    status = status_of(a_route(), NONE)
+    assert "traffic" not in status
+    assert status["url"] == "http://hello.default.localhost:8080"
+
+
+def test_a_host_that_another_claimed_first_is_left_to_it() -> None:
+    status = status_of(a_route(), lost={"hello.default.localhost": ("default", "other")})
+    assert "url" not in status
+    assert "address" in status
+    message = 'The host "hello.default.localhost" is already in use by Route "default/other", which claimed it first.'
+    assert told(status, "IngressReady") == ("False", "DomainAlreadyClaimed", message)
+    assert told(status, "Ready")[0] == "False"
+
+
+def test_an_annotation_that_cannot_be_read_makes_the_route_not_ready() -> None:
+    status = status_of(a_route(annotations={ACCESS_ANNOTATION: "secret"}))
+    state, reason, message = told(status, "IngressReady")
+    assert (state, reason) == ("False", "InvalidAnnotation")
+    assert '"secret", expected "public" or "private"' in message
+    assert status["traffic"], "its traffic goes on"
+
+
+def test_a_tag_without_its_host_has_no_url_and_keeps_its_traffic() -> None:
+    lost = {"old-hello.default.localhost": ("default", "old-hello")}
+    status = status_of(a_route(traffic=SPLIT), lost=lost)
+    assert "url" in status
+    assert [("url" in target, target["percent"]) for target in status["traffic"]] == [(False, 90), (False, 10)]
+    assert told(status, "IngressReady")[0] == "False"
+
+
+def test_an_inner_host_of_another_is_no_address() -> None:
+    status = status_of(a_route(), lost={"hello.default.svc.cluster.local": ("default", "other")})
+    assert "address" not in status
+
+
+def test_a_new_tag_is_noted_with_its_time_before_the_status() -> None:
+    claim, _ = plan_for(a_route(traffic=SPLIT)).writes
+    assert isinstance(claim, Patch)
+    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS_ANNOTATION: f'{{"old": "{NOW}"}}'}
+
+
+def test_a_tag_that_is_gone_is_forgotten() -> None:
+    claim, _ = plan_for(a_route(annotations={CLAIMED_TAGS_ANNOTATION: '{"old": "then"}'})).writes
+    assert isinstance(claim, Patch)
+    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS_ANNOTATION: None}
+
+
+def test_a_settled_route_is_left_alone() -> None:
+    route = a_route()
+    (patch,) = plan_for(route).writes
+    assert isinstance(patch, Patch)
+    assert plan_for(merged(route, {"status": patch.patch["status"]})) == WritePlan()
+
+
+def test_a_route_on_its_way_out_is_left_alone() -> None:
+    assert plan_for(stored(a_route(), deletionTimestamp=NOW)) == WritePlan()
+
+
+def by_gateway(route: Object, known: RouteTargets = READY, *, refusal: str = "", missing: str = "") -> WritePlan:
+    settings = msgspec.structs.replace(SETTINGS, public_services=True, gateway="gateways/front")
+    place = RouteContext(lost={}, httproutes=HttpRoutes(missing=missing), refusal=refusal)
+    return reconcile_route(route, known, place, settings=settings, now=NOW, now_s=NOW_S)
+
+
+def made_names(plan: WritePlan) -> list[str]:
+    return [write.body["metadata"]["name"] for write in plan.writes if isinstance(write, Create)]
+
+
+def test_a_route_behind_a_gateway_waits_for_it() -> None:
+    plan = by_gateway(a_route(traffic=SPLIT))
+    assert made_names(plan) == ["hello", "hello.old"]
+    status = written_status(plan, ResourceKind.ROUTE)
+    assert told(status, "IngressReady")[:2] == told(status, "Ready")[:2] == ("Unknown", "HTTPRouteNotReady")
+    assert status["url"] == "http://hello.default.localhost:8080"
+
+
+def test_what_was_assigned_before_keeps_its_httproutes() -> None:
+    before = [{"revisionName": "hello-00001", "latestRevision": True, "percent": 100}]
+    assert made_names(by_gateway({**a_route(), "status": {"traffic": before}}, NONE)) == ["hello"]
+    assert made_names(by_gateway(a_route(), NONE)) == []
+
+
+def test_what_the_server_refuses_is_not_asked_again() -> None:
+    plan = by_gateway(a_route(), refusal="no such name")
+    assert made_names(plan) == []
+    assert told(written_status(plan, ResourceKind.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
+
+
+def test_that_nobody_gets_there_is_told_once() -> None:
+    plan = by_gateway(a_route(), missing="there are none")
+    (note,) = plan.notes
+    assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
+    after = merged(a_route(), {"status": written_status(plan, ResourceKind.ROUTE)})
+    assert by_gateway(after, missing="there are none").notes == ()
+    assert [one.message for one in by_gateway(after, missing="still none").notes] == ["still none"]
+    assert by_gateway(after).notes == ()
+
+
+def test_a_host_that_is_lost_is_told_in_an_event() -> None:
+    route = a_route()
+    (note,) = plan_for(route, lost={"hello.default.localhost": ("default", "other")}).notes
+    assert (note.about, note.reason) == (route, "DomainAlreadyClaimed")
+    assert isinstance(note, Note)
+
+
+GRADUAL = {"serving.knative.dev/rollout-duration": "10s"}
+
+
+def rolled(
+    route: Object, latest: str, *, now_s: float, settings: ControllerSettings = SETTINGS
+) -> tuple[Object, WritePlan]:
+    """The route after its plan was carried out at that time, and the plan."""
+    configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
+    names = set(revisions_named_by(route))
+    revisions = {one["metadata"]["name"]: one for one in (a_revision(), a_revision(generation=2))}
+    known = RouteTargets(
+        configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
+    )
+    plan = reconcile_route(route, known, RouteContext(lost={}), settings=settings, now=stamp(now_s), now_s=now_s)
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        route = merged(route, write.patch)
+    return route, plan
+
+
+def shares_of(route: Object) -> list[tuple[str, int, bool]]:
+    return [(one["revisionName"], one["percent"], one["latestRevision"]) for one in route["status"]["traffic"]]
+
+
+def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
+    route, plan = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    assert told(route["status"], "Ready")[0] == "True"
+    assert plan.again_after_s is None
+    route, plan = rolled(route, "hello-00002", now_s=100.25)
+    assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
+    expected = ("Unknown", "RolloutInProgress", "A gradual rollout of the latest revision(s) is in progress.")
+    assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
+    assert plan.again_after_s == 1.0
+    route, plan = rolled(route, "hello-00002", now_s=101.25)
+    assert shares_of(route) == [("hello-00001", 89, False), ("hello-00002", 11, True)]
+    for second in range(2, 11):
+        route, plan = rolled(route, "hello-00002", now_s=100.25 + second)
+    assert shares_of(route) == [("hello-00002", 100, True)]
+    assert told(route["status"], "Ready")[0] == "True"
+    assert plan.again_after_s is None
+
+
+def test_a_route_that_gets_a_duration_later_starts_from_its_status() -> None:
+    route, _ = rolled(a_route(), "hello-00001", now_s=0.0)
+    assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
+    route = merged(route, {"metadata": {"annotations": GRADUAL}})
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    assert shares_of(route)[1] == ("hello-00002", 1, True)
+
+
+def test_a_route_without_its_duration_ends_the_rollout_at_once() -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    route = merged(route, {"metadata": {"annotations": dict.fromkeys(GRADUAL)}})
+    route, _ = rolled(route, "hello-00002", now_s=100.1)
+    assert shares_of(route) == [("hello-00002", 100, True)]
+    assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
+
+
+def test_the_setting_holds_where_a_route_has_no_annotation() -> None:
+    settings = msgspec.structs.replace(SETTINGS, rollout_duration_s=10.0)
+    route, _ = rolled(a_route(), "hello-00001", now_s=0.0, settings=settings)
+    route, _ = rolled(route, "hello-00002", now_s=100.0, settings=settings)
+    assert len(shares_of(route)) == 2
+    instant = merged(a_route(), {"metadata": {"annotations": {"serving.knative.dev/rolloutDuration": "0s"}}})
+    route, _ = rolled(instant, "hello-00001", now_s=0.0, settings=settings)
+    route, _ = rolled(route, "hello-00002", now_s=100.0, settings=settings)
+    assert shares_of(route) == [("hello-00002", 100, True)]
+
+
+def test_a_rollout_stands_still_while_traffic_cannot_be_assigned() -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    before = shares_of(route)
+    route, plan = rolled(route, "", now_s=200.0)
+    assert shares_of(route) == before
+    assert plan.again_after_s is None
+    assert told(route["status"], "Ready")[:2] == ("Unknown", "RevisionMissing")
+
+
+def test_a_duration_that_cannot_be_read_moves_all_traffic_and_is_reported() -> None:
+    wrong = {"serving.knative.dev/rollout-duration": "soon"}
+    route, plan = rolled(a_route(annotations=wrong), "hello-00001", now_s=0.0)
+    (note,) = plan.notes
+    assert (note.reason, note.warning) == ("RolloutDurationInvalid", True)
+    assert "'soon'" in note.message
+    assert rolled(route, "hello-00001", now_s=1.0)[1].notes == ()
+
+
+def awaiting(route: Object, confirmed: str | None, targets: RouteTargets = READY) -> WritePlan:
+    context = RouteContext(lost={}, confirmed=confirmed)
+    return reconcile_route(route, targets, context, settings=SETTINGS, now=NOW, now_s=NOW_S)
+
+
+def applied(route: Object, plan: WritePlan) -> Object:
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        route = merged(route, write.patch)
+    return route
+
+
+def test_a_route_is_ready_once_the_activators_serve_it() -> None:
+    plan = awaiting(a_route(), "")
+    route = applied(a_route(), plan)
+    expected = ("Unknown", "Uninitialized", "Waiting for load balancer to be ready")
+    assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
+    assert plan.unconfirmed == route_digest(route, SETTINGS.host_rules)
+    assert awaiting(route, "another").writes == ()
+    plan = awaiting(route, plan.unconfirmed)
+    assert told(applied(route, plan)["status"], "Ready")[0] == "True"
+    assert plan.unconfirmed == ""
+
+
+def test_a_route_that_was_ready_before_a_restart_stays_ready() -> None:
+    route = applied(a_route(), awaiting(a_route(), None))
+    assert awaiting(route, "") == WritePlan()
+
+
+def test_a_route_whose_traffic_moves_waits_again() -> None:
+    route = applied(a_route(), awaiting(a_route(), None))
+    configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00003"}}
+    moved = awaiting(
+        route,
+        route_digest(route, SETTINGS.host_rules),
+        RouteTargets(configurations={"hello": configuration}, revisions={}),
+    )
+    assert told(applied(route, moved)["status"], "Ready")[:2] == ("Unknown", "Uninitialized")
+
+
+def test_a_route_without_traffic_asks_no_activator() -> None:
+    plan = awaiting(a_route(), "", NONE)
+    assert plan.unconfirmed == ""
+    assert told(applied(a_route(), plan)["status"], "IngressReady")[:2] == ("Unknown", "IngressNotConfigured")
+
+
+def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None:
+    def at(route: Object, confirmed: str, now_s: float) -> WritePlan:
+        configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
+        targets = RouteTargets(configurations={"hello": configuration}, revisions={"hello-00001": a_revision()})
+        context = RouteContext(lost={}, confirmed=confirmed)
+        return reconcile_route(route, targets, context, settings=SETTINGS, now=stamp(now_s), now_s=now_s)
+
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    plan = at(route, route_digest(route, SETTINGS.host_rules), 100.0)
+    route = applied(route, plan)
+    assert told(route["status"], "IngressReady")[1] == "Uninitialized"
+    assert plan.again_after_s is None
+    plan = at(route, plan.unconfirmed, 102.5)
+    route = applied(route, plan)
+    assert told(route["status"], "IngressReady")[1] == "RolloutInProgress"
+    # The activators took 3 s, and so does each step: 3 steps in 10 s.
+    assert plan.again_after_s is not None
+    assert round(plan.again_after_s, 3) == 3.333
+    # After a restart of the controller the rollout goes on.
+    assert told(applied(route, at(route, "", 103.0))["status"], "IngressReady")[1] == "RolloutInProgress"

@@ -1,0 +1,214 @@
+"""From a Service to its children, and back."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.routes.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
+from serving.controller.values.writes import Create, Patch, ResourceKind, WritePlan
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION
+from serving.model.objects import Object, is_controlled_by
+from tests.unit.controller.builders import (
+    NOW,
+    a_configuration,
+    a_route,
+    a_service,
+    merged,
+    stored,
+    told,
+    with_ready,
+    written_status,
+)
+
+OUT_OF_DATE = "The {} is still working to reflect the latest desired specification."
+OTHER = {"containers": [{"image": "other"}]}
+
+
+def seen(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: ANN401 - JSON
+    """A child whose reconciler has seen its latest spec."""
+    made = with_ready(child, status, message=more.pop("message", ""))
+    return {**made, "status": {**made["status"], "observedGeneration": 1, **more}}
+
+
+def ready_children(**traffic: Any) -> ServiceChildren:  # noqa: ANN401 - JSON
+    target = {"revisionName": "hello-00001", "latestRevision": True, "percent": 100, **traffic}
+    return ServiceChildren(
+        configuration=seen(
+            a_configuration(), latestReadyRevisionName="hello-00001", latestCreatedRevisionName="hello-00001"
+        ),
+        route=seen(a_route(), url="http://hello", address={"url": "http://inner"}, traffic=[target]),
+    )
+
+
+def plan_for(service: Object, children: ServiceChildren) -> WritePlan:
+    return reconcile_service(service, children, now=NOW)
+
+
+def status_of(service: Object, children: ServiceChildren) -> Object:
+    return written_status(plan_for(service, children), ResourceKind.SERVICE)
+
+
+def patches(plan: WritePlan, resource: ResourceKind) -> list[Object]:
+    return [write.patch for write in plan.writes if isinstance(write, Patch) and write.resource is resource]
+
+
+def test_an_empty_field_changes_no_child() -> None:
+    service = a_service(spec={"containers": [{"image": "app", "resources": {}, "volumeMounts": []}], "volumes": []})
+    children = ready_children()
+    plan = plan_for(service, children)
+    assert not patches(plan, ResourceKind.CONFIGURATION)
+    assert told(status_of(service, children), "ConfigurationsReady")[0] == "True"
+
+
+def test_a_service_gets_a_configuration_and_a_route_of_its_name() -> None:
+    service = stored(a_service(), labels={"team": "a"}, annotations={"serving.knative.dev/creator": "ann"})
+    plan = plan_for(service, ServiceChildren(configuration=None, route=None))
+    children = [write.body for write in plan.writes if isinstance(write, Create)]
+    assert [child["kind"] for child in children] == ["Configuration", "Route"]
+    for child in children:
+        assert is_controlled_by(child, service)
+        assert child["metadata"]["labels"] == {
+            "team": "a",
+            "serving.knative.dev/service": "hello",
+            "serving.knative.dev/serviceUID": "uid-of-service-hello",
+        }
+        assert child["metadata"]["annotations"] == {"serving.knative.dev/creator": "ann"}
+
+
+def test_kubectls_note_to_itself_is_not_passed_on() -> None:
+    service = stored(a_service(), annotations={"kubectl.kubernetes.io/last-applied-configuration": "{}"})
+    assert desired_configuration(service)["metadata"]["annotations"] == {}
+
+
+def test_all_traffic_goes_to_the_latest_where_none_is_asked_for() -> None:
+    assert desired_route(a_service())["spec"]["traffic"] == [
+        {"configurationName": "hello", "latestRevision": True, "percent": 100}
+    ]
+
+
+def test_a_target_without_a_revision_is_the_latest() -> None:
+    traffic = [{"percent": 60, "tag": "new"}, {"revisionName": "hello-00001", "percent": 40}]
+    assert desired_route(a_service(traffic=traffic))["spec"]["traffic"] == [
+        {"configurationName": "hello", "latestRevision": True, "percent": 60, "tag": "new"},
+        {"revisionName": "hello-00001", "latestRevision": False, "percent": 40},
+    ]
+
+
+def test_a_new_service_is_out_of_date_with_its_children() -> None:
+    plan = plan_for(a_service(), ServiceChildren(configuration=None, route=None))
+    assert all(isinstance(write, Create) for write in plan.writes), "they tell of themselves in a moment"
+    status = status_of(a_service(), ServiceChildren(configuration=a_configuration(), route=a_route()))
+    assert told(status, "ConfigurationsReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Configuration"))
+    assert told(status, "RoutesReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Route"))
+    assert told(status, "Ready")[0] == "Unknown"
+
+
+def test_a_service_says_what_its_children_say() -> None:
+    plan = plan_for(a_service(), ready_children())
+    status = written_status(plan, ResourceKind.SERVICE)
+    assert [told(status, one)[0] for one in ("Ready", "ConfigurationsReady", "RoutesReady")] == ["True"] * 3
+    assert (status["url"], status["address"]) == ("http://hello", {"url": "http://inner"})
+    assert status["latestReadyRevisionName"] == status["latestCreatedRevisionName"] == "hello-00001"
+    assert status["traffic"][0]["revisionName"] == "hello-00001"
+    assert [note.reason for note in plan.notes] == ["ServiceReady"]
+
+
+def test_a_settled_service_is_left_alone() -> None:
+    service = {**a_service(), "status": status_of(a_service(), ready_children())}
+    assert plan_for(service, ready_children()) == WritePlan()
+
+
+def test_a_service_on_its_way_out_is_left_alone() -> None:
+    assert (
+        plan_for(stored(a_service(), deletionTimestamp=NOW), ServiceChildren(configuration=None, route=None))
+        == WritePlan()
+    )
+
+
+def test_a_failed_configuration_is_told_once() -> None:
+    children = ServiceChildren(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
+    plan = plan_for(a_service(), children)
+    status = written_status(plan, ResourceKind.SERVICE)
+    assert told(status, "Ready") == ("False", "", "boom")
+    assert [(note.message, note.warning) for note in plan.notes] == [("boom", True)]
+    assert plan_for({**a_service(), "status": status}, children).notes == ()
+
+
+def test_a_change_of_the_template_goes_to_the_configuration() -> None:
+    plan = plan_for(a_service(spec=OTHER), ready_children())
+    (patch,) = patches(plan, ResourceKind.CONFIGURATION)
+    assert patch == {"spec": {"template": {"spec": OTHER}}, "metadata": {"resourceVersion": "7"}}
+    assert told(written_status(plan, ResourceKind.SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
+
+
+def test_a_change_of_traffic_goes_to_the_route() -> None:
+    traffic = [{"revisionName": "hello-00001", "percent": 100}]
+    plan = plan_for(a_service(traffic=traffic), ready_children())
+    (patch,) = patches(plan, ResourceKind.ROUTE)
+    assert patch["spec"] == {"traffic": [{**traffic[0], "latestRevision": False}]}
+    assert told(written_status(plan, ResourceKind.SERVICE), "RoutesReady")[1] == "OutOfDate"
+
+
+def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
+    children = ready_children()
+    assert children.route is not None
+    kept = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
+    (patch,) = patches(
+        plan_for(a_service(), ServiceChildren(configuration=children.configuration, route=kept)), ResourceKind.ROUTE
+    )
+    after = merged(kept, patch)["metadata"]
+    assert after["annotations"] == {CLAIMED_TAGS_ANNOTATION: "{}"}
+    assert "serving.knative.dev/service" in after["labels"]
+
+
+@pytest.mark.parametrize(("percent", "revision"), [(50, "hello-00001"), (100, "hello-00002")])
+def test_traffic_that_has_not_moved_yet_is_told(percent: int, revision: str) -> None:
+    status = status_of(a_service(), ready_children(percent=percent, revisionName=revision))
+    message = "Traffic is not yet migrated to the latest revision."
+    assert told(status, "RoutesReady") == ("Unknown", "TrafficNotMigrated", message)
+
+
+def test_children_of_somebody_else_are_told_and_left_alone() -> None:
+    children = ServiceChildren(
+        configuration=stored(a_configuration(spec=OTHER), ownerReferences=[]),
+        route=stored(a_route(), ownerReferences=[]),
+    )
+    plan = plan_for(a_service(), children)
+    assert len(plan.writes) == 1
+    status = written_status(plan, ResourceKind.SERVICE)
+    assert told(status, "ConfigurationsReady") == (
+        "False",
+        "NotOwned",
+        'There is an existing Configuration "hello" that we do not own.',
+    )
+    assert told(status, "RoutesReady")[2] == 'There is an existing Route "hello" that we do not own.'
+
+
+def test_a_route_waits_until_a_revision_of_ones_own_name_is_accepted() -> None:
+    service = a_service(metadata={"name": "hello-blue"})
+    plan = plan_for(service, ServiceChildren(configuration=None, route=None))
+    assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Configuration"]
+    accepted = seen(a_configuration(metadata={"name": "hello-blue"}))
+    plan = plan_for(service, ServiceChildren(configuration=accepted, route=None))
+    assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Route"]
+
+
+def test_a_name_that_is_taken_moves_no_traffic() -> None:
+    service = a_service(metadata={"name": "hello-blue"}, traffic=[{"revisionName": "hello-blue", "percent": 100}])
+    children = ServiceChildren(
+        configuration=seen(a_configuration(metadata={"name": "hello-blue"}), "False"),
+        route=seen(a_route()),
+        name_is_taken=True,
+    )
+    plan = plan_for(service, children)
+    assert patches(plan, ResourceKind.ROUTE) == []
+    message = 'The revision name "hello-blue" is taken by a conflicting Revision, so traffic will not be migrated'
+    assert told(written_status(plan, ResourceKind.SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
+
+
+def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
+    unsettled = ServiceChildren(configuration=a_configuration(), route=a_route())
+    assert plan_for(a_service(), unsettled).debounce_s == 0.5
+    assert plan_for(a_service(), ready_children()).debounce_s == 0.0
+    assert plan_for(with_ready(a_service(), "True"), unsettled).debounce_s == 0.0
+    assert plan_for(a_service(), ServiceChildren(configuration=None, route=None)).debounce_s == 0.0

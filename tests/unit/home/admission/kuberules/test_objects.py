@@ -1,0 +1,147 @@
+"""A few of the rules by hand; ``tests/conformance/data/manifests.jsonl`` holds all of them to a real API server."""
+
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE, NAMESPACE, POD, SECRET, SERVING_SERVICE, Kind
+from serving.home.admission.admission import admit
+from serving.home.admission.kuberules.objects import kube_problems, undecodable
+from serving.home.store.requester import acting_as
+from serving.model.errors import Invalid
+
+CONTAINER = {"name": "a", "image": "i"}
+PROBE = {"tcpSocket": {"port": 80}}
+
+# JSON values come as they are.
+# ruff: noqa: ANN401
+
+
+def deployment(**spec: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "a", "more": "b"}}, "spec": {"containers": [CONTAINER]}}
+    return {"spec": {"selector": {"matchLabels": {"app": "a"}}, "template": template, **spec}}
+
+
+def service(**container: Any) -> dict[str, Any]:
+    spec = {"containers": [{"image": "x", **container}]}
+    return {"metadata": {"name": "hello"}, "spec": {"template": {"spec": spec}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole"),
+    [
+        (POD, {"spec": {"containers": [CONTAINER], "restartPolicy": "Never"}}),
+        (POD, {"spec": {"containers": [CONTAINER], "initContainers": [{"name": "b", "image": "i"}]}}),
+        (POD, {"spec": {"containers": [{**CONTAINER, "livenessProbe": {**PROBE, "periodSeconds": 0}}]}}),
+        (POD, {"spec": {"containers": [{**CONTAINER, "startupProbe": None, "resources": None}]}}),
+        (POD, {"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"memory": "1e3", "cpu": ".5"}}}]}}),
+        (DEPLOYMENT, deployment()),
+        (DEPLOYMENT, deployment(replicas=0)),
+        (DEPLOYMENT, deployment(selector={"matchExpressions": [{"key": "more", "operator": "In", "values": ["b"]}]})),
+        (CONFIG_MAP, {"data": {}}),
+        (SECRET, {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": "{}"}}),
+        (NAMESPACE, {"spec": {}}),
+    ],
+)
+def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
+    assert undecodable(kind, whole) == []
+    assert list(kube_problems(kind, whole)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (None, "spec.containers: Required value"),
+        ({"containers": []}, "spec.containers: Required value"),
+        ({"containers": [CONTAINER, CONTAINER]}, 'spec.containers[1].name: Duplicate value: "a"'),
+        (
+            {"containers": [{**CONTAINER, "name": "../x"}]},
+            'spec.containers[0].name: Invalid value: "../x": must be a DNS',
+        ),
+        (
+            {"containers": [CONTAINER], "initContainers": [CONTAINER]},
+            'spec.initContainers[0].name: Duplicate value: "a"',
+        ),
+        (
+            {"containers": [{**CONTAINER, "readinessProbe": {**PROBE, "periodSeconds": -3}}]},
+            "spec.containers[0].readinessProbe.periodSeconds: Invalid value: -3: must be greater than or equal to 0",
+        ),
+        ({"containers": [CONTAINER], "restartPolicy": "Maybe"}, 'spec.restartPolicy: Unsupported value: "Maybe"'),
+        (
+            {"containers": [{**CONTAINER, "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1001m"}}}]},
+            'spec.containers[0].resources.requests: Invalid value: "1001m": must be less than or equal to cpu limit of 1',
+        ),
+    ],
+)
+def test_a_pod_that_cannot_run_is_refused(spec: object, said: str) -> None:
+    (problem,) = kube_problems(POD, {"spec": spec})
+    assert f"{problem.where}: {problem.what}".startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "said"),
+    [
+        (POD, {"spec": {"containers": "x"}}, 'spec.containers: must be of type array, not a string "x"'),
+        (POD, {"spec": {"containers": [{"resources": {"limits": {"cpu": "1Gx"}}}]}}, "cpu: must be a quantity"),
+        (POD, {"spec": {"priority": 2**31}}, "spec.priority: must be a whole number of 32 bits, not a number"),
+        (CONFIG_MAP, {"data": {"a": 5}}, "data.a: must be of type string, not a number"),
+        (SECRET, {"data": {"a": "!"}}, "data.a: must be base64, not a string"),
+        (
+            LEASE,
+            {"spec": {"renewTime": "soon"}},
+            'spec.renewTime: must be a time such as 2026-01-02T03:04:05Z, not a string "soon"',
+        ),
+        (SERVING_SERVICE, {"metadata": {"name": 5}, "spec": 5}, "metadata.name: must be of type string, not a number"),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], said: str) -> None:
+    (problem,) = undecodable(kind, whole)
+    assert said in f"{problem.where}: {problem.what}"
+
+
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        (
+            {"resources": {"limits": {"memory": "-1"}}},
+            r"containers\[0\].resources.limits\[memory\]: Invalid value: \"-1\"",
+        ),
+        ({"securityContext": {"privileged": True}}, "securityContext.privileged: Forbidden"),
+        ({"env": [{"name": "A=B"}]}, r"env\[0\].name: Invalid value"),
+        ({"livenessProbe": {"exec": {"command": []}}}, "livenessProbe.exec.command: Required value"),
+        ({"readinessProbe": {"httpGet": {"scheme": "FTP"}}}, 'httpGet.scheme: Unsupported value: "FTP"'),
+        ({"securityContext": {"runAsNonRoot": "yes"}}, "runAsNonRoot: must be of type boolean"),
+    ],
+)
+def test_a_template_that_no_pod_can_be_made_of_is_refused(container: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        admit(SERVING_SERVICE, service(**container), is_one_machine=True)
+    assert admit(SERVING_SERVICE, service(**container))
+
+
+def test_probes_without_a_port_ask_the_one_of_the_container() -> None:
+    probes = {"readinessProbe": {"httpGet": {"path": "/"}}, "livenessProbe": {"tcpSocket": {"port": 0}}}
+    assert admit(SERVING_SERVICE, service(**probes), is_one_machine=True)
+
+
+def test_a_readiness_probe_may_spell_its_scheme_as_knative_takes_it() -> None:
+    probe = {"httpGet": {"scheme": "http"}}
+    assert admit(SERVING_SERVICE, service(readinessProbe=probe), is_one_machine=True)
+    with pytest.raises(Invalid, match=r"livenessProbe.httpGet.scheme: Unsupported value"):
+        admit(SERVING_SERVICE, service(livenessProbe=probe), is_one_machine=True)
+
+
+def test_what_this_process_writes_is_checked_where_it_runs() -> None:
+    bad = {"metadata": {"name": "a"}, "data": {"a b": "c"}}
+    assert admit(CONFIG_MAP, bad, is_one_machine=True) == bad
+    with acting_as("admin", manager="kubectl"), pytest.raises(Invalid, match=r"data\[a b\]"):
+        admit(CONFIG_MAP, bad, is_one_machine=True)
+    with pytest.raises(Invalid, match="containers: Required"):
+        admit(POD, {"metadata": {"name": "a"}, "spec": {}}, is_one_machine=True)
+
+
+def test_what_a_write_leaves_as_it_was_is_not_checked_again() -> None:
+    spec: dict[str, Any] = {}
+    old = {"metadata": {"name": "a"}, "spec": spec}
+    new = {"metadata": {"name": "a", "labels": {"b": "c"}}, "spec": spec}
+    assert admit(POD, new, old, is_one_machine=True) == new

@@ -1,0 +1,372 @@
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    CONFIGURATION,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+    SECRET,
+    SERVING_SERVICE,
+    Kind,
+)
+from serving.home.admission.admission import admit, annotation_warnings, unknown
+from serving.model.errors import Invalid
+from serving.scaling.policies.triggertypes import REGISTRY, TriggerPolicy
+
+MANIFESTS = Path(__file__).parent / "manifests"
+
+
+def service(**pod: object) -> dict[str, Any]:
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "hello"},
+        "spec": {"template": {"spec": {"containers": [{"image": "x"}]} | pod}},
+    }
+
+
+def annotated(**annotations: str) -> dict[str, Any]:
+    body = service()
+    names = {f"autoscaling.knative.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    body["spec"]["template"]["metadata"] = {"annotations": names}
+    return body
+
+
+def test_a_service_gets_the_defaults_of_knative() -> None:
+    spec = admit(SERVING_SERVICE, service())["spec"]
+    container = {
+        "image": "x",
+        "name": "user-container",
+        "readinessProbe": {"tcpSocket": {"port": 0}, "successThreshold": 1},
+    }
+    pod = {
+        "containers": [container],
+        "containerConcurrency": 0,
+        "enableServiceLinks": False,
+        "timeoutSeconds": 300,
+    }
+    assert spec == {
+        "template": {"spec": pod},
+        "traffic": [{"latestRevision": True, "percent": 100}],
+    }
+
+
+def test_what_is_complete_stays_as_it_is() -> None:
+    once = admit(SERVING_SERVICE, service())
+    assert admit(SERVING_SERVICE, once) == once
+
+
+def test_what_was_written_is_not_changed() -> None:
+    body = service()
+    admit(SERVING_SERVICE, body)
+    assert body == service()
+
+
+def test_empty_traffic_is_all_to_the_latest() -> None:
+    body = service()
+    body["spec"]["traffic"] = []
+    assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [{"latestRevision": True, "percent": 100}]
+
+
+def test_a_target_with_a_name_is_not_the_latest() -> None:
+    body = service()
+    body["spec"]["traffic"] = [{"revisionName": "hello-00001", "percent": 100}]
+    target = {"revisionName": "hello-00001", "percent": 100, "latestRevision": False}
+    assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [target]
+
+
+def test_several_containers_get_numbered_names_that_are_free() -> None:
+    containers = [{"image": "x", "ports": [{}]}, {"image": "y", "name": "user-container-0"}, {"image": "z"}]
+    made = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
+    assert [one["name"] for one in made] == ["user-container-1", "user-container-0", "user-container-2"]
+
+
+def test_only_a_single_container_gets_a_port() -> None:
+    containers = [{"image": "x", "ports": [{"containerPort": 80}]}, {"image": "y"}]
+    made = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
+    assert "ports" not in made[1]
+
+
+def test_a_revision_begins_active() -> None:
+    body = {"metadata": {"name": "hello-00001"}, "spec": {"containers": [{"image": "x"}]}}
+    assert admit(REVISION, body)["spec"]["servingState"] == "Active"
+
+
+def test_a_configuration_has_no_traffic() -> None:
+    body = service() | {"kind": "Configuration"}
+    body["spec"]["traffic"] = []
+    assert "traffic" not in admit(CONFIGURATION, body)["spec"]
+
+
+def test_a_route_gets_no_target_that_it_did_not_ask_for() -> None:
+    with pytest.raises(Invalid, match=r"spec\.traffic: Invalid value: Traffic targets sum to 0, want 100"):
+        admit(ROUTE, {"metadata": {"name": "hello"}, "spec": {}})
+
+
+def test_unknown_fields_and_nulls_go() -> None:
+    body = service(nonsense=1, timeoutSeconds=None)
+    assert admit(SERVING_SERVICE, body) == admit(SERVING_SERVICE, service())
+
+
+def test_fields_of_a_pod_that_we_do_not_read_are_kept() -> None:
+    affinity = {"nodeAffinity": {"preferred": [{"weight": 1}]}}
+    made = admit(SERVING_SERVICE, service(affinity=affinity))
+    assert made["spec"]["template"]["spec"]["affinity"] == affinity
+
+
+@pytest.mark.parametrize("spec", [None, [], "x", {"template": 1}, {"template": {"spec": {"containers": {}}}}])
+def test_a_spec_of_the_wrong_shape_is_said_and_not_stumbled_over(spec: object) -> None:
+    with pytest.raises(Invalid):
+        admit(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": spec})
+
+
+@pytest.mark.parametrize("target", [1, None, "x"])
+def test_a_target_of_the_wrong_shape_is_said(target: object) -> None:
+    body = service()
+    body["spec"]["traffic"] = [target]
+    with pytest.raises(Invalid, match=r"spec.traffic\[0\]"):
+        admit(SERVING_SERVICE, body)
+
+
+def test_a_wrong_type_is_said_with_the_kind_and_name() -> None:
+    expected = (
+        r'Service.serving.knative.dev "hello" is invalid: spec.template.spec.timeoutSeconds: Invalid value: "string"'
+    )
+    with pytest.raises(Invalid, match=expected):
+        admit(SERVING_SERVICE, service(timeoutSeconds="5"))
+
+
+def test_the_name_of_an_account_is_refused_in_the_words_of_knative() -> None:
+    said = "foo@bar.baz: spec.template.spec.serviceAccountName\na lowercase RFC 1123 subdomain must consist of"
+    with pytest.raises(Invalid, match=re.escape(f'"hello" is invalid: invalid value: {said} ')):
+        admit(SERVING_SERVICE, service(serviceAccountName="foo@bar.baz"))
+    with pytest.raises(Invalid, match=r"spec.template.spec.serviceAccountName: Too long: "):
+        admit(SERVING_SERVICE, service(serviceAccountName="a" * 254))
+    with pytest.raises(Invalid, match=r'spec.template.spec.serviceAccountName: Invalid value: "integer"'):
+        admit(SERVING_SERVICE, service(serviceAccountName=5))
+
+
+def test_a_broken_rule_is_worded_as_a_kube_apiserver_words_it() -> None:
+    with pytest.raises(
+        Invalid, match=r'"hello" is invalid: spec.template.spec.containers: Required value: missing field\(s\): '
+    ):
+        admit(SERVING_SERVICE, service(containers=[]))
+
+
+def test_every_breach_is_a_problem() -> None:
+    with pytest.raises(Invalid) as caught:
+        admit(SERVING_SERVICE, service(containerConcurrency=-1, timeoutSeconds=9999))
+    assert [problem.where for problem in caught.value.problems] == [
+        "spec.template.spec.containerConcurrency",
+        "spec.template.spec.timeoutSeconds",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_a_wrong_amount_of_memory_says_what_would_be_right(kind: str) -> None:
+    body = service()
+    body["spec"]["template"]["spec"]["containers"][0]["resources"] = {kind: {"memory": "lots"}}
+    place = rf"spec\.template\.spec\.containers\[0\]\.resources\.{kind}\.memory"
+    with pytest.raises(
+        Invalid, match=rf'"lots": {place} in body should be a quantity, as 128Mi, 1Gi, 500m or 2'
+    ) as caught:
+        admit(SERVING_SERVICE, body)
+    assert [one.expected for one in caught.value.problems] == ["a quantity, as 128Mi, 1Gi, 500m or 2"]
+
+
+def test_a_wrong_annotation_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"annotation autoscaling.knative.dev/min-scale: '-1' is not right"):
+        admit(SERVING_SERVICE, annotated(min_scale="-1"))
+
+
+def test_a_place_of_the_queue_proxy_that_does_not_exist_is_refused() -> None:
+    body = service()
+    for text in ("in-process", "beside"):
+        body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/queue-proxy": text}}
+        assert admit(SERVING_SERVICE, body)
+    body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/queue-proxy": "inside"}}
+    with pytest.raises(Invalid, match=r"serving.dev/queue-proxy: 'inside' is not valid; expected beside or in-process"):
+        admit(SERVING_SERVICE, body)
+
+
+@pytest.mark.parametrize("name", ["rollout-duration", "rolloutDuration"])
+@pytest.mark.parametrize("text", ["soon", "-1s", "1.5s", "10"])
+def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:
+    body = service()
+    body["metadata"]["annotations"] = {f"serving.knative.dev/{name}": text}
+    with pytest.raises(Invalid, match=f"annotation serving.knative.dev/{name}: '{text}' is not right"):
+        admit(SERVING_SERVICE, body)
+    body["metadata"]["annotations"] = {f"serving.knative.dev/{name}": "380s"}
+    assert admit(SERVING_SERVICE, body)
+
+
+def test_an_annotation_that_does_not_exist_is_told() -> None:
+    assert "no such annotation" in annotation_warnings(SERVING_SERVICE, annotated(min_scales="1"))[0]
+
+
+def test_objects_without_annotations_tell_nothing() -> None:
+    assert annotation_warnings(SERVING_SERVICE, service()) == []
+
+
+def test_a_status_is_not_asked_for_rules() -> None:
+    body = service(containers=[]) | {"status": {"url": "http://x"}}
+    assert admit(SERVING_SERVICE, body, subresource="status")["status"] == {"url": "http://x"}
+
+
+def test_a_status_of_the_wrong_type_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"status\.url"):
+        admit(SERVING_SERVICE, service() | {"status": {"url": 5}}, subresource="status")
+
+
+def test_a_status_keeps_what_the_schema_does_not_know() -> None:
+    body = service() | {"status": {"extra": 1}}
+    assert admit(SERVING_SERVICE, body, subresource="status")["status"] == {"extra": 1}
+
+
+def test_a_change_of_a_revision_is_refused() -> None:
+    old = admit(REVISION, {"metadata": {"name": "r"}, "spec": {"containers": [{"image": "x"}]}})
+    with pytest.raises(Invalid, match=r"spec\.timeoutSeconds: Invalid value: 5: immutable"):
+        admit(REVISION, old | {"spec": old["spec"] | {"timeoutSeconds": 5}}, old)
+
+
+def test_a_policy_gets_its_defaults() -> None:
+    target = {"kind": "Service", "name": "hello"}
+    spec = {"targetRef": target, "up": {"triggers": [{"usagePercent": 70}]}}
+    made = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})
+    assert made["spec"]["targetRef"] == {"apiVersion": "serving.knative.dev/v1", **target}
+    trigger = {"type": "occupancy", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
+    up = {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}
+    assert made["spec"] | {"targetRef": {}} == {"targetRef": {}, "up": up, "min": 0, "max": 0}
+
+
+def test_every_type_that_is_registered_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, TriggerPolicy]", REGISTRY), "gpu", REGISTRY["occupancy"])
+    for kind in REGISTRY:
+        delta = {"delta": 1} if kind == "fixed-step" else {}
+        spec = {
+            "targetRef": {"kind": "Service", "name": "hello"},
+            "up": {"triggers": [{"type": kind, "usagePercent": 70, **delta}]},
+        }
+        assert (
+            admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})["spec"]["up"]["triggers"][0]["type"]
+            == kind
+        )
+
+
+def test_a_secrets_texts_become_data() -> None:
+    made = admit(SECRET, {"metadata": {"name": "s"}, "data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}})
+    assert made == {"metadata": {"name": "s"}, "data": {"a": "eQ==", "b": "eg=="}}
+
+
+def test_a_secrets_texts_must_be_texts() -> None:
+    with pytest.raises(Invalid, match='Secret "s" is invalid: stringData'):
+        admit(SECRET, {"metadata": {"name": "s"}, "stringData": {"a": 1}})
+
+
+def test_kinds_of_kubernetes_pass_as_they_are() -> None:
+    body = {"metadata": {"name": "c"}, "data": {"a": "b"}, "whatever": 1}
+    assert admit(CONFIG_MAP, body) is body
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"metadata": {"name": "x", "labels": {}, "colour": 1}}, ["metadata.colour"]),
+        ({"spec": {"tempalte": {}}}, ["spec.tempalte"]),
+        ({"specs": {}}, ["specs"]),
+        ({"metadata": None}, []),
+    ],
+)
+def test_unknown_fields_are_named(body: dict[str, Any], expected: list[str]) -> None:
+    assert unknown(SERVING_SERVICE, body) == expected
+
+
+def test_kinds_of_kubernetes_know_their_metadata_only() -> None:
+    assert unknown(CONFIG_MAP, {"metadata": {"x": 1}, "y": 2}) == ["metadata.x"]
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_manifests_that_people_have_are_taken_without_an_unknown_field(path: Path) -> None:
+    body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert unknown(SERVING_SERVICE, body) == []
+    admit(SERVING_SERVICE, body)
+
+
+def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
+    policy = {"metadata": {"name": "p"}, "spec": {"targetRef": {"apiVersion": "v1", "kind": "Service", "name": "a"}}}
+    with pytest.raises(
+        Invalid, match=r'spec\.targetRef\.apiVersion: Invalid value: "v1": must be serving.knative.dev/v1'
+    ):
+        admit(SCALING_POLICY, policy)
+
+
+def test_a_policy_without_a_target_is_told_so() -> None:
+    with pytest.raises(Invalid, match=r"spec\.targetRef: Required value"):
+        admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"min": 1}})
+
+
+INIT = [{"name": "first", "image": "y", "command": ["migrate"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
+
+
+def test_containers_that_run_before_stay_as_they_were_written() -> None:
+    written = service(initContainers=INIT, volumes=[{"name": "v", "emptyDir": {}}])
+    stored = admit(SERVING_SERVICE, written)
+    assert stored["spec"]["template"]["spec"]["initContainers"] == INIT
+    assert admit(REVISION, {"metadata": {"name": "a"}, "spec": stored["spec"]["template"]["spec"]})["spec"][
+        "initContainers"
+    ]
+
+
+@pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION])
+def test_one_machine_takes_containers_that_run_before(kind: Kind) -> None:
+    written = service(initContainers=INIT, volumes=[{"name": "v", "emptyDir": {}}])
+    assert admit(kind, written, is_one_machine=True)["spec"]["template"]["spec"]["initContainers"] == INIT
+
+
+@pytest.mark.parametrize(
+    ("container", "problem"),
+    [
+        ({"name": "i"}, r"initContainers\[0\].image: Required value"),
+        ({"image": "x", "name": "user-container"}, r'initContainers\[0\].name: Duplicate value: "user-container"'),
+        ({"image": "x", "name": "A"}, r'initContainers\[0\].name: Invalid value: "A"'),
+        (
+            {"image": "x", "livenessProbe": {"exec": {"command": ["ls"]}}},
+            r"\[0\].livenessProbe: Forbidden: may not be set for init containers",
+        ),
+        ({"image": "x", "restartPolicy": "Always"}, r"\[0\].restartPolicy: Forbidden"),
+        ({"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}, r'volumeMounts\[0\].name: Not found: "v"'),
+        ({"image": "x", "command": "run"}, r"initContainers\[0\].command: must be of type array"),
+        ("x", r"initContainers\[0\].*must be of type object"),
+    ],
+)
+def test_what_is_wrong_with_a_container_that_runs_before_is_reported(container: object, problem: str) -> None:
+    with pytest.raises(Invalid, match=rf"spec\.template\.spec\..*{problem}"):
+        admit(SERVING_SERVICE, service(initContainers=[container]), is_one_machine=True)
+
+
+def test_one_machine_refuses_nothing_else() -> None:
+    assert admit(CONFIG_MAP, {"metadata": {"name": "a"}}, is_one_machine=True)
+    revision = {"metadata": {"name": "a"}, "spec": {"containers": [{"image": "x"}]}}
+    assert admit(REVISION, revision, is_one_machine=True)
+
+
+def test_unknown_fields_of_containers_that_run_before_are_reported() -> None:
+    known = {"image": "x", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"cpu": 1}}}
+    written = service(initContainers=[known, {"image": "x", "bogus": 1}])
+    assert unknown(SERVING_SERVICE, written) == ["spec.template.spec.initContainers[1].bogus"]
+    assert unknown(SERVING_SERVICE, service(initContainers="x")) == []
+
+
+@pytest.mark.parametrize("field", ["initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold"])
+@pytest.mark.parametrize("probe", ["readinessProbe", "livenessProbe", "startupProbe"])
+def test_a_number_of_a_probe_below_its_minimum_is_refused(probe: str, field: str) -> None:
+    with pytest.raises(
+        Invalid, match=rf"containers\[0\]\.{probe}\.{field} in body should be greater than or equal to 0"
+    ):
+        admit(SERVING_SERVICE, service(containers=[{"image": "i", probe: {field: -1}}]))

@@ -1,0 +1,101 @@
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SERVICE
+from serving.home.admission.admission import admit
+from serving.home.admission.defaults import fill_in_defaults, with_requests
+
+# JSON values come as they are.
+# ruff: noqa: ANN401
+
+
+def pod_of(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    body = {"metadata": {"name": "hello"}, "spec": {"containers": list(containers), **spec}}
+    found: dict[str, Any] = admit(REVISION, body)["spec"]
+    return found
+
+
+def container_of(**fields: Any) -> dict[str, Any]:
+    found: dict[str, Any] = pod_of({"image": "x", **fields})["containers"][0]
+    return found
+
+
+def test_port_0_is_the_default_port() -> None:
+    # Go clients send 0 for what they leave out.
+    assert container_of(ports=[{"containerPort": 0}])["ports"] == [{"containerPort": 8080, "protocol": "TCP"}]
+
+
+def test_timeout_0_is_the_default_timeout() -> None:
+    assert pod_of({"image": "x"}, timeoutSeconds=0)["timeoutSeconds"] == 300
+
+
+def test_service_links_are_off() -> None:
+    assert pod_of({"image": "x"})["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (None, {"tcpSocket": {"port": 0}, "successThreshold": 1}),
+        ({"httpGet": {"path": "/"}}, {"httpGet": {"path": "/"}, "successThreshold": 1}),
+        ({"successThreshold": 2}, {"tcpSocket": {"port": 0}, "successThreshold": 2}),
+        (
+            {"periodSeconds": 5},
+            {"tcpSocket": {"port": 0}, "successThreshold": 1, "periodSeconds": 5}
+            | {"failureThreshold": 3, "timeoutSeconds": 1},
+        ),
+        (
+            {"periodSeconds": 5, "failureThreshold": 9, "timeoutSeconds": 2},
+            {"tcpSocket": {"port": 0}, "successThreshold": 1, "periodSeconds": 5}
+            | {"failureThreshold": 9, "timeoutSeconds": 2},
+        ),
+    ],
+)
+def test_the_readiness_probe_is_completed(given: Any, stored: dict[str, Any]) -> None:
+    fields = {} if given is None else {"readinessProbe": given}
+    assert container_of(**fields)["readinessProbe"] == stored
+
+
+def test_a_sidecar_gets_no_probe() -> None:
+    first, second = pod_of({"image": "x", "ports": [{}]}, {"image": "y"})["containers"]
+    assert "readinessProbe" in first
+    assert "readinessProbe" not in second
+    assert [first["name"], second["name"]] == ["user-container-0", "user-container-1"]
+
+
+def test_no_targets_are_all_to_the_latest() -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"template": {"spec": {"containers": [{"image": "x"}]}}, "traffic": []}}
+    assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [{"latestRevision": True, "percent": 100}]
+
+
+def test_a_mapping_refers_to_its_own_namespace() -> None:
+    ref = {"kind": "Service", "name": "hello", "apiVersion": "serving.knative.dev/v1"}
+    body = {"metadata": {"name": "a.example.com", "namespace": "ns"}, "spec": {"ref": ref}}
+    assert admit(DOMAIN_MAPPING, body)["spec"]["ref"]["namespace"] == "ns"
+
+
+@pytest.mark.parametrize("spec", [{"containers": 1}, {"containers": [1]}, {"containers": [{"readinessProbe": 1}]}])
+def test_what_has_the_wrong_shape_is_left_to_the_schema(spec: dict[str, Any]) -> None:
+    fill_in_defaults(REVISION, {}, spec)
+    assert "containers" in spec
+
+
+def test_filling_in_twice_changes_nothing() -> None:
+    body = {"metadata": {"name": "hello"}, "spec": {"containers": [{"image": "x", "ports": [{"containerPort": 0}]}]}}
+    once = admit(REVISION, body)
+    assert admit(REVISION, once) == once
+    assert admit(REVISION, body, once) == once
+
+
+def test_a_missing_request_of_a_pod_is_its_limit() -> None:
+    written = {"limits": {"cpu": "1", "memory": "1Mi"}, "requests": {"cpu": "2m"}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": written}, {"name": "b"}]}}
+    stored = admit(POD, pod)["spec"]["containers"]
+    assert stored[0]["resources"]["requests"] == {"cpu": "2m", "memory": "1Mi"}
+    assert stored[1] == {"name": "b"}
+
+
+@pytest.mark.parametrize("pod", [{"metadata": {}}, {"spec": {"containers": [{"name": "a", "resources": None}]}}])
+def test_a_pod_without_limits_stays_as_it_is(pod: dict[str, Any]) -> None:
+    assert with_requests(pod) is pod

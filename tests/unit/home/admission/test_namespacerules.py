@@ -1,0 +1,161 @@
+"""Pods and other objects against the accounts, LimitRanges and quotas of their namespace."""
+
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import LIMIT_RANGE, POD, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, Kind
+from serving.cluster.port import Subresource
+from serving.home.admission.namespacerules import NamespaceRules
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import Forbidden, Invalid, NotFound
+from serving.model.objects import Object
+
+NO_QUANTITY = '\'{}\' is not a quantity such as "500m", "2" or "1Gi"'
+NEGATIVE = 'Invalid value: "-1": must be greater than or equal to 0'
+SUPPORTED = '"Container", "Pod", "PersistentVolumeClaim"'
+
+
+class Ruled(MemoryCluster):
+    """A store under the rules."""
+
+    def __init__(self) -> None:
+        super().__init__(admit=self._by_rules)
+        self.rules = NamespaceRules(self.table)
+        self.rules.enforce()
+
+    def _by_rules(
+        self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        return self.rules.admit(kind, new, old, subresource=subresource)
+
+
+def pod(name: str = "p", **spec: Any) -> Object:  # noqa: ANN401 - JSON
+    resources = {"requests": {"cpu": "300m"}}
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "resources": resources}], **spec}}
+
+
+def quota(**hard: object) -> Object:
+    return {"metadata": {"name": "q"}, "spec": {"hard": hard}}
+
+
+async def test_a_pod_names_its_account_and_uses_the_accounts_pull_secrets() -> None:
+    cluster = Ruled()
+    secrets = [{"name": "registry"}]
+    await cluster.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot"}, "imagePullSecrets": secrets})
+    assert (await cluster.create(POD, pod("a")))["spec"]["serviceAccountName"] == "default"
+    assert (await cluster.create(POD, pod("b", serviceAccountName="robot")))["spec"]["imagePullSecrets"] == secrets
+    own = pod("c", serviceAccount="robot", imagePullSecrets=[{"name": "own"}])
+    assert (await cluster.create(POD, own))["spec"]["imagePullSecrets"] == [{"name": "own"}]
+
+
+async def test_a_pod_of_an_account_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(Forbidden) as raised:
+        await Ruled().create(POD, pod(serviceAccountName="nope"))
+    assert str(raised.value) == (
+        'pods "p" is forbidden: error looking up service account default/nope: serviceaccount "nope" not found'
+    )
+
+
+async def test_a_pod_beyond_a_quota_is_refused_until_another_one_goes() -> None:
+    cluster = Ruled()
+    await cluster.create(RESOURCE_QUOTA, quota(**{"requests.cpu": "500m"}))
+    await cluster.create(POD, pod("a"))
+    generated = {**pod(), "metadata": {"generateName": "web-"}}
+    with pytest.raises(Forbidden) as raised:
+        await cluster.create(POD, generated)
+    assert str(raised.value) == (
+        'pods "web-" is forbidden: exceeded quota: q, requested: requests.cpu=300m, used: requests.cpu=300m, '
+        "limited: requests.cpu=500m"
+    )
+    await cluster.delete(POD, "default", "a")
+    await cluster.create(POD, generated)
+
+
+async def test_a_pod_with_defaults_of_a_limit_range_is_held_to_quotas_with_them() -> None:
+    cluster = Ruled()
+    item = {"type": "Container", "default": {"memory": "1Gi"}, "max": {"cpu": "1"}}
+    await cluster.create(LIMIT_RANGE, {"metadata": {"name": "l"}, "spec": {"limits": [item]}})
+    await cluster.create(RESOURCE_QUOTA, quota(**{"limits.memory": "1Gi"}))
+    stored = await cluster.create(POD, pod("a"))
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1", "memory": "1Gi"}
+    with pytest.raises(Forbidden, match=r"exceeded quota: q, requested: limits\.memory=1Gi, used: limits\.memory=1Gi"):
+        await cluster.create(POD, pod("b"))
+
+
+async def test_all_breaches_of_limits_are_named() -> None:
+    cluster = Ruled()
+    item = {"type": "Container", "min": {"memory": "1Gi"}, "max": {"cpu": "100m"}}
+    await cluster.create(LIMIT_RANGE, {"metadata": {"name": "l"}, "spec": {"limits": [item]}})
+    big = pod()
+    big["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}, "requests": {"memory": "1Mi"}}
+    with pytest.raises(Forbidden) as raised:
+        await cluster.create(POD, big)
+    assert str(raised.value) == (
+        'pods "p" is forbidden: [minimum memory usage per Container is 1Gi, but request is 1Mi, '
+        "maximum cpu usage per Container is 100m, but limit is 1]"
+    )
+
+
+async def test_updates_and_other_namespaces_are_free() -> None:
+    cluster = Ruled()
+    await cluster.create(POD, pod("a"))
+    await cluster.create(SECRET, {"metadata": {"name": "a"}})
+    await cluster.create(RESOURCE_QUOTA, quota(pods=0, secrets=1))
+    await cluster.patch(POD, "default", "a", patch={"metadata": {"labels": {"a": "b"}}})
+    await cluster.patch(POD, "default", "a", patch={"status": {"phase": "Running"}}, subresource="status")
+    await cluster.create(SECRET, {"metadata": {"name": "b", "namespace": "kube-system"}})
+    with pytest.raises(Forbidden, match='secrets "b" is forbidden: exceeded quota'):
+        await cluster.create(SECRET, {"metadata": {"name": "b"}})
+    with pytest.raises(NotFound):
+        await cluster.create(POD, {**pod(), "metadata": {"name": "p", "namespace": "nowhere"}})
+
+
+async def test_a_pod_that_runs_is_taken_over_whatever_the_rules_are() -> None:
+    cluster = Ruled()
+    cluster.rules = NamespaceRules(cluster.table)
+    await cluster.create(RESOURCE_QUOTA, quota(pods=0))
+    await cluster.create(POD, pod("a", serviceAccountName="gone"))
+    assert repr(cluster.rules) == "NamespaceRules(not enforced yet)"
+
+
+async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> None:
+    cluster = Ruled()
+    bad = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}
+    await cluster.create(POD, {"metadata": {"name": "before"}, "spec": bad})
+    await cluster.create(RESOURCE_QUOTA, quota(pods=5))
+    with pytest.raises(Invalid, match="'much' is not a quantity"):
+        await cluster.create(POD, {"metadata": {"name": "after"}, "spec": bad})
+    await cluster.create(POD, pod())
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "said"),
+    [
+        (
+            RESOURCE_QUOTA,
+            {"hard": {"cpu": "abc", "memory": "-1"}},
+            f'[spec.hard[cpu]: Invalid value: "abc": {NO_QUANTITY.format("abc")}, spec.hard[memory]: {NEGATIVE}]',
+        ),
+        (RESOURCE_QUOTA, {"hard": ["cpu"]}, "spec.hard: Invalid value: not a map"),
+        (LIMIT_RANGE, {"limits": {"a": "b"}}, "spec.limits: Invalid value: not a list"),
+        (
+            LIMIT_RANGE,
+            {"limits": [{"type": "Pods", "max": {"cpu": "1"}}]},
+            f'spec.limits[0].type: Unsupported value: "Pods": supported values: {SUPPORTED}',
+        ),
+        (
+            LIMIT_RANGE,
+            {"limits": [{"type": "Pod", "max": {"cpu": "x"}}]},
+            f'spec.limits[0].max[cpu]: Invalid value: "x": {NO_QUANTITY.format("x")}',
+        ),
+    ],
+)
+async def test_a_bad_bound_is_refused_with_its_place(kind: Kind, spec: Object, said: str) -> None:
+    cluster = Ruled()
+    with pytest.raises(Invalid) as raised:
+        await cluster.create(kind, {"metadata": {"name": "x"}, "spec": spec})
+    assert str(raised.value) == f'{kind.name} "x" is invalid: {said}'
+    await cluster.create(kind, {"metadata": {"name": "x"}, "spec": {}})
+    with pytest.raises(Invalid):
+        await cluster.patch(kind, "default", "x", patch={"spec": spec})

@@ -1,0 +1,151 @@
+"""What objects count for, and when a quota refuses one more."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, SERVICE, Kind
+from serving.home.admission.defaults import with_requests
+from serving.home.admission.quotas import Claim, claim_of, counted_kinds, pod_sums, quota_refusal, quota_status
+from serving.model.objects import Object
+
+_MIXED = {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "500m"}}
+
+
+def pod(*resources: Object, **spec: Any) -> Object:  # noqa: ANN401 - JSON
+    containers = [{"name": f"c{number}", "resources": one} for number, one in enumerate(resources)]
+    return with_requests({"metadata": {"name": "p"}, "spec": {"containers": containers, **spec}})
+
+
+def quota(hard: Object, name: str = "q", **spec: object) -> Object:
+    return {"metadata": {"name": name}, "spec": {"hard": hard, **spec}}
+
+
+def refusal(new: Object, *quotas: Object, there: Iterable[Object] = (), kind: Kind = POD) -> str:
+    return quota_refusal(kind, new, quotas, claims_of=lambda asked: [claim_of(asked, one) for one in there])
+
+
+def usage(kind: Kind, whole: Object) -> dict[str, str]:
+    return {name: str(amount) for name, amount in claim_of(kind, whole).usage.items()}
+
+
+def test_a_pod_counts_for_its_requests_and_limits() -> None:
+    assert usage(POD, pod(_MIXED)) == {
+        "count/pods": "1",
+        "pods": "1",
+        "requests.cpu": "200m",
+        "cpu": "200m",
+        "requests.memory": "1Gi",
+        "memory": "1Gi",
+        "limits.cpu": "500m",
+    }
+
+
+def test_devices_count_for_requests_only() -> None:
+    found = usage(POD, pod({"limits": {"nvidia.com/gpu": 2, "hugepages-2Mi": "4Mi"}}))
+    assert found["requests.nvidia.com/gpu"] == "2"
+    assert found["hugepages-2Mi"] == "4Mi"
+    assert "nvidia.com/gpu" not in found
+
+
+def test_a_pod_that_has_ended_counts_as_an_object_only() -> None:
+    assert usage(POD, {**pod(_MIXED), "status": {"phase": "Succeeded"}}) == {"count/pods": "1"}
+
+
+def test_an_init_container_counts_where_it_needs_more_than_all_others() -> None:
+    def cpu(amount: int, **more: str) -> Object:
+        return {"resources": {"requests": {"cpu": amount}}, **more}
+
+    first = [cpu(1, restartPolicy="Always"), cpu(4)]
+    found = pod_sums({"initContainers": first, "containers": [cpu(1), cpu(2)], "overhead": {"cpu": "1"}}, "requests")
+    assert str(found["cpu"]) == "6"
+    found = pod_sums({"initContainers": [first[0]], "containers": [cpu(1), cpu(2)]}, "requests")
+    assert str(found["cpu"]) == "4"
+
+
+def test_objects_count_by_their_resource() -> None:
+    assert usage(SECRET, {}) == {"count/secrets": "1", "secrets": "1"}
+    assert usage(DEPLOYMENT, {}) == {"count/deployments.apps": "1"}
+    found = usage(SERVICE, {"spec": {"type": "LoadBalancer"}})
+    assert found == {"count/services": "1", "services": "1", "services.loadbalancers": "1"}
+
+
+def test_a_pod_beyond_a_quota_is_refused_in_the_servers_words() -> None:
+    there = [pod({"requests": {"cpu": "400m"}})]
+    found = refusal(pod(_MIXED), quota({"requests.cpu": "500m", "pods": "1", "limits.cpu": "4"}), there=there)
+    assert found == (
+        "exceeded quota: q, requested: pods=1,requests.cpu=200m, used: pods=1,requests.cpu=400m, "
+        "limited: pods=1,requests.cpu=500m"
+    )
+
+
+def test_the_first_of_several_quotas_by_name_refuses() -> None:
+    quotas = quota({"pods": 0}, "b"), quota({"cpu": 0}, "a")
+    assert refusal(pod(_MIXED), *quotas).startswith(
+        "exceeded quota: a, requested: cpu=200m, used: cpu=0, limited: cpu=0"
+    )
+
+
+def test_a_pod_within_all_quotas_is_admitted() -> None:
+    assert refusal(pod(_MIXED), quota({"requests.cpu": "200m"}), quota({"secrets": 0}, "other")) == ""
+
+
+def test_a_container_must_say_what_a_quota_bounds() -> None:
+    found = refusal(pod({}, _MIXED, {}), quota({"limits.cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}))
+    assert found == "failed quota: q: must specify limits.cpu for: c0,c2; memory for: c0,c2"
+
+
+def test_a_quota_on_objects_refuses_one_more() -> None:
+    found = refusal({}, quota({"count/configmaps": "1"}), there=[{}], kind=CONFIG_MAP)
+    assert found == (
+        "exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "new", "is_refused"),
+    [
+        ({"scopes": ["BestEffort"]}, pod({}), True),
+        ({"scopes": ["BestEffort"]}, pod(_MIXED), False),
+        ({"scopes": ["NotBestEffort", "Terminating"]}, pod(_MIXED), False),
+        ({"scopes": ["NotBestEffort", "Terminating"]}, pod(_MIXED, activeDeadlineSeconds=5), True),
+        ({"scopes": ["PriorityClass"]}, pod({}), False),
+        ({"scopes": ["PriorityClass"]}, pod({}, priorityClassName="high"), True),
+    ],
+)
+def test_a_quota_with_scopes_counts_the_pods_in_all_of_them(spec: Object, new: Object, is_refused: bool) -> None:
+    assert bool(refusal(new, quota({"pods": 0}, **spec))) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("operator", "name", "is_refused"),
+    [
+        ("In", "high", True),
+        ("In", "low", False),
+        ("NotIn", "low", True),
+        ("NotIn", "high", False),
+        ("DoesNotExist", "", True),
+        ("DoesNotExist", "high", False),
+        ("Exists", "high", True),
+    ],
+)
+def test_a_selector_of_scopes_reads_the_priority_class(operator: str, name: str, is_refused: bool) -> None:
+    asked = {"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}
+    bound = quota({"pods": 0}, scopeSelector={"matchExpressions": [asked]})
+    assert bool(refusal(pod({}, priorityClassName=name), bound)) is is_refused
+    assert refusal({}, quota({"count/secrets": 0}, scopes=["BestEffort"]), kind=SECRET) == ""
+
+
+def test_the_status_of_a_quota_has_what_is_used_of_each_bound() -> None:
+    bound = quota({"cpu": "1", "services.nodeports": "2", "count/secrets": "5"})
+    there = {POD: [pod(_MIXED), pod(_MIXED)], SERVICE: [{"spec": {"type": "NodePort"}}], SECRET: []}
+
+    def claims_of(kind: Kind) -> Iterable[Claim]:
+        return (claim_of(kind, one) for one in there[kind])
+
+    assert counted_kinds(bound) == {POD, SERVICE, SECRET}
+    assert quota_status(bound, claims_of) == {
+        "hard": {"cpu": "1", "services.nodeports": "2", "count/secrets": "5"},
+        "used": {"cpu": "400m", "services.nodeports": "1", "count/secrets": "0"},
+    }

@@ -1,0 +1,112 @@
+import pytest
+
+from serving.cluster.kinds import KINDS
+from serving.home.apiserver.discovery import (
+    aggregated,
+    aggregated_version,
+    api_versions,
+    group_list,
+    group_of,
+    resource_list,
+)
+
+
+def names(group: str, version: str) -> list[str]:
+    found = resource_list(group, version)
+    assert found is not None
+    return [one["name"] for one in found["resources"]]
+
+
+def test_the_core_is_v1() -> None:
+    assert api_versions()["versions"] == ["v1"]
+
+
+def test_every_group_is_listed_once() -> None:
+    assert [group["name"] for group in group_list()["groups"]] == [
+        "apps",
+        "discovery.k8s.io",
+        "autoscaling",
+        "gateway.networking.k8s.io",
+        "coordination.k8s.io",
+        "cluster.x-k8s.io",
+        "metrics.k8s.io",
+        "policy",
+        "serving.knative.dev",
+        "networking.internal.knative.dev",
+        "autoscaling.internal.knative.dev",
+        "serving.dev",
+        "batch",
+        "networking.k8s.io",
+    ]
+
+
+def test_a_group_with_two_versions_lists_both_and_prefers_the_first() -> None:
+    found = group_of("serving.knative.dev")
+    assert found is not None
+    assert [one["version"] for one in found["versions"]] == ["v1", "v1beta1"]
+    assert found["preferredVersion"]["version"] == "v1"
+
+
+def test_each_version_lists_its_own_kinds() -> None:
+    assert names("serving.knative.dev", "v1beta1") == ["domainmappings", "domainmappings/status"]
+    assert "domainmappings" not in names("serving.knative.dev", "v1")
+
+
+def test_a_view_is_only_read() -> None:
+    found = resource_list("autoscaling.internal.knative.dev", "v1alpha1")
+    assert found is not None
+    assert [(one["name"], one["verbs"]) for one in found["resources"]] == [("podautoscalers", ["get", "list", "watch"])]
+
+
+def test_a_group_names_its_version() -> None:
+    found = group_of("apps")
+    assert found is not None
+    assert found["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
+
+
+@pytest.mark.parametrize("group", ["", "rbac.authorization.k8s.io"])
+def test_a_group_that_is_not_served_is_none(group: str) -> None:
+    assert group_of(group) is None
+
+
+def test_a_version_that_is_not_served_is_none() -> None:
+    assert resource_list("apps", "v1beta1") is None
+
+
+def test_pods_have_a_log() -> None:
+    assert {"pods", "pods/status", "pods/log"} <= set(names("", "v1"))
+
+
+def test_deployments_have_a_scale() -> None:
+    deployments = [name for name in names("apps", "v1") if name.startswith("deployments")]
+    assert deployments == ["deployments", "deployments/status", "deployments/scale"]
+
+
+def test_a_kind_without_a_status_has_none() -> None:
+    assert "configmaps/status" not in names("", "v1")
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json", "v2"),
+        ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", "v2beta1"),
+        ("application/json", ""),
+        ("", ""),
+    ],
+)
+def test_the_aggregated_form_is_given_to_those_who_ask(accept: str, expected: str) -> None:
+    assert aggregated_version(accept) == expected
+
+
+def test_the_aggregated_form_has_every_kind() -> None:
+    documents = [aggregated("v2", core=core) for core in (True, False)]
+    versions = [version for document in documents for item in document["items"] for version in item["versions"]]
+    found = [one["resource"] for version in versions for one in version["resources"]]
+    assert sorted(found) == sorted(kind.plural for kind in KINDS)
+
+
+def test_the_aggregated_scale_is_of_its_own_group() -> None:
+    (apps,) = [item for item in aggregated("v2", core=False)["items"] if item["metadata"]["name"] == "apps"]
+    scale = apps["versions"][0]["resources"][0]["subresources"][1]
+    assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}

@@ -1,0 +1,63 @@
+import pytest
+
+from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, NODE, POD, SERVICE, SERVING_SERVICE
+from serving.home.apiserver.paths import RequestTarget, target_of
+from serving.model.errors import NotFound, Unsupported
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/api/v1/pods", RequestTarget(kind=POD, namespace=None)),
+        ("/api/v1/namespaces/a/pods", RequestTarget(kind=POD, namespace="a")),
+        ("/api/v1/namespaces/a/pods/p", RequestTarget(kind=POD, namespace="a", name="p")),
+        ("/api/v1/namespaces/a/pods/p/log", RequestTarget(kind=POD, namespace="a", name="p", subresource="log")),
+        ("/api/v1/namespaces", RequestTarget(kind=NAMESPACE, namespace="")),
+        ("/api/v1/namespaces/a", RequestTarget(kind=NAMESPACE, namespace="", name="a")),
+        ("/api/v1/namespaces/a/status", RequestTarget(kind=NAMESPACE, namespace="", name="a", subresource="status")),
+        ("/api/v1/nodes/n", RequestTarget(kind=NODE, namespace="", name="n")),
+        ("/api/v1/namespaces/a/services/s", RequestTarget(kind=SERVICE, namespace="a", name="s")),
+        (
+            "/apis/serving.knative.dev/v1/namespaces/a/services/s",
+            RequestTarget(kind=SERVING_SERVICE, namespace="a", name="s"),
+        ),
+        ("/apis/apps/v1/deployments/", RequestTarget(kind=DEPLOYMENT, namespace=None)),
+        ("/api/v1/namespaces/a/pods/p%2Flog", RequestTarget(kind=POD, namespace="a", name="p/log")),
+    ],
+)
+def test_a_path_means_an_object(path: str, expected: RequestTarget) -> None:
+    assert target_of(path) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/api",
+        "/api/v1",
+        "/apis/apps/v1",
+        "/other/v1/pods",
+        "/api/v2/pods",
+        "/api/v1/things",
+        "/apis/apps/v1/pods",
+        "/apis/serving.knative.dev/v1alpha1/services",
+        "/api/v1/pods/p",
+        "/api/v1/namespaces//pods",
+        "/api/v1/namespaces/a/nodes/n",
+        "/api/v1/namespaces/a/pods/p/log/more",
+        "/api/v1/namespaces/a/pods//log",
+    ],
+)
+def test_a_path_that_means_nothing_is_not_found(path: str) -> None:
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        target_of(path)
+
+
+def test_the_old_way_to_watch_is_not_served() -> None:
+    with pytest.raises(Unsupported, match=r"\?watch=true"):
+        target_of("/api/v1/watch/pods")
+
+
+@pytest.mark.parametrize(("namespace", "expected"), [(None, ""), ("a", "a")])
+def test_the_namespace_of_one_object_is_a_text(namespace: str | None, expected: str) -> None:
+    assert RequestTarget(kind=POD, namespace=namespace).one_namespace == expected

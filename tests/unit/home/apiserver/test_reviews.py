@@ -1,0 +1,53 @@
+"""TokenReviews of a server that is told whose tokens are."""
+
+import pytest
+
+from serving.aio.clock import wall_s
+from serving.home.apiserver.reviews import KnownToken, TokenReviews
+from serving.home.apiserver.status import Fault
+from serving.model.objects import Object
+
+TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them"))
+
+
+def status_of(known: KnownToken = TOKEN, *, name: str = "t", audiences: tuple[str, ...] = ("us",)) -> Object:
+    reviews = TokenReviews({"t": known}.get)
+    answer = reviews.answer({"spec": {"token": name, "audiences": list(audiences)}})
+    assert (answer["apiVersion"], answer["kind"]) == ("authentication.k8s.io/v1", "TokenReview")
+    found: Object = answer["status"]
+    return found
+
+
+def test_a_known_token_is_that_of_an_account_and_a_pod() -> None:
+    assert status_of() == {
+        "authenticated": True,
+        "audiences": ["us"],
+        "user": {
+            "username": "system:serviceaccount:n:default",
+            "extra": {
+                "authentication.kubernetes.io/pod-name": ["p"],
+                "authentication.kubernetes.io/pod-uid": ["u"],
+            },
+        },
+    }
+
+
+def test_a_token_that_nobody_knows_or_that_has_expired_is_not_authenticated() -> None:
+    expired = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us",), until_s=wall_s() - 1)
+    assert "authenticated" not in status_of(name="other")
+    assert "authenticated" not in status_of(expired)
+
+
+def test_a_token_that_is_made_out_for_others_is_not_authenticated() -> None:
+    assert "none of ['elsewhere']" in status_of(audiences=("elsewhere",))["error"]
+
+
+def test_by_itself_the_server_knows_nobodys() -> None:
+    answer = TokenReviews().answer({"spec": {"token": "t", "audiences": ["us"]}})
+    assert "authenticated" not in answer["status"]
+    assert repr(TokenReviews()).startswith("TokenReviews(")
+
+
+def test_what_is_no_review_is_refused() -> None:
+    with pytest.raises(Fault, match="this is no TokenReview"):
+        TokenReviews().answer({"spec": 1})

@@ -1,0 +1,29 @@
+from serving.home.containers.bundle import ContainerBox, bundle_config
+from serving.home.containers.users import ContainerUser
+
+
+def box(*, is_rootless: bool) -> ContainerBox:
+    return ContainerBox(
+        arguments=("/app",),
+        environment={"A": "b"},
+        folder="/",
+        user=ContainerUser(uid=0, gid=0),
+        mounts=(),
+        hostname="h",
+        network="",
+        is_rootless=is_rootless,
+    )
+
+
+def test_a_rootless_container_shares_the_network_and_mounts_nothing_of_other_users() -> None:
+    config = bundle_config(box(is_rootless=True), {})
+    assert [one["type"] for one in config["linux"]["namespaces"]] == ["pid", "ipc", "uts", "mount"]
+    mounts = {one["destination"]: one for one in config["mounts"]}
+    assert (mounts["/sys"]["type"], "ro" in mounts["/sys"]["options"]) == ("bind", True)
+    assert not any(option.startswith("gid=") for one in mounts.values() for option in one["options"])
+
+
+def test_a_container_of_root_has_a_network_and_sysfs_of_its_own() -> None:
+    config = bundle_config(box(is_rootless=False), {})
+    assert {"type": "network"} in config["linux"]["namespaces"]
+    assert next(one for one in config["mounts"] if one["destination"] == "/sys")["type"] == "sysfs"

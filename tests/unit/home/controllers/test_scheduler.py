@@ -1,0 +1,272 @@
+"""Pods get nodes: at their creation, or later when a node has room."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import EVENT, NODE, POD, Kind
+from serving.cluster.port import EventType
+from serving.cluster.reflector import CacheChange
+from serving.home.controllers.placing import NodePlacing
+from serving.home.controllers.scheduler import PlacedCreation, PodScheduler
+from serving.home.store.memory import MemoryCluster
+from serving.model.objects import Object, condition_of, nested
+from tests.eventually import until
+from tests.virtual_time import run_virtually
+
+# Longer than a watch takes.
+LAG_S = 10.0
+OWNER = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d"}]
+
+
+def pod(name: str, cpu: str = "400m", **spec: object) -> Object:
+    metadata = {"namespace": "default", "name": name, "ownerReferences": OWNER}
+    containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+
+
+async def put_node(cluster: MemoryCluster, name: str, *, cpu: str = "1", pods: str = "110") -> None:
+    await cluster.create(NODE, {"metadata": {"name": name}, "spec": {}})
+    allocatable = {"cpu": cpu, "memory": "1Gi", "pods": pods}
+    await cluster.patch(NODE, "", name, patch={"status": {"allocatable": allocatable}}, subresource="status")
+
+
+class Stage:
+    def __init__(self, cluster: MemoryCluster, scheduler: PodScheduler) -> None:
+        self.cluster, self.scheduler = cluster, scheduler
+
+    async def create(self, one: Object) -> Object:
+        """As the manager does."""
+        placed = self.scheduler.place(one)
+        made = await self.cluster.create(POD, placed.pod)
+        self.scheduler.created(placed, made)
+        return made
+
+    async def node_of(self, name: str) -> str:
+        return nested(await self.cluster.get(POD, "default", name), "spec", "nodeName") or ""
+
+    async def scheduled(self, name: str) -> Object:
+        return condition_of(await self.cluster.get(POD, "default", name), "PodScheduled")
+
+
+@contextlib.asynccontextmanager
+async def staged(placing: NodePlacing | None, *nodes: str, cpu: str = "1", pods: str = "110") -> AsyncIterator[Stage]:
+    cluster = MemoryCluster()
+    for name in nodes:
+        await put_node(cluster, name, cpu=cpu, pods=pods)
+    scheduler = PodScheduler(cluster, placing)
+    running = asyncio.create_task(scheduler.run())
+    await until(lambda: len(scheduler._nodes.cache) == len(nodes) and scheduler._pods.synced.is_set())
+    try:
+        yield Stage(cluster, scheduler)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await cluster.close()
+
+
+async def until_scheduled(stage: Stage, name: str) -> str:
+    async with asyncio.timeout(60):
+        while not (found := await stage.node_of(name)):  # noqa: ASYNC110 - the store is asked
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def until_refused(stage: Stage, name: str, message: str) -> None:
+    async with asyncio.timeout(60):
+        while (await stage.scheduled(name)).get("message") != message:  # noqa: ASYNC110 - the store is asked
+            await asyncio.sleep(0.01)
+
+
+async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
+    async with staged(NodePlacing("spread"), "a", "b") as stage:
+        made = [await stage.create(pod(f"p{number}")) for number in range(5)]
+        nodes = [nested(one, "spec", "nodeName") for one in made]
+        assert sorted(nodes[:4]) == ["a", "a", "b", "b"]
+        assert nodes[4] is None
+        await until_refused(stage, "p4", "0/2 nodes are available: 2 Insufficient cpu.")
+        found = await stage.scheduled("p4")
+        assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+        async with asyncio.timeout(60):
+            while not (events := (await stage.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        (event,) = events
+        assert (event["reason"], event["involvedObject"]["name"]) == ("FailedScheduling", "p4")
+        await put_node(stage.cluster, "c")
+        assert await until_scheduled(stage, "p4") == "c"
+
+
+async def test_a_pod_that_goes_makes_room() -> None:
+    async with staged(NodePlacing("pack"), "a") as stage:
+        for name in ("p0", "p1", "p2"):
+            await stage.create(pod(name))
+        await until_refused(stage, "p2", "0/1 nodes are available: 1 Insufficient cpu.")
+        await stage.cluster.delete(POD, "default", "p0", grace_s=0)
+        assert await until_scheduled(stage, "p2") == "a"
+
+
+async def test_packing_fills_a_node_before_the_next() -> None:
+    async with staged(NodePlacing("pack"), "a", "b") as stage:
+        made = [await stage.create(pod(f"p{number}")) for number in range(4)]
+        first, second, third, fourth = (nested(one, "spec", "nodeName") for one in made)
+        assert first == second != third == fourth
+
+
+def place(stage: Stage, name: str) -> tuple[PlacedCreation, str | None]:
+    """A pod that a node has room for once; its node."""
+    placed = stage.scheduler.place(pod(name, cpu="600m"))
+    return placed, nested(placed.pod, "spec", "nodeName")
+
+
+def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_brought_it() -> None:
+    async def scenario() -> None:
+        async with staged(NodePlacing("spread"), "a") as stage:
+            one, node = place(stage, "p0")
+            assert (node, place(stage, "p1")[1]) == ("a", None)
+            stage.scheduler.created(one, None)
+            assert place(stage, "p1")[1] is None
+            await asyncio.sleep(LAG_S)
+            assert place(stage, "p1")[1] == "a"
+
+    run_virtually(scenario())
+
+
+def test_a_pod_whose_creation_only_seemed_to_fail_keeps_its_room() -> None:
+    async def scenario() -> None:
+        async with staged(NodePlacing("spread"), "a") as stage:
+            one, _ = place(stage, "p0")
+            await stage.cluster.create(POD, one.pod)
+            stage.scheduler.created(one, None)
+            await asyncio.sleep(LAG_S)
+            assert place(stage, "p1")[1] is None
+
+    run_virtually(scenario())
+
+
+async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
+    async with staged(NodePlacing("spread")) as stage:
+        await stage.cluster.create(POD, pod("p0", cpu="600m"))
+        await until(lambda: len(stage.scheduler._waiting) == 1)
+        seen: list[str | None] = []
+
+        async def patched(kind: Kind, *given: Any, **options: Any) -> Object:  # noqa: ANN401 - as it comes
+            if "nodeName" in options["patch"].get("spec", {}):
+                seen.append(place(stage, "p1")[1])
+            return await MemoryCluster.patch(stage.cluster, kind, *given, **options)
+
+        stage.cluster.patch = patched  # type: ignore[method-assign]
+        await put_node(stage.cluster, "a")
+        assert await until_scheduled(stage, "p0") == "a"
+        assert seen == [None]
+
+
+async def test_an_event_from_before_a_pod_was_bound_does_not_free_its_room() -> None:
+    cluster, placing = MemoryCluster(), NodePlacing("spread")
+    scheduler = PodScheduler(cluster, placing)
+    await put_node(cluster, "a")
+    placing.take_node(await cluster.get(NODE, "", "a"))
+    unbound = await cluster.create(POD, pod("p0", cpu="600m"))
+    await scheduler._bind(unbound, "a")
+    key = ("default", "p0")
+    late = CacheChange(type=EventType.MODIFIED, key=key, old=unbound, new=unbound)
+    bound = await cluster.get(POD, *key)
+    for change in (late, CacheChange(type=EventType.MODIFIED, key=key, old=unbound, new=bound)):
+        scheduler._pod_changed(change)
+        assert placing.choose(pod("p1", cpu="600m"), now_s=0.0)[0] == ""
+    scheduler._pod_changed(CacheChange(type=EventType.DELETED, key=key, old=bound, new=bound))
+    assert placing.choose(pod("p1", cpu="600m"), now_s=0.0)[0] == "a"
+    await cluster.close()
+
+
+async def test_a_pod_waits_while_the_pods_on_the_nodes_are_not_known() -> None:
+    cluster = MemoryCluster()
+    scheduler = PodScheduler(cluster, NodePlacing("spread"))
+    await put_node(cluster, "a")
+    running = asyncio.create_task(scheduler._nodes.run())
+    await until(scheduler._nodes.synced.is_set)
+    assert "nodeName" not in scheduler.place(pod("p0")).pod["spec"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await cluster.close()
+
+
+async def test_a_node_runs_no_more_pods_than_it_says() -> None:
+    async with staged(NodePlacing("spread"), "a", pods="1") as stage:
+        await stage.create(pod("p0"))
+        await stage.create(pod("p1"))
+        await until_refused(stage, "p1", "0/1 nodes are available: 1 Too many pods.")
+
+
+async def test_the_one_node_takes_any_number_of_pods_unless_it_is_cordoned() -> None:
+    async with staged(None, "local") as stage:
+        assert nested(await stage.create(pod("p0", cpu="100")), "spec", "nodeName") == "local"
+        await stage.cluster.patch(NODE, "", "local", patch={"spec": {"unschedulable": True}})
+        await until(lambda: stage.scheduler._nodes.cache["", "local"]["spec"].get("unschedulable") is True)
+        assert nested(await stage.create(pod("p1")), "spec", "nodeName") is None
+        await until_refused(stage, "p1", "0/1 nodes are available: 1 node(s) were unschedulable.")
+        await stage.cluster.patch(NODE, "", "local", patch={"spec": {"unschedulable": None}})
+        assert await until_scheduled(stage, "p1") == "local"
+
+
+async def test_a_pod_without_an_owner_is_bound_too() -> None:
+    async with staged(None, "local") as stage:
+        bare = pod("bare")
+        del bare["metadata"]["ownerReferences"]
+        await stage.cluster.create(POD, bare)
+        assert await until_scheduled(stage, "bare") == "local"
+
+
+def test_before_the_node_is_known_pods_go_to_this_machine() -> None:
+    scheduler = PodScheduler(MemoryCluster())
+    assert nested(scheduler.place(pod("p0")).pod, "spec", "nodeName") == "local"
+
+
+@pytest.mark.parametrize("policy", ["spread", "pack", "low-risk"])
+async def test_every_policy_places_a_pod(policy: str) -> None:
+    async with staged(NodePlacing(policy), "a") as stage:
+        assert nested(await stage.create(pod("p0")), "spec", "nodeName") == "a"
+
+
+async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning() -> None:
+    async with staged(None, "local") as stage:
+        await stage.create(pod("small"))
+        made = await stage.create(pod("large", "50"))
+        assert nested(made, "spec", "nodeName") == "local"
+        async with stage.cluster.watch(EVENT, resource_version="0") as events:
+            event = (await anext(events)).object
+        assert (event["reason"], event["involvedObject"]["name"]) == ("RequestsExceedNode", "large")
+        assert event["message"].startswith("the pod requests 50 cpu of 1 that local has; it starts all the same")
+
+
+class DeletesWhileWritten(MemoryCluster):
+    """A store in which a pod is deleted just after its status has been written."""
+
+    seen: Callable[[], bool]
+
+    async def patch(self, kind: Kind, namespace: str, name: str, **how: Any) -> Object:  # noqa: ANN401 - as the port
+        written = await super().patch(kind, namespace, name, **how)
+        if kind is POD:
+            await self.delete(POD, namespace, name, grace_s=0)
+            await until(self.seen)
+        return written
+
+
+async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None:
+    cluster = DeletesWhileWritten()
+    scheduler = PodScheduler(cluster)
+    cluster.seen = lambda: not scheduler._pods.cache
+    await cluster.create(NODE, {"metadata": {"name": "local"}, "spec": {"unschedulable": True}})
+    running = asyncio.create_task(scheduler.run())
+    await cluster.create(POD, pod("p"))
+    async with asyncio.timeout(60):
+        while not (await cluster.list(EVENT)).items:  # noqa: ASYNC110 - the store is asked
+            await asyncio.sleep(0.01)
+    assert repr(scheduler) == "PodScheduler(0 waiting)"
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await cluster.close()

@@ -1,0 +1,154 @@
+from unittest.mock import ANY
+
+import pytest
+
+from serving.home.controllers.workloads import (
+    PodPlan,
+    deployment_status,
+    desired_slice,
+    is_ready,
+    new_pod,
+    plan_pods,
+    selects,
+)
+from serving.model.objects import Object
+
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
+
+
+def deployment(replicas: int | None = 1) -> Object:
+    spec: Object = {"template": {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c"}]}}}
+    if replicas is not None:
+        spec["replicas"] = replicas
+    metadata = {"name": "d", "namespace": "default", "uid": "u", "generation": 3}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def pod(name: str, *, ready: bool = True, age: int = 0, cost: str | None = None, **extra: str) -> Object:
+    metadata: Object = {
+        "name": name,
+        "namespace": "default",
+        "uid": name,
+        "labels": {"app": "a"},
+        "creationTimestamp": f"2026-11-21T00:00:{59 - age:02}Z",
+        **extra,
+    }
+    if cost is not None:
+        metadata["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": cost}
+    status = {"podIP": "127.64.0.1", "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    return {"metadata": metadata, "status": status}
+
+
+def test_what_is_missing_is_made() -> None:
+    assert plan_pods(deployment(3), [pod("a")]) == PodPlan(create_count=2, delete_names=())
+
+
+def test_without_a_scale_there_is_one() -> None:
+    assert plan_pods(deployment(None), []).create_count == 1
+
+
+def test_a_pod_that_goes_is_not_counted() -> None:
+    assert plan_pods(deployment(1), [pod("a", deletionTimestamp="x")]).create_count == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "goes"),
+    [
+        ([pod("ready"), pod("starting", ready=False)], "starting"),
+        ([pod("dear", cost="9"), pod("cheap", cost="-1")], "cheap"),
+        ([pod("old", age=30), pod("young", age=1)], "young"),
+        ([pod("odd", cost="free"), pod("cheap", cost="-1")], "cheap"),
+    ],
+)
+def test_who_goes_first(pods: list[Object], goes: str) -> None:
+    assert plan_pods(deployment(1), pods).delete_names == (goes,)
+
+
+def test_a_new_pod_belongs_to_its_deployment_and_has_no_node_yet() -> None:
+    made = new_pod(deployment())
+    assert made["metadata"]["generateName"] == "d-"
+    assert made["metadata"]["labels"] == {"app": "a", "pod-template-hash": ANY}
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert "nodeName" not in made["spec"]
+
+
+def test_pods_of_another_template_are_replaced_if_a_user_made_the_deployment() -> None:
+    before, changed = deployment(1), deployment(1)
+    changed["spec"]["template"] = {**changed["spec"]["template"], "spec": {"containers": [{"image": "other"}]}}
+    first = {**new_pod(before), "status": pod("a")["status"]}
+    first["metadata"] = {**first["metadata"], "name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert plan_pods(before, [first]) == PodPlan(create_count=0, delete_names=())
+    assert plan_pods(changed, [first]) == PodPlan(create_count=1, delete_names=())
+    changed["metadata"]["ownerReferences"] = [{"kind": "Revision"}]
+    assert plan_pods(changed, [pod("a")]) == PodPlan(create_count=0, delete_names=())
+
+
+def test_a_deployment_is_available_when_all_its_pods_are_ready() -> None:
+    status = deployment_status(deployment(2), [pod("a"), pod("b", ready=False), pod("c", deletionTimestamp="x")])
+    assert (status["replicas"], status["readyReplicas"], status["unavailableReplicas"]) == (2, 1, 1)
+    assert status["conditions"][0]["status"] == "False"
+    assert deployment_status(deployment(1), [pod("a")])["conditions"][0]["status"] == "True"
+
+
+def test_a_condition_that_did_not_change_stays_as_it_was() -> None:
+    before = {**deployment_status(deployment(1), [pod("a")])["conditions"][0], "lastTransitionTime": "then"}
+    one = {**deployment(1), "status": {"conditions": [before]}}
+    assert deployment_status(one, [pod("a")])["conditions"] == [before]
+    assert deployment_status(one, [])["conditions"] != [before]
+
+
+def service(selector: dict[str, str] | None) -> Object:
+    metadata = {"name": "s", "namespace": "default", "uid": "su", "labels": {"x": "y"}}
+    return {
+        "metadata": metadata,
+        "spec": {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": 8012}]},
+    }
+
+
+def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
+    found = desired_slice(
+        service({"app": "a"}),
+        [pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="x"), {**pod("d"), "status": {}}],
+    )
+    assert found["metadata"]["labels"] == {"x": "y", "kubernetes.io/service-name": "s"}
+    assert found["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP"}]
+    assert [(one["targetRef"]["name"], one["conditions"]) for one in found["endpoints"]] == [
+        ("a", {"ready": True, "serving": True, "terminating": False}),
+        ("b", {"ready": False, "serving": False, "terminating": False}),
+        ("c", {"ready": False, "serving": True, "terminating": True}),
+    ]
+
+
+def test_a_service_without_a_selector_selects_nobody() -> None:
+    assert not selects(service(None), pod("a"))
+    assert not selects(service({"app": "b"}), pod("a"))
+
+
+def test_a_pod_without_a_status_is_not_ready() -> None:
+    assert not is_ready({"metadata": {}})
+
+
+def restarted(replicas: int) -> Object:
+    made = deployment(replicas)
+    made["spec"]["template"] = {"metadata": {"annotations": {RESTARTED_AT: "now"}}, "spec": {}}
+    return made
+
+
+def renewed(name: str) -> Object:
+    made = pod(name)
+    made["metadata"]["annotations"] = {RESTARTED_AT: "now"}
+    return made
+
+
+def test_a_restart_starts_a_pod_before_a_ready_one_goes() -> None:
+    assert plan_pods(restarted(1), [pod("a")]) == PodPlan(create_count=1, delete_names=())
+    assert plan_pods(restarted(1), [pod("a"), renewed("b")]) == PodPlan(create_count=0, delete_names=("a",))
+    assert plan_pods(restarted(1), [renewed("b")]) == PodPlan(create_count=0, delete_names=())
+
+
+def test_a_restart_at_zero_only_deletes() -> None:
+    assert plan_pods(restarted(0), [pod("a")]) == PodPlan(create_count=0, delete_names=("a",))
+
+
+def test_the_status_counts_pods_that_were_renewed() -> None:
+    assert deployment_status(restarted(2), [pod("a"), renewed("b")])["updatedReplicas"] == 1

@@ -1,0 +1,144 @@
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from serving.home.images.layers import LayerLimits, Unpacker
+from serving.model.errors import InvalidValue
+from tests.integration.image_stage import folder_of, tar_of
+
+
+def unpacked(root: Path, *layers: bytes, limits: LayerLimits | None = None) -> Unpacker:
+    root.mkdir(exist_ok=True)
+    unpacker = Unpacker(root, limits)
+    for layer in layers:
+        unpacker.unpack(io.BytesIO(layer))
+    return unpacker
+
+
+def link(path: str, target: str, *, hard: bool = False) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(path)
+    info.type, info.linkname = tarfile.LNKTYPE if hard else tarfile.SYMTYPE, target
+    return info
+
+
+def names_in(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def test_files_folders_and_links_are_as_in_the_layer(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    unpacked(
+        root, tar_of([folder_of("a", 0o751), ("a/f", b"text", 0o640), link("l", "a/f"), link("h", "a/f", hard=True)])
+    )
+    assert (root / "l").readlink() == Path("a/f")
+    assert (root / "h").samefile(root / "a" / "f")
+    assert ((root / "a" / "f").stat().st_mode & 0o777, (root / "a").stat().st_mode & 0o777) == (0o640, 0o751)
+
+
+def test_a_later_layer_replaces_and_removes(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    first = tar_of([("f", b"1", 0o644), ("d/x", b"1", 0o644), ("d/y", b"1", 0o644), ("e/z", b"1", 0o644)])
+    second = tar_of([("f", b"2", 0o644), ("d/.wh.x", b"", 0o644), (".wh.e", b"", 0o644)])
+    unpacked(root, first, second)
+    assert (root / "f").read_bytes() == b"2"
+    assert names_in(root) == {"f", "d", "d/y"}
+
+
+def test_an_opaque_folder_hides_what_is_below_and_not_what_its_own_layer_has(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    second = tar_of([("d/new", b"", 0o644), ("d/.wh..wh..opq", b"", 0o644), ("d/later", b"", 0o644)])
+    unpacked(root, tar_of([("d/old/deep", b"", 0o644)]), second)
+    assert names_in(root) == {"d", "d/new", "d/later"}
+
+
+def test_a_file_replaces_a_folder_and_a_folder_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    unpacked(
+        root,
+        tar_of([("a/x", b"", 0o644), ("b", b"", 0o644)]),
+        tar_of([("a", b"", 0o644), folder_of("b"), ("b/y", b"", 0o644)]),
+    )
+    assert names_in(root) == {"a", "b", "b/y"}
+
+
+def test_a_link_to_a_folder_of_the_image_is_followed_within_the_image(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    unpacked(root, tar_of([folder_of("usr/bin"), link("bin", "/usr/bin")]), tar_of([("bin/tool", b"", 0o755)]))
+    assert (root / "usr" / "bin" / "tool").is_file()
+
+
+@pytest.mark.parametrize("target", ["/etc", "../../outside", "/../../../outside", "../" * 20 + "outside"])
+def test_nothing_is_written_through_a_link_that_leads_out(tmp_path: Path, target: str) -> None:
+    (tmp_path / "outside").mkdir()
+    root = tmp_path / "root"
+    unpacked(root, tar_of([link("way", target), ("way/file", b"evil", 0o644)]))
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert any(path.name == "file" and path.read_bytes() == b"evil" for path in root.rglob("file"))
+
+
+@pytest.mark.parametrize("name", ["../file", "a/../../file", "/../file"])
+def test_a_path_upwards_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidValue, match=r"without '\.\.'"):
+        unpacked(tmp_path / "root", tar_of([(name, b"", 0o644)]))
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_hard_link_to_a_file_outside_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    with pytest.raises((InvalidValue, OSError)):
+        unpacked(tmp_path / "root", tar_of([link("h", "../secret", hard=True)]))
+    with pytest.raises((InvalidValue, OSError)):
+        unpacked(tmp_path / "root", tar_of([link("d", str(tmp_path)), link("h", "d/secret", hard=True)]))
+
+
+def test_a_whiteout_removes_a_link_and_not_its_target(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").touch()
+    root = tmp_path / "root"
+    unpacked(root, tar_of([link("way", str(tmp_path / "outside"))]), tar_of([(".wh.way", b"", 0o644)]))
+    assert names_in(root) == set()
+    assert (tmp_path / "outside" / "kept").exists()
+
+
+@pytest.mark.parametrize("name", [".wh.", ".wh...", ".wh.."])
+def test_a_whiteout_of_no_entry_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidValue, match="whiteout"):
+        unpacked(tmp_path / "root", tar_of([(f"a/{name}", b"", 0o644)]))
+
+
+def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="at most 40 links"):
+        unpacked(tmp_path / "root", tar_of([link("a", "b"), link("b", "a"), ("a/file", b"", 0o644)]))
+
+
+def test_device_nodes_are_left_out(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("dev/null")
+    info.type = tarfile.CHRTYPE
+    unpacker = unpacked(tmp_path / "root", tar_of([info, ("f", b"", 0o644)]))
+    assert unpacker.left_out == ["dev/null"]
+    assert "f" in names_in(tmp_path / "root")
+
+
+def test_bytes_and_entries_are_bounded(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="at most 10 bytes"):
+        unpacked(tmp_path / "a", tar_of([("f", b"x" * 11, 0o644)]), limits=LayerLimits(bytes_max=10))
+    with pytest.raises(InvalidValue, match="in 2 entries"):
+        unpacked(tmp_path / "b", tar_of([folder_of(str(n)) for n in range(3)]), limits=LayerLimits(entries_max=2))
+
+
+@pytest.mark.parametrize("layer", [b"no tar", b"\x1f\x8b\x08garbage", tar_of([("f", b"x" * 2000, 0o644)])[:1000]])
+def test_what_is_no_layer_is_refused(tmp_path: Path, layer: bytes) -> None:
+    with pytest.raises(InvalidValue, match="is not a layer"):
+        unpacked(tmp_path / "root", layer)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps owners")
+def test_owners_and_set_user_bits_are_kept(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("f")
+    info.uid, info.gid, info.mode = 12, 34, 0o4755
+    unpacked(tmp_path / "root", tar_of([info]))
+    found = (tmp_path / "root" / "f").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (12, 34, 0o4755)

@@ -1,0 +1,36 @@
+import pytest
+
+from serving.home.images.reference import parse_reference
+from serving.model.errors import InvalidValue
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "full", "short"),
+    [
+        ("nginx", "docker.io/library/nginx:latest", "nginx:latest"),
+        ("owner/app:1.2", "docker.io/owner/app:1.2", "owner/app:1.2"),
+        ("ghcr.io/a/b/c", "ghcr.io/a/b/c:latest", "ghcr.io/a/b/c:latest"),
+        ("localhost/x", "localhost/x:latest", "localhost/x:latest"),
+        ("127.0.0.1:5000/x:y", "127.0.0.1:5000/x:y", "127.0.0.1:5000/x:y"),
+        (f"r.example/x@{DIGEST}", f"r.example/x@{DIGEST}", f"r.example/x@{DIGEST}"),
+        (f"r.example/x:1@{DIGEST}", f"r.example/x:1@{DIGEST}", f"r.example/x:1@{DIGEST}"),
+    ],
+)
+def test_a_name_has_one_full_form(text: str, full: str, short: str) -> None:
+    found = parse_reference(text)
+    assert (str(found), found.short) == (full, short)
+    assert parse_reference(full) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "UPPER", "a b", "a//b", "a:", "a@sha256:12", "x/../y", "-a", "r.example:99999999/x", "a:b:c", "a\n"]
+)
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue, match="is not an image's name"):
+        parse_reference(text)
+
+
+def test_a_pinned_name_has_the_digest_and_no_tag() -> None:
+    assert parse_reference("r.example/x:1").pinned(DIGEST) == f"r.example/x@{DIGEST}"

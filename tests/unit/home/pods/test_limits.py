@@ -1,0 +1,38 @@
+import pytest
+
+from serving.home.pods.limits import memory_limit_bytes, warnings_of
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"), [({"memory": "64Mi"}, 64 * 2**20), ({"memory": "many"}, None), ({}, None), (None, None)]
+)
+def test_a_memory_limit_in_bytes(limits: object, wanted: int | None) -> None:
+    assert memory_limit_bytes({"resources": {"limits": limits}}) == wanted
+
+
+def test_what_is_not_held_is_said() -> None:
+    container = {"name": "c", "resources": {"limits": {"cpu": "100m"}}, "volumeMounts": [{"mountPath": "/etc/x"}]}
+    assert [reason for reason, _ in warnings_of(container, security={})] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
+
+
+def test_a_container_that_asks_for_nothing_hears_nothing() -> None:
+    assert warnings_of({"name": "c"}, security={"allowPrivilegeEscalation": False}) == []
+
+
+def test_a_user_that_a_process_does_not_become_is_said() -> None:
+    security = {"runAsUser": 1000, "readOnlyRootFilesystem": True, "runAsNonRoot": False}
+    ((reason, message),) = warnings_of({"name": "c"}, security=security)
+    assert (reason, "runAsUser, readOnlyRootFilesystem" in message) == ("SecurityContextNotEnforced", True)
+
+
+def test_a_container_hears_of_refused_limits_only() -> None:
+    container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
+    found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"])
+    assert [reason for reason, _ in found] == ["CpuLimitNotEnforced"]
+
+
+def test_a_rootless_container_hears_that_it_has_one_user() -> None:
+    ((reason, message),) = warnings_of(
+        {"name": "c"}, security={"runAsUser": 1000, "readOnlyRootFilesystem": True}, refused=[], is_rootless=True
+    )
+    assert (reason, "c: runAsUser is not enforced" in message) == ("SecurityContextNotEnforced", True)

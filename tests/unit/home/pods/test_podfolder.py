@@ -1,0 +1,121 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from serving.home.pods.podfolder import disk_error, excerpt, make_folder, mount, remove_folder, rotate, size_of, tail
+from serving.home.pods.sources import VolumeFile
+from serving.model.errors import InvalidValue
+
+
+def test_a_volume_is_found_where_it_is_mounted(tmp_path: Path) -> None:
+    mount(tmp_path, {"v": {"a/b": VolumeFile(content=b"x", mode=0o640)}}, [{"name": "v", "mountPath": "/etc/c"}])
+    assert (tmp_path / "etc/c/a/b").read_bytes() == b"x"
+    assert (tmp_path / ".volumes/v/a/b").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_part_of_a_volume_can_be_mounted(tmp_path: Path) -> None:
+    mount(
+        tmp_path,
+        {"v": {"a": VolumeFile(content=b"x"), "b": VolumeFile(content=b"y")}},
+        [{"name": "v", "mountPath": "/one", "subPath": "b"}],
+    )
+    assert (tmp_path / "one").read_bytes() == b"y"
+
+
+@pytest.mark.parametrize("path", ["/../x", "/a/../../x", "/./x"])
+def test_nothing_is_mounted_outside_of_the_folder(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidValue):
+        mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": path}])
+
+
+def test_mounted_again_it_has_the_new_content(tmp_path: Path) -> None:
+    for content in (b"1", b"2"):
+        mount(tmp_path, {"v": {"a": VolumeFile(content=content, mode=0o400)}}, [{"name": "v", "mountPath": "/m"}])
+    assert (tmp_path / "m/a").read_bytes() == b"2"
+
+
+def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "pod"
+    outside.write_text("stays")
+    make_folder(folder / "deep")
+    (folder / "link").symlink_to(outside)
+    remove_folder(folder)
+    assert not folder.exists()
+    assert outside.read_text() == "stays"
+
+
+def test_a_log_that_is_too_long_is_copied_away(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    for text in ("first", "second", "third"):
+        log.write_text(text)
+        assert rotate(log, bytes_max=2, kept=2)
+    assert log.read_text() == ""
+    assert [(tmp_path / f"a.log.{number}").read_text() for number in (1, 2)] == ["third", "second"]
+    assert not (tmp_path / "a.log.3").exists()
+
+
+def test_a_log_that_is_too_long_is_emptied_on_a_full_disk_too(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("long")
+    (tmp_path / "a.log.1").symlink_to("/dev/full")
+    assert rotate(log, bytes_max=2, kept=1)
+    assert log.read_text() == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+
+
+def test_a_log_that_is_short_or_missing_stays(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert not rotate(log)
+    log.write_text("short")
+    assert not rotate(log)
+    assert size_of(log) == 5
+    assert size_of(tmp_path / "none") == 0
+
+
+def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("old\n" + "".join(f"{number}\n" for number in range(20)))
+    assert tail(log, after=4).split("\n") == [str(number) for number in range(10, 20)]
+    assert tail(log, after=10**6).startswith("10")
+    assert tail(tmp_path / "none") == ""
+
+
+FRAMES = [line for at in range(8) for line in (f'  File "app.py", line {at}, in f', "    call()", "    ^^^^^^")]
+PYTHON = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["one", "two"], "one\ntwo"),
+        ([str(at) for at in range(12)], "\n".join(str(at) for at in range(2, 12))),
+        (
+            ["begins", PYTHON, *FRAMES, "KeyError: 'X'"],
+            "\n".join([PYTHON, "  ...", *FRAMES[-9:], "KeyError: 'X'"]),
+        ),
+        (
+            [PYTHON, *FRAMES, *[f"{at}" for at in range(9)]],
+            "\n".join([PYTHON, "  ...", *[f"{at}" for at in range(9)]]),
+        ),
+        # It went on: the traceback explains nothing about the end.
+        ([PYTHON, "  File", "E: x", *["fine"] * 12], "\n".join(["fine"] * 10)),
+        (
+            ["panic: no", "", "goroutine 1 [running]:", *["main.f(0x1)", "\t/app.go:1"] * 8],
+            "\n".join(["panic: no", "  ...", *["main.f(0x1)", "\t/app.go:1"] * 5]),
+        ),
+        ([PYTHON, *["  x"] * 12], "\n".join([PYTHON, "  ...", *["  x"] * 10])),
+        (["a" * 3000], "a" * 2048),
+        (["a" * 3000, "end"], "end"),
+    ],
+)
+def test_the_end_of_a_log_says_what_it_belongs_to(lines: list[str], shown: str) -> None:
+    assert excerpt(lines) == shown
+
+
+def test_an_error_of_the_disk_has_a_path_and_a_full_disk_a_way_out(tmp_path: Path) -> None:
+    full = disk_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
+    assert full.startswith(f"{tmp_path}: No space left on device; make room")
+    assert disk_error(PermissionError(errno.EACCES, "Permission denied", "/x"), tmp_path) == "/x: Permission denied"
+    assert disk_error(OSError("no port is free"), tmp_path) == f"{tmp_path}: no port is free"
+    assert disk_error(ValueError("other"), tmp_path) == "other"

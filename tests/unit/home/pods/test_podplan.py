@@ -1,0 +1,148 @@
+import json
+
+import pytest
+
+from serving.home.pods.podplan import AppPlan, app_plan, command_words, is_own_proxy, proxy_environment
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+from serving.queueproxy.podspec import spec_from_environment
+from serving.settings.queueproxy import QueueProxySettings, RequestLogSettings
+
+
+def pod(container: Object, **annotations: str) -> Object:
+    labels = {"serving.knative.dev/revision": "hello-00001"}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"containers": [container]}}
+
+
+def plan(container: Object, **annotations: str) -> AppPlan:
+    given = {one["name"]: one["value"] for one in container.get("env", ())}
+    return app_plan(pod(container, **annotations), container, port=4711, home="/pods/1", given=given)
+
+
+def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
+    container = {
+        "name": "c",
+        "command": ["run"],
+        "args": ["$(WHO)"],
+        "env": [{"name": "WHO", "value": "me"}],
+        "workingDir": "/w",
+    }
+    found = plan(container)
+    assert (found.name, found.arguments, found.folder) == ("c", ("run", "me"), "/w")
+    assert found.environment == {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/pods/1",
+        "HOSTNAME": "p",
+        "WHO": "me",
+        "PORT": "4711",
+    }
+
+
+def test_an_image_alone_needs_the_annotation() -> None:
+    found = plan({"image": "hello"}, **{"serving.dev/command": "python 'my app.py'"})
+    assert found.arguments == ("python", "my app.py")
+    assert found.name == "user-container"
+
+
+def test_args_go_behind_the_annotation() -> None:
+    assert plan({"args": ["-v"]}, **{"serving.dev/command": "run"}).arguments == ("run", "-v")
+    assert plan({"args": ["run", "-v"]}).arguments == ("run", "-v")
+
+
+def test_nothing_to_run_says_what_is_missing() -> None:
+    with pytest.raises(InvalidValue, match=r"annotation serving\.dev/command"):
+        plan({"image": "hello"})
+
+
+def test_words_that_do_not_parse_are_told() -> None:
+    with pytest.raises(InvalidValue, match="no closing quotation"):
+        plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
+
+
+def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
+    revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
+    manifest = pod({"command": ["x"]})
+    manifest["spec"]["terminationGracePeriodSeconds"] = 60
+    found = proxy_environment(manifest, revision, app="127.0.0.1:4711", address="127.64.0.9")
+    assert found == {
+        "SERVING_POD_NAMESPACE": "default",
+        "SERVING_POD_REVISION": "hello-00001",
+        "SERVING_POD_NAME": "p",
+        "SERVING_POD_APP": "127.0.0.1:4711",
+        "SERVING_POD_LISTEN": "127.64.0.9:8012",
+        "SERVING_POD_ADMIN_LISTEN": "127.64.0.9:8022",
+        "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "3",
+        "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": "60",
+        "SERVING_QUEUEPROXY_DRAIN_LAG_S": "1.0",
+        "SERVING_QUEUEPROXY_DRAIN_GRACE_S": "60",
+    }
+
+
+def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_annotated() -> None:
+    inside = {"serving.dev/queue-proxy": "in-process"}
+    serving, other = {"name": "a", "ports": [{"containerPort": 8080}]}, {"name": "b"}
+    manifest = pod(serving, **inside)
+    manifest["spec"]["containers"].append(other)
+    assert [is_own_proxy(manifest, one) for one in (serving, other)] == [True, False]
+    assert not is_own_proxy(pod(serving, **{"serving.dev/queue-proxy": "beside"}), serving)
+    # A pod of no revision takes no requests of activators.
+    bare = pod(serving, **inside)
+    del bare["metadata"]["labels"]
+    assert not is_own_proxy(bare, serving)
+
+
+def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
+    probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 3}
+    container = {"command": ["x"], "ports": [{"containerPort": 8080}], "readinessProbe": probe}
+    found = proxy_environment(pod(container), {}, app="127.0.0.1:1", address="127.64.0.9")
+    assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
+
+
+def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
+    one = pod({"name": "c", "image": "i"}, **{"serving.dev/command": "run"})
+    first: Object = {"name": "first", "image": "i"}
+    one["spec"]["initContainers"] = [first]
+    assert app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={}).environment["PORT"] == "1"
+    with pytest.raises(InvalidValue):
+        app_plan(one, first, port=1, home="/", given={})
+    assert "PORT" not in app_plan(one, {**first, "command": ["x"]}, port=1, home="/", given={}).environment
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python app.py", ["python", "app.py"]),
+        ("python -c 'a; b($x)'", ["python", "-c", "a; b($x)"]),
+        ('python -c "a; b(1)"', ["python", "-c", "a; b(1)"]),
+        ("uvicorn app:app --port $PORT", ["/bin/sh", "-c", "exec uvicorn app:app --port $PORT"]),
+        ("gunicorn -b [::]:${PORT} app", ["/bin/sh", "-c", "exec gunicorn -b [::]:${PORT} app"]),
+        ("serve --port $(PORT)", ["/bin/sh", "-c", "exec serve --port ${PORT}"]),
+        ('say "$PORT"', ["/bin/sh", "-c", 'exec say "$PORT"']),
+        ("make && ./app", ["/bin/sh", "-c", "make && ./app"]),
+        ("DEBUG=1 python app.py", ["/bin/sh", "-c", "DEBUG=1 python app.py"]),
+        ("cd src; ./app", ["/bin/sh", "-c", "cd src; ./app"]),
+        (r"say \$PORT", ["say", "$PORT"]),
+    ],
+)
+def test_a_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]) -> None:
+    assert command_words(text) == tuple(words)
+
+
+def test_a_snapshot_is_where_the_command_runs() -> None:
+    container = {"name": "c", "command": ["run"]}
+    annotated = pod(container, **{"serving.dev/dir": "/src"})
+    found = app_plan(annotated, container, port=1, home="/pods/1", given={}, snapshot="/snapshots/1")
+    assert found.folder == "/snapshots/1"
+
+
+def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -> None:
+    manifest = pod({"command": ["x"]})
+    manifest["metadata"]["labels"] |= {"serving.knative.dev/service": "hello", "serving.knative.dev/configuration": "c"}
+    given = QueueProxySettings(report_period_s=0.5, logging=RequestLogSettings(enable_request_log=True))
+    found = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", given=given)
+    assert found["SERVING_QUEUEPROXY_REPORT_PERIOD_S"] == "0.5"
+    assert found["SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG"] == "true"
+    spec = spec_from_environment(found)
+    assert (spec.service, spec.configuration, spec.address) == ("hello", "c", "127.64.0.9")
+    assert spec.settings.logging.is_on

@@ -1,0 +1,96 @@
+import pytest
+
+from serving.home.pods.probeplan import (
+    ProbeKind,
+    ProbePlan,
+    ProbeState,
+    ProbeVerdict,
+    after_outcome,
+    listening_probe,
+    probe_plans,
+    sidecar_probe_plans,
+)
+from serving.model.objects import Object
+
+GET = {"httpGet": {"path": "/x", "port": 8080}}
+
+
+def verdicts(plan: ProbePlan, outcomes: str) -> list[ProbeVerdict]:
+    """One for each outcome: "+" is a success."""
+    state, found = ProbeState(), []
+    for outcome in outcomes:
+        state = after_outcome(state, plan, ok=outcome == "+")
+        found.append(state.verdict)
+    return found
+
+
+def test_http_readiness_is_the_queue_proxys_and_the_rest_is_ours() -> None:
+    container = {"startupProbe": GET, "livenessProbe": GET, "readinessProbe": GET}
+    assert [plan.kind for plan in probe_plans(container)] == [ProbeKind.STARTUP, ProbeKind.LIVENESS]
+
+
+def test_a_command_that_asks_for_readiness_is_ours() -> None:
+    (plan,) = probe_plans({"readinessProbe": {"exec": {"command": ["test", "-f", "ready"]}, "periodSeconds": 2}})
+    assert (plan.kind, plan.command, plan.period_s) == (ProbeKind.READINESS, ("test", "-f", "ready"), 2)
+
+
+def test_kubernetes_defaults_hold() -> None:
+    (plan,) = probe_plans({"livenessProbe": GET})
+    assert (plan.initial_delay_s, plan.period_s, plan.success_min, plan.failure_max) == (1, 10, 1, 3)
+
+
+def test_the_port_is_the_apps_real_one() -> None:
+    probe = listening_probe({"readinessProbe": GET})
+    # None is "the app's own".
+    assert (probe.path, probe.port) == ("/x", None)
+
+
+def test_the_third_failure_in_a_row_counts() -> None:
+    (plan,) = probe_plans({"livenessProbe": GET})
+    assert verdicts(plan, "--+--") == [
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.PASSED,
+        ProbeVerdict.PASSED,
+        ProbeVerdict.PASSED,
+    ]
+    assert verdicts(plan, "+---")[-1] is ProbeVerdict.FAILED
+
+
+def test_as_many_successes_in_a_row_as_are_asked_for() -> None:
+    plan = ProbePlan(kind=ProbeKind.READINESS, probe=listening_probe({}), success_min=2)
+    assert verdicts(plan, "+-++") == [
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.PASSED,
+    ]
+
+
+def test_a_sidecar_is_probed_at_its_own_ports() -> None:
+    container = {
+        "ports": [{"name": "health", "containerPort": 8882}],
+        "startupProbe": {"tcpSocket": {"port": "health"}},
+        "livenessProbe": {"grpc": {"port": 8883}},
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8884}, "periodSeconds": 3},
+    }
+    plans = sidecar_probe_plans(container)
+    assert [(plan.kind.value, plan.port) for plan in plans] == [
+        ("startupProbe", 8882),
+        ("livenessProbe", 8883),
+        ("readinessProbe", 8884),
+    ]
+    assert (plans[2].probe.path, plans[2].period_s) == ("/ready", 3)
+
+
+def test_a_sidecar_without_probes_or_with_a_command_has_no_port() -> None:
+    assert sidecar_probe_plans({}) == []
+    (plan,) = sidecar_probe_plans({"readinessProbe": {"exec": {"command": ["true"]}}})
+    assert (plan.command, plan.port) == (("true",), 0)
+
+
+@pytest.mark.parametrize(("given", "delay_s"), [({}, 1), ({"initialDelaySeconds": 5}, 5)])
+def test_a_container_is_not_asked_whether_it_lives_before_it_can_answer(given: Object, delay_s: float) -> None:
+    strict = {**GET, "periodSeconds": 1, "failureThreshold": 1, **given}
+    delays = [plan.initial_delay_s for plan in probe_plans({"startupProbe": GET, "livenessProbe": strict})]
+    assert delays == [0, delay_s]

@@ -1,0 +1,118 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from serving.home.pods import snapshot
+from serving.home.pods.snapshot import collect, entries_of, fingerprint, is_application, path_of_snapshot, take
+from serving.model.errors import InvalidValue
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    write(folder, "app.py", "print(1)")
+    write(folder, "static/page.html", "<p>")
+    return folder
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def paths(folder: Path) -> list[str]:
+    return [("@" if one.is_linked else "") + one.path for one in entries_of(folder)]
+
+
+def test_the_same_content_is_the_same_snapshot(app: Path, tmp_path: Path) -> None:
+    first = take(app, tmp_path / "snapshots")
+    os.utime(app / "app.py", (1, 1))
+    assert take(app, tmp_path / "snapshots") == first
+    assert [one.name for one in (tmp_path / "snapshots").iterdir()] == [first]
+    assert (tmp_path / "snapshots" / first / "static" / "page.html").read_text() == "<p>"
+
+
+@pytest.mark.parametrize("change", ["content", "name", "mode", "link"])
+def test_a_change_is_another_snapshot_and_the_first_keeps_its_files(app: Path, tmp_path: Path, change: str) -> None:
+    first = take(app, tmp_path / "snapshots")
+    if change == "content":
+        (app / "app.py").write_text("print(2)")
+    elif change == "name":
+        (app / "app.py").rename(app / "main.py")
+    elif change == "mode":
+        (app / "app.py").chmod(0o755)
+    else:
+        (app / "current").symlink_to("app.py")
+    assert take(app, tmp_path / "snapshots") != first
+    assert (tmp_path / "snapshots" / first / "app.py").read_text() == "print(1)"
+
+
+def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app: Path, tmp_path: Path) -> None:
+    for name in (".git/HEAD", "node_modules/a/index.js", "__pycache__/a.pyc", "env/pyvenv.cfg", "big.bin", "a.log"):
+        write(app, name, "x")
+    write(app, ".gitignore", "node_modules/\n*.log\n!keep.log\n")
+    write(app, ".servingignore", "big.bin\n")
+    write(app, "keep.log", "kept")
+    assert paths(app) == [
+        ".gitignore",
+        ".servingignore",
+        "@a.log",
+        "app.py",
+        "keep.log",
+        "@node_modules",
+        "static/page.html",
+    ]
+    found = tmp_path / "snapshots" / take(app, tmp_path / "snapshots")
+    assert (found / "node_modules" / "a" / "index.js").read_text() == "x"
+    before = take(app, tmp_path / "snapshots")
+    write(app, "a.log", "more")
+    assert take(app, tmp_path / "snapshots") == before
+
+
+def test_the_innermost_ignore_file_decides(app: Path) -> None:
+    write(app, ".gitignore", "*.html\n")
+    write(app, "static/.gitignore", "!page.html\n")
+    assert "static/page.html" in paths(app)
+    write(app, "static/.servingignore", "*.html\n")
+    assert "static/page.html" not in paths(app)
+
+
+def test_a_fingerprint_changes_with_a_file(app: Path) -> None:
+    before = fingerprint(app)
+    assert fingerprint(app) == before
+    write(app, "app.py", "print(22)")
+    assert fingerprint(app) != before
+
+
+def test_a_folder_that_is_too_large_is_refused_with_advice(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_ENTRIES_MAX", 1)
+    with pytest.raises(InvalidValue, match=r"\.servingignore"):
+        take(app, tmp_path / "snapshots")
+
+
+@pytest.mark.parametrize(("name", "said"), [("../../etc", "32 hexadecimal digits"), ("0" * 32, "deploy again")])
+def test_only_a_snapshot_that_is_there_is_used(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(InvalidValue, match=said):
+        path_of_snapshot(tmp_path, name)
+
+
+def test_what_no_revision_uses_is_collected_after_a_while(app: Path, tmp_path: Path) -> None:
+    kept, unused = take(app, tmp_path / "snapshots"), ""
+    write(app, "app.py", "print(2)")
+    unused = take(app, tmp_path / "snapshots")
+    now_s = (tmp_path / "snapshots" / unused).stat().st_mtime
+    assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 1) == []
+    assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 3600) == [unused]
+    assert path_of_snapshot(tmp_path / "snapshots", kept).is_dir()
+    assert collect(tmp_path / "none", set(), now_s=0) == []
+
+
+def test_the_root_and_folders_around_or_in_the_state_are_not_copied(app: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert is_application(app, state)
+    for folder in (Path("/"), tmp_path, state, state / "pods"):
+        assert not is_application(folder, state)

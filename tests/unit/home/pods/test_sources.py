@@ -1,0 +1,132 @@
+import base64
+
+import pytest
+
+from serving.home.pods.downward import PodFacts
+from serving.home.pods.sources import (
+    TOKEN,
+    Reference,
+    VolumeFile,
+    container_environment,
+    data_of,
+    references,
+    volume_files,
+)
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+CONFIG, SECRET = Reference(kind="ConfigMap", name="c"), Reference(kind="Secret", name="s")
+SOURCES = {CONFIG: {"A": b"1", "B": b"2"}, SECRET: {"K": b"hush"}}
+
+
+def pod(container: Object, *volumes: Object) -> Object:
+    return {
+        "metadata": {"name": "p", "namespace": "n", "labels": {"l": "v"}},
+        "spec": {"containers": [container], "volumes": volumes},
+    }
+
+
+def environment(**container: object) -> dict[str, str]:
+    facts = PodFacts(pod=pod(container), address="127.64.0.1")
+    return container_environment(facts, container, sources=SOURCES)
+
+
+def plain(content: bytes) -> VolumeFile:
+    return VolumeFile(content=content, mode=0o644)
+
+
+def test_all_that_is_named_is_looked_for() -> None:
+    container = {
+        "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "K"}}}],
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+    }
+    volume = {"name": "v", "projected": {"sources": [{"secret": {"name": "other"}}]}}
+    assert references(pod(container, volume)) == {CONFIG, SECRET, Reference(kind="Secret", name="other")}
+
+
+def test_texts_and_base64_become_bytes() -> None:
+    encoded = base64.b64encode(b"x").decode()
+    assert data_of("ConfigMap", {"data": {"a": "1"}, "binaryData": {"b": encoded}}) == {"a": b"1", "b": b"x"}
+    assert data_of("Secret", {"data": {"a": encoded, "b": "no base64!"}}) == {"a": b"x"}
+
+
+def test_a_whole_config_map_with_a_prefix() -> None:
+    assert environment(envFrom=[{"prefix": "P_", "configMapRef": {"name": "c"}}]) == {"P_A": "1", "P_B": "2"}
+
+
+def test_one_key_and_what_refers_to_it() -> None:
+    env = [
+        {"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "K"}}},
+        {"name": "Y", "value": "say $(X)"},
+    ]
+    assert environment(env=env) == {"X": "hush", "Y": "say hush"}
+
+
+def test_fields_of_the_pod() -> None:
+    env = [
+        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "I", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+    assert environment(env=env) == {"N": "p", "I": "127.64.0.1"}
+
+
+@pytest.mark.parametrize(
+    "env_from", [{"configMapRef": {"name": "none"}}, {"secretRef": {"name": "none", "optional": False}}]
+)
+def test_what_is_missing_is_named(env_from: Object) -> None:
+    with pytest.raises(InvalidValue, match="none"):
+        environment(envFrom=[env_from])
+
+
+def test_what_is_optional_may_be_missing() -> None:
+    absent = {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "no", "optional": True}}}
+    assert environment(envFrom=[{"configMapRef": {"name": "none", "optional": True}}], env=[absent]) == {}
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(InvalidValue, match="a key of ConfigMap c"):
+        environment(env=[{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "no"}}}])
+
+
+def test_a_volume_has_its_files_or_those_that_are_chosen() -> None:
+    one = PodFacts(pod=pod({}))
+    assert volume_files(one, {"name": "v", "emptyDir": {}}, SOURCES) == {}
+    assert volume_files(one, {"name": "v", "configMap": {"name": "c"}}, SOURCES) == {"A": plain(b"1"), "B": plain(b"2")}
+    chosen = {"name": "c", "items": [{"key": "A", "path": "deep/a"}]}
+    assert volume_files(one, {"name": "v", "configMap": chosen}, SOURCES) == {"deep/a": plain(b"1")}
+
+
+@pytest.mark.parametrize("path", ["../a", "/a", "a//b", "a/../../b"])
+def test_no_file_is_written_outside_of_its_volume(path: str) -> None:
+    volume = {"name": "v", "configMap": {"name": "c", "items": [{"key": "A", "path": path}]}}
+    with pytest.raises(InvalidValue, match="file name"):
+        volume_files(PodFacts(pod=pod({})), volume, SOURCES)
+
+
+def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
+    volume = {
+        "name": "v",
+        "projected": {
+            "defaultMode": 0o440,
+            "sources": [
+                {"configMap": {"name": "c", "items": [{"key": "A", "path": "run.sh", "mode": 0o755}]}},
+                {"secret": {"name": "s"}},
+                {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+                {"serviceAccountToken": {"path": "token", "audience": "me", "expirationSeconds": 600}},
+            ],
+        },
+    }
+    token = Reference(kind=TOKEN, name="me", lifetime_s=600)
+    one = pod({}, volume)
+    assert references(one) == {CONFIG, SECRET, token}
+    assert volume_files(PodFacts(pod=one), volume, {**SOURCES, token: {"": b"signed"}}) == {
+        "run.sh": VolumeFile(content=b"1", mode=0o755),
+        "K": VolumeFile(content=b"hush", mode=0o440),
+        "name": VolumeFile(content=b"p", mode=0o440),
+        "token": VolumeFile(content=b"signed", mode=0o440),
+    }
+
+
+def test_a_variable_with_a_limit_of_its_container() -> None:
+    env = [{"name": "M", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}}]
+    assert environment(name="app", resources={"limits": {"memory": "1Gi"}}, env=env) == {"M": "1024"}

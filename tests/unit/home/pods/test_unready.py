@@ -1,0 +1,48 @@
+import pytest
+
+from serving.home.pods.unready import ObservedContainer, explain, with_log
+
+
+@pytest.mark.parametrize(
+    ("ports", "reason", "said"),
+    [
+        (
+            [3000],
+            "WrongPort",
+            "listens on port 3000 and was given PORT=20123; it must listen on $PORT (or deploy it with --fixed-port)",
+        ),
+        ([9, 8, 7, 6, 5, 4], "WrongPort", "listens on ports 4, 5, 6, 7, 8 and 1 more and was given PORT=20123"),
+        ([], "NotListening", "does not listen yet; it was given PORT=20123"),
+    ],
+)
+def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: str, said: str) -> None:
+    found = explain(ObservedContainer(container="app", port=20123, ports=ports))
+    assert found is not None
+    assert (found.reason, said in found.message) == (reason, True)
+
+
+def test_a_probe_that_fails_is_named_with_its_failure() -> None:
+    found = explain(
+        ObservedContainer(
+            container="app", port=20123, ports=[20123], probe="GET /health", probe_failure="the app answered 503"
+        )
+    )
+    assert found is not None
+    assert found.reason == "ReadinessProbeFailed"
+    assert found.message == "readiness probe of container app failed: GET /health: the app answered 503"
+
+
+def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
+    assert explain(ObservedContainer(container="app", port=20123, ports=[20123, 9000])) is None
+
+
+def test_an_app_that_is_its_own_queue_proxy_is_told_where_to_listen() -> None:
+    found = explain(ObservedContainer(container="app", port=8012, ports=[8012], host="127.64.0.9"))
+    assert found is not None
+    assert found.reason == "NoQueueProxy"
+    assert "must listen on $HOST (127.64.0.9)" in found.message
+
+
+def test_the_log_is_quoted_if_there_is_one() -> None:
+    assert with_log("bad", " \n") == "bad"
+    assert with_log("bad", "one\ntwo") == "bad; last lines of its log:\none\ntwo"

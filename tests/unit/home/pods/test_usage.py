@@ -1,0 +1,179 @@
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY
+from serving.home.pods.machine import read_machine
+from serving.home.pods.usage import SessionTotals, SessionUsage, UsageReporter, pod_metrics, read_sessions, used_between
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import NotFound
+from serving.model.quantity import parse_bytes, parse_millicores
+
+BURN = "import os, time\nif os.fork() == 0:\n  while True: pass\nprint(flush=True)\ntime.sleep(60)"
+CPU = {"targetRef": {"kind": "Service", "name": "a"}, "up": {"triggers": [{"type": "cpu", "usagePercent": 50}]}}
+
+
+class Pod(msgspec.Struct):
+    """A pod with one container."""
+
+    key: tuple[str, str]
+    sessions: Mapping[str, int]
+    node_name: str = "local"
+    manifest: dict[str, Any] = msgspec.field(default_factory=lambda: {"metadata": {"labels": {"app": "a"}}})
+    cgroups: Mapping[str, SessionTotals] = {}
+
+
+def stat(folder: Path, pid: int, session: int, *ticks: int, pages: int = 0) -> None:
+    """A process as proc(5) has it, with a name that tries to be clever."""
+    (folder / str(pid)).mkdir()
+    before, rest = ["S", "1", "1", str(session), *["0"] * 7], [*["0"] * 6, str(pages), *["0"] * 20]
+    fields = [*before, *map(str, ticks), *rest]
+    (folder / str(pid) / "stat").write_text(f"{pid} (a) b (c) {' '.join(fields)}")
+
+
+def test_the_processes_of_a_session_are_added_up(tmp_path: Path) -> None:
+    stat(tmp_path, 10, 10, 1, 2, 3, 4, pages=5)
+    stat(tmp_path, 11, 10, 10, 0, 0, 0, pages=1)
+    stat(tmp_path, 20, 20, 7, 0, 0, 0)
+    (tmp_path / "30").mkdir()
+    (tmp_path / "self").mkdir()
+    found = read_sessions(tmp_path)
+    assert found[10].cpu_ticks == 20
+    assert found[20] == SessionTotals(cpu_ticks=7)
+    assert found[10].resident_bytes % 6 == 0
+    assert set(found) == {10, 20}
+
+
+def test_cpu_is_a_share_of_the_window() -> None:
+    used = used_between(SessionTotals(100, 5), SessionTotals(250, 7), window_s=2.0)
+    assert used == SessionUsage(750, 7)
+
+
+def test_cpu_is_never_below_zero() -> None:
+    assert used_between(SessionTotals(100), SessionTotals(50), window_s=1.0).cpu_m == 0
+
+
+def test_metrics_are_written_as_metrics_server_does() -> None:
+    made = pod_metrics(Pod(("n", "p"), {}), {"c": SessionUsage(250, 4096)}, at="then", window_s=2.0)
+    assert made["metadata"] == {"namespace": "n", "name": "p", "labels": {"app": "a"}}
+    assert made["containers"] == [{"name": "c", "usage": {"cpu": "250m", "memory": "4Ki"}}]
+    assert (made["timestamp"], made["window"]) == ("then", "2.000s")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    cluster = MemoryCluster()
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+def burner() -> Iterator[subprocess.Popen[bytes]]:
+    """A session of which a child burns a core."""
+    process = subprocess.Popen([sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+    pods = [Pod(("default", "p"), {"c": burner.pid})]
+    teller = UsageReporter(cluster, lambda: pods)
+    await teller.look()
+    with pytest.raises(NotFound):
+        await cluster.get(POD_METRICS, "default", "p")
+    usage = {"cpu": "0m"}
+    # The machine may be busy; of this session the child alone is, and has its turn at some time.
+    async with asyncio.timeout(60):
+        while parse_millicores(usage["cpu"]) == 0:
+            await asyncio.sleep(0.1)
+            await teller.look()
+            usage = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
+    assert parse_bytes(usage["memory"]) > 2**20
+    assert repr(teller) == "UsageReporter(1 pods, idle)"
+
+
+async def test_a_pod_that_is_gone_is_told_no_more(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+    pods = [Pod(("default", "p"), {"c": burner.pid})]
+    teller = UsageReporter(cluster, lambda: pods)
+    for _ in range(3):
+        await teller.look()
+    pods.clear()
+    await teller.look()
+    assert (await cluster.list(POD_METRICS)).items == []
+
+
+async def test_what_somebody_deletes_is_told_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+    teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    for _ in range(2):
+        await teller.look()
+    await cluster.delete(POD_METRICS, "default", "p")
+    for _ in range(2):
+        await teller.look()
+    assert len((await cluster.list(POD_METRICS)).items) == 1
+    # Among pods that have just begun and are not measured yet.
+    pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
+    # One that was there before us is taken over.
+    other = UsageReporter(cluster, lambda: pods)
+    for _ in range(3):
+        await other.look()
+    assert len((await cluster.list(POD_METRICS)).items) == 1
+
+
+async def test_the_machine_is_told_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
+    teller = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
+    await teller.look()
+    assert (await cluster.list(NODE_METRICS)).items == []
+    for _ in range(2):
+        await asyncio.sleep(0.05)
+        await teller.look()
+    (told,) = (await cluster.list(NODE_METRICS)).items
+    assert told["metadata"]["name"] == "here"
+    assert parse_bytes(told["usage"]["memory"]) > 2**20
+    await cluster.delete(NODE_METRICS, "", "here")
+    for _ in range(2):
+        await teller.look()
+    assert len((await cluster.list(NODE_METRICS)).items) == 1
+
+
+async def test_it_is_looked_at_more_often_while_a_policy_wants_to_know(
+    cluster: MemoryCluster, burner: subprocess.Popen[bytes]
+) -> None:
+    teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    task = asyncio.create_task(teller.run())
+    try:
+        metadata = {"name": "p", "namespace": "default"}
+        policy = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": metadata, "spec": CPU}
+        async with asyncio.timeout(60):
+            listing = await cluster.list(POD_METRICS)
+            async with cluster.watch(POD_METRICS, resource_version=listing.resource_version) as events:
+                await cluster.create(SCALING_POLICY, policy)
+                event = await anext(aiter(events))
+        assert event.object["metadata"]["name"] == "p"
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_it_is_looked_at_more_often_while_a_pod_has_a_learnt_target(cluster: MemoryCluster) -> None:
+    pods = [
+        Pod(("default", "p"), {}, manifest={"metadata": {"annotations": {"autoscaling.serving.dev/target": "learnt"}}})
+    ]
+    reporter = UsageReporter(cluster, lambda: pods)
+    await reporter.look()
+    assert repr(reporter) == "UsageReporter(0 pods, wanted)"
+    pods.clear()
+    await reporter.look()
+    assert repr(reporter) == "UsageReporter(0 pods, idle)"

@@ -1,0 +1,32 @@
+"""Processes and their parents, in an interpreter of one thread."""
+
+import subprocess
+import sys
+
+import pytest
+
+from serving.home.processes.process_lifetime import can_fork_sibling
+
+# A process whose child forks a sibling: both are children of the first one, which collects them.
+PROGRAM = """
+import os
+from serving.home.processes.process_lifetime import fork_sibling
+mine, its = os.pipe()
+first = os.getpid()
+if os.fork() == 0:
+    sibling = fork_sibling()
+    if sibling == 0:
+        os.write(its, f"{os.getppid() == first} ".encode())
+    else:
+        os.write(its, f"{sibling > 0} ".encode())
+    os._exit(7)
+os.close(its)
+codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)]
+print(os.read(mine, 100).decode() + str(codes))
+"""
+
+
+@pytest.mark.skipif(not can_fork_sibling(), reason="clone(2) has another number on this machine")
+def test_a_sibling_is_a_child_of_the_same_parent() -> None:
+    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert found.stdout == "True True [7, 7]\n"

@@ -1,0 +1,146 @@
+from typing import Any
+
+import pytest
+
+from serving.home.schemas.patch import JSON_OPERATIONS_MAX, json_patch, merge_difference, merge_patch, same_json
+from serving.model.errors import Invalid
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        # RFC 7386, appendix A.
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ({"a": 1, "b": 2}, {"b": None, "c": {"d": None}}, {"a": 1, "c": {}}),
+    ],
+)
+def test_a_merge_patch(target: Any, patch: Any, result: Any) -> None:  # noqa: ANN401 - JSON
+    assert merge_patch(target, patch) == result
+
+
+def test_a_merge_patch_leaves_its_inputs() -> None:
+    target, patch = {"a": {"b": 1}}, {"a": {"c": 2, "b": None}}
+    merge_patch(target, patch)
+    assert (target, patch) == ({"a": {"b": 1}}, {"a": {"c": 2, "b": None}})
+
+
+def test_a_difference_is_as_small_as_it_can_be() -> None:
+    old = {"a": 1, "b": {"c": 2, "same": [1]}, "same": {"x": 1}}
+    assert merge_difference(old, {"b": {"c": 3, "same": [1]}, "same": {"x": 1}}) == {"a": None, "b": {"c": 3}}
+
+
+def test_a_difference_sees_true_where_1_was() -> None:
+    assert merge_difference({"a": 1}, {"a": True}) == {"a": True}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True),
+        (1, True, False),
+        (0, False, False),
+        (True, True, True),
+        (None, None, True),
+        (None, False, False),
+        ("1", 1, False),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}, True),
+        ({"a": 1}, {"b": 1}, False),
+        ({"a": 1}, {"a": 1, "b": 1}, False),
+        ({"a": [1]}, {"a": [True]}, False),
+        ([1, 2], [2, 1], False),
+        ([1], [1, 1], False),
+        ({}, [], False),
+        ([], {}, False),
+    ],
+)
+def test_same_json(one: object, other: object, same: bool) -> None:
+    assert same_json(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("target", "operation", "result"),
+    [
+        ({"a": [1, 2]}, {"op": "add", "path": "/a/1", "value": 9}, {"a": [1, 9, 2]}),
+        ({"a": [1]}, {"op": "add", "path": "/a/-", "value": 9}, {"a": [1, 9]}),
+        ({"a": [1]}, {"op": "add", "path": "/a/1", "value": 9}, {"a": [1, 9]}),
+        ({"a": 1}, {"op": "add", "path": "", "value": {"b": 2}}, {"b": 2}),
+        ({"a": {"b": 1}}, {"op": "add", "path": "/a/b", "value": 2}, {"a": {"b": 2}}),
+        ({"a": [{"b": 1}]}, {"op": "add", "path": "/a/0/c", "value": 2}, {"a": [{"b": 1, "c": 2}]}),
+        ({"a": [1, 2]}, {"op": "remove", "path": "/a/0"}, {"a": [2]}),
+        ({"a": [{"b": 1}]}, {"op": "remove", "path": "/a/0/b"}, {"a": [{}]}),
+        ({"a": [1, 2]}, {"op": "replace", "path": "/a/0", "value": 9}, {"a": [9, 2]}),
+        ({"a": 1}, {"op": "replace", "path": "", "value": 9}, 9),
+        ({"a": [1, 2, 3]}, {"op": "move", "from": "/a/0", "path": "/a/2"}, {"a": [2, 3, 1]}),
+        ({"a": 1}, {"op": "move", "from": "/a", "path": "/a"}, {"a": 1}),
+        ({"a": {"b": 1}}, {"op": "copy", "from": "/a", "path": "/c"}, {"a": {"b": 1}, "c": {"b": 1}}),
+        ({"a": None}, {"op": "test", "path": "/a", "value": None}, {"a": None}),
+        ({"~1": 1, "m~n": 8}, {"op": "test", "path": "/m~0n", "value": 8}, {"~1": 1, "m~n": 8}),
+        ({"": 1}, {"op": "remove", "path": "/"}, {}),
+    ],
+)
+def test_a_json_operation(target: Any, operation: dict[str, Any], result: Any) -> None:  # noqa: ANN401 - JSON
+    assert json_patch(target, [operation]) == result
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "add", "path": "/x/y", "value": 1},
+        {"op": "add", "path": "/a/3", "value": 1},
+        {"op": "add", "path": "/a/01", "value": 1},
+        {"op": "add", "path": "/a/+1", "value": 1},
+        {"op": "add", "path": "/a/" + "9" * 5000, "value": 1},
+        {"op": "add", "path": "/s/x", "value": 1},
+        {"op": "add", "path": "/a/-/x", "value": 1},
+        {"op": "add", "path": "/a"},
+        {"op": "add", "path": "a", "value": 1},
+        {"op": "add", "value": 1},
+        {"op": "remove", "path": ""},
+        {"op": "remove", "path": "/nothing"},
+        {"op": "remove", "path": "/a/-"},
+        {"op": "remove", "path": "/s/x"},
+        {"op": "replace", "path": "/nothing", "value": 1},
+        {"op": "move", "from": "/o", "path": "/o/inside"},
+        {"op": "move", "path": "/x"},
+        {"op": "copy", "from": "/nothing", "path": "/x"},
+        {"op": "test", "path": "/a/0", "value": True},
+        {"op": "test", "path": "/s", "value": "other"},
+        {"op": "swap", "path": "/a"},
+        "remove",
+    ],
+)
+def test_an_operation_that_cannot_be_done_is_refused(operation: Any) -> None:  # noqa: ANN401 - JSON
+    with pytest.raises(Invalid, match="operation 0 of the JSON patch"):
+        json_patch({"a": [1, 2], "s": "text", "o": {"inside": 1}}, [operation])
+
+
+def test_a_patch_of_too_many_operations_is_refused() -> None:
+    with pytest.raises(Invalid, match="at most"):
+        json_patch({}, [{"op": "test", "path": "", "value": {}}] * (JSON_OPERATIONS_MAX + 1))
+
+
+def test_copies_that_double_the_object_are_refused_before_they_fill_the_memory() -> None:
+    doubling = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(40)]
+    with pytest.raises(Invalid, match="copies make more than"):
+        json_patch({"a": {"b": "x" * 1000}}, doubling)
+
+
+def test_a_json_patch_leaves_its_inputs() -> None:
+    target, operations = {"a": {"b": 1}}, [{"op": "add", "path": "/a/c", "value": {"d": 1}}]
+    operations.append({"op": "add", "path": "/a/c/e", "value": {}})
+    json_patch(target, operations)
+    assert (target, operations[0]["value"]) == ({"a": {"b": 1}}, {"d": 1})

@@ -1,0 +1,221 @@
+from typing import Any
+
+import pytest
+
+from serving.home.schemas.schema import breaches, completed, deep_copy, unknown_fields
+
+TEXT = {"type": "string"}
+WHOLE = {"type": "integer"}
+POINT = {"type": "object", "properties": {"x": WHOLE, "y": WHOLE | {"default": 3}}}
+OPAQUE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+ANY = {"type": "object"}
+INT_OR_TEXT = {"x-kubernetes-int-or-string": True}
+
+
+def nested(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": {"f": schema}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        (POINT, {}, {"y": 3}),
+        (POINT, {"y": 4}, {"y": 4}),
+        (POINT, {"y": None}, {"y": 3}),
+        (POINT, {"x": None}, {"y": 3}),
+        (POINT, {"z": 1}, {"y": 3}),
+        ({"type": "object", "properties": {"x": TEXT | {"nullable": True}}}, {"x": None}, {"x": None}),
+        ({"type": "object", "properties": {"p": POINT | {"default": {}}}}, {}, {"p": {"y": 3}}),
+        ({"type": "object", "properties": {"p": POINT}}, {}, {}),
+        ({"type": "array", "items": POINT}, [{}, {"y": 1}], [{"y": 3}, {"y": 1}]),
+        ({"type": "array"}, [{"a": 1}], [{"a": 1}]),
+        (OPAQUE, {"a": {"b": None}}, {"a": {"b": None}}),
+        (ANY, {"a": 1}, {"a": 1}),
+        (TEXTS, {"a": "b", "c": None}, {"a": "b"}),
+        ({"type": "object", "additionalProperties": True}, {"a": 1}, {"a": 1}),
+        ({"type": "object", "additionalProperties": POINT}, {"a": {}}, {"a": {"y": 3}}),
+    ],
+)
+def test_what_is_stored(schema: dict[str, Any], value: object, expected: object) -> None:
+    assert completed(schema, value) == expected
+
+
+def test_a_default_is_not_shared() -> None:
+    schema = {"type": "object", "properties": {"p": OPAQUE | {"default": {"a": [1]}}}}
+    completed(schema, {})["p"]["a"].append(2)
+    assert completed(schema, {}) == {"p": {"a": [1]}}
+
+
+def test_what_was_put_in_is_not_kept() -> None:
+    value = {"a": [{"b": 1}]}
+    completed(OPAQUE, value)["a"][0]["b"] = 2
+    assert value == {"a": [{"b": 1}]}
+
+
+def test_a_copy_shares_nothing() -> None:
+    value = {"a": [{"b": 1}]}
+    deep_copy(value)["a"].append(2)
+    assert value == {"a": [{"b": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        (POINT, {"x": 1, "z": 2}, ["z"]),
+        (nested(POINT), {"spec": {"f": {"z": 1}, "g": 2}}, ["spec.f.z", "spec.g"]),
+        (nested({"type": "array", "items": POINT}), {"spec": {"f": [{}, {"z": 1}]}}, ["spec.f[1].z"]),
+        (nested(TEXTS), {"spec": {"f": {"a": "b"}}}, []),
+        (nested({"type": "object", "additionalProperties": POINT}), {"spec": {"f": {"k": {"z": 1}}}}, ["spec.f.k.z"]),
+        (nested({"type": "object", "additionalProperties": True}), {"spec": {"f": {"k": 1}}}, []),
+        (nested(OPAQUE), {"spec": {"f": {"a": 1}}}, []),
+        (nested(ANY), {"spec": {"f": {"a": 1}}}, []),
+        (nested({"type": "array"}), {"spec": {"f": [{"a": 1}]}}, []),
+    ],
+)
+def test_unknown_fields_are_found_by_path(schema: dict[str, Any], value: object, expected: list[str]) -> None:
+    assert list(unknown_fields(schema, value)) == expected
+
+
+PLACE = "spec.f"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        (TEXT, 5, 'Invalid value: "integer": spec.f in body must be of type string: "integer"'),
+        (WHOLE, "5", 'Invalid value: "string": spec.f in body must be of type integer: "string"'),
+        (WHOLE, True, 'Invalid value: "boolean": spec.f in body must be of type integer: "boolean"'),
+        (WHOLE, 1.5, 'Invalid value: "number": spec.f in body must be of type integer: "number"'),
+        ({"type": "number"}, False, 'Invalid value: "boolean": spec.f in body must be of type number: "boolean"'),
+        ({"type": "boolean"}, 0, 'Invalid value: "integer": spec.f in body must be of type boolean: "integer"'),
+        (POINT, [], 'Invalid value: "array": spec.f in body must be of type object: "array"'),
+        ({"type": "array"}, {}, 'Invalid value: "object": spec.f in body must be of type array: "object"'),
+        (
+            INT_OR_TEXT,
+            1.5,
+            'Invalid value: "number": spec.f in body must be of type integer or string: "number"',
+        ),
+        (TEXT, None, 'Invalid value: null: spec.f in body must be of type string: "null"'),
+        (TEXT | {"enum": ["a", "b"]}, "c", 'Unsupported value: "c": supported values: "a", "b"'),
+        (WHOLE | {"minimum": 1}, 0, "Invalid value: 0: spec.f in body should be greater than or equal to 1"),
+        (WHOLE | {"maximum": 9}, 10, "Invalid value: 10: spec.f in body should be less than or equal to 9"),
+        (
+            WHOLE | {"format": "int32"},
+            2**31,
+            "Invalid value: 2147483648: spec.f in body must be of type int32: 2147483648",
+        ),
+        (TEXT | {"maxLength": 2}, "abc", "Too long: may not be more than 2 bytes"),
+        (TEXT | {"minLength": 2}, "a", 'Invalid value: "a": spec.f in body should be at least 2 chars long'),
+        (TEXT | {"pattern": "^a$"}, "b", "Invalid value: \"b\": spec.f in body should match '^a$'"),
+        ({"type": "array", "minItems": 1}, [], "Invalid value: 0: spec.f in body should have at least 1 items"),
+        ({"type": "array", "maxItems": 1}, [1, 2], "Too many: 2: must have at most 1 items"),
+        (OPAQUE | {"maxProperties": 1}, {"a": 1, "b": 2}, "Too many: 2: must have at most 1 items"),
+    ],
+)
+def test_a_breach_is_said_as_a_kube_apiserver_says_it(schema: dict[str, Any], value: object, expected: str) -> None:
+    found = list(breaches(nested(schema), {"spec": {"f": value}}))
+    assert [(problem.where, problem.what) for problem in found] == [(PLACE, expected)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (WHOLE, 3.0),
+        (INT_OR_TEXT, "5%"),
+        (INT_OR_TEXT, 5),
+        ({"type": "number"}, 1),
+        (TEXT | {"nullable": True}, None),
+        (TEXT | {"enum": ["a"], "pattern": "a", "minLength": 1, "maxLength": 1}, "a"),
+        (WHOLE | {"minimum": 1, "maximum": 1, "format": "int64"}, 1),
+        ({"type": "array", "minItems": 1, "maxItems": 1, "items": TEXT}, ["a"]),
+        ({}, object),
+        ({"type": "boolean"}, True),
+        (OPAQUE | {"maxProperties": 1}, {"a": 1}),
+        (TEXTS, {"a": "b"}),
+    ],
+)
+def test_what_fits_is_left_in_peace(schema: dict[str, Any], value: object) -> None:
+    assert list(breaches(schema, value)) == []
+
+
+def test_what_is_missing_is_named() -> None:
+    schema = nested({"type": "object", "required": ["a"]})
+    found = [(problem.where, problem.what) for problem in breaches(schema, {"spec": {"f": {}}})]
+    assert found == [("spec.f.a", "Required value")]
+
+
+def test_what_is_missing_at_the_root_is_named() -> None:
+    assert [problem.where for problem in breaches({"type": "object", "required": ["a"]}, {})] == ["a"]
+
+
+def test_every_item_is_looked_at() -> None:
+    found = breaches({"type": "array", "items": TEXT}, ["a", 1, 2], "x")
+    assert [problem.where for problem in found] == ["x[1]", "x[2]"]
+
+
+def test_a_long_value_is_cut() -> None:
+    (problem,) = breaches(TEXT | {"pattern": "^b"}, "a" * 500, "x")
+    assert len(problem.what) < 200
+
+
+SHARED = {
+    "type": "object",
+    "properties": {
+        "kept": {
+            "type": "object",
+            "properties": {"count": {"type": "integer"}, "size": {"type": "integer", "default": 1}},
+        },
+        "items": {"type": "array", "items": {"type": "string"}},
+        "changed": {"type": "integer"},
+    },
+}
+
+
+def test_what_is_the_very_same_as_before_is_shared_and_not_gone_through() -> None:
+    old = {"kept": {"count": 1, "size": 1}, "items": ["a"], "changed": 1}
+    found = completed(SHARED, {**old, "changed": 2}, old)
+    assert found == {**old, "changed": 2}
+    assert found["kept"] is old["kept"]
+    assert found["items"] is old["items"]
+
+
+def test_what_only_looks_like_before_gets_its_defaults() -> None:
+    old = {"kept": {"count": 1}, "items": ["a"]}
+    found = completed(SHARED, {"kept": {"count": 1}, "items": ["a"]}, old)
+    assert found == {"kept": {"count": 1, "size": 1}, "items": ["a"]}
+    assert found["items"] is not old["items"]
+
+
+def test_only_what_is_not_the_very_same_as_before_is_looked_at() -> None:
+    old = {"kept": {"count": "was let in once"}, "changed": 1}
+    assert list(breaches(SHARED, {**old, "changed": 2}, old=old)) == []
+    assert [one.where for one in breaches(SHARED, {**old, "changed": "2"}, old=old)] == ["changed"]
+    assert [one.where for one in breaches(SHARED, {"kept": {"count": "new"}}, old=old)] == ["kept.count"]
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+
+    comparison_count = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparison_count += 1
+        return str(self) == str(other)
+
+    __hash__ = str.__hash__
+
+
+def test_duplicates_in_a_long_list_are_found_in_steps_of_its_length() -> None:
+    schema = {
+        "type": "array",
+        "items": {"type": "object", "properties": {"name": {"type": "string"}}},
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    CountedName.comparison_count = 0
+    value = [{"name": CountedName(f"N{number % 1999}")} for number in range(2000)]
+    assert [one.where for one in breaches(schema, value, "env")] == ["env[1999]"]
+    assert CountedName.comparison_count < 10 * len(value)

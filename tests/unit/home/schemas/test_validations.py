@@ -1,0 +1,160 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.home.admission.admission import admit
+from serving.home.schemas import validations
+from serving.home.schemas.crds import crds
+from serving.home.schemas.validations import ABSENT, CelRule, RuleTree, rule_problems, rule_tree
+from serving.model.errors import Invalid
+from tests.unit.home.schemas.rule_cases import CASES, Case, Json, revision, service
+
+# JSON values come as they are.
+# ruff: noqa: ANN401
+
+ANSWERS: dict[str, list[str]] = json.loads((Path(__file__).parent / "rule_answers.json").read_text(encoding="utf-8"))
+
+
+def answers(kind: Any, new: Json, old: Json | None) -> list[str]:
+    """What admission says of an object, as a kube-apiserver has it among the causes of its answer."""
+    try:
+        admit(kind, new, None if old is None else admit(kind, old))
+    except Invalid as error:
+        return [f"{problem.where}: {problem.what}" for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_admission_answers_as_a_kube_apiserver_does(case: Case) -> None:
+    name, kind, new, old = case
+    assert answers(kind, new, old) == ANSWERS[name]
+
+
+def test_each_case_has_its_answer() -> None:
+    assert sorted(ANSWERS) == sorted(name for name, *_ in CASES)
+    assert len(ANSWERS) == len(CASES)
+
+
+def rules_of(tree: RuleTree | None) -> list[CelRule]:
+    if tree is None:
+        return []
+    below = [*tree.properties.values(), tree.items, tree.values]
+    return [*tree.rules, *(rule for child in below for rule in rules_of(child))]
+
+
+@pytest.mark.parametrize("kind", list(crds()), ids=lambda kind: kind.resource)
+def test_every_expression_compiles_and_every_rule_has_a_message(kind: Any) -> None:
+    for rule in rules_of(crds()[kind].rules):
+        assert rule.message
+        # A kube-apiserver takes no line breaks in a message.
+        assert "\n" not in rule.message + rule.message_expression
+
+
+def test_each_rule_of_a_pod_is_broken_by_a_case() -> None:
+    said = "\n".join(text for texts in ANSWERS.values() for text in texts)
+    silent = [
+        rule.rule
+        for kind in crds()
+        for rule in rules_of(crds()[kind].rules)
+        if not rule.message_expression and rule.message not in said
+    ]
+    assert silent == []
+
+
+def tree(*rules: Json, **more: Any) -> RuleTree:
+    found = rule_tree({"properties": {"spec": {"x-kubernetes-validations": list(rules), **more}}})
+    assert found is not None
+    return found
+
+
+def said(found: RuleTree, spec: object, before: object = ABSENT) -> list[str]:
+    old = ABSENT if before is ABSENT else {"spec": before}
+    return [f"{one.where}: {one.what}" for one in rule_problems(found, {"spec": spec}, old)]
+
+
+def test_a_schema_without_rules_has_no_tree() -> None:
+    assert rule_tree({"properties": {"a": {"items": {"type": "string"}}}}) is None
+    assert list(rule_problems(None, {"spec": 1})) == []
+
+
+def test_null_is_not_asked() -> None:
+    assert said(tree({"rule": "self.a == 1", "message": "m"}), None) == []
+
+
+def test_a_rule_on_change_is_not_asked_of_a_new_object() -> None:
+    rules = tree({"rule": "self.a == oldSelf.a", "message": "m"})
+    assert said(rules, {"a": 1}) == []
+    assert said(rules, {"a": 2}, {"a": 1}) == ["spec: Invalid value: m"]
+
+
+def test_what_stays_as_it_was_is_not_asked_again() -> None:
+    rules = tree({"rule": "self.a == 1", "message": "m"})
+    assert said(rules, {"a": 2}, {"a": 2}) == []
+    assert said(rules, {"a": 2, "b": 3}, {"a": 2}) == ["spec: Invalid value: m"]
+
+
+def test_items_of_a_list_have_no_old_value() -> None:
+    rules = tree(items={"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "m"}]})
+    assert said(rules, [1], [2]) == []
+
+
+def test_values_of_a_map_have_their_own_path() -> None:
+    rules = tree(additionalProperties={"x-kubernetes-validations": [{"rule": "self < 2", "message": "m"}]})
+    assert said(rules, {"a": 1, "b": 2}) == ["spec.b: Invalid value: 2: m"]
+
+
+def test_an_expression_that_fails_is_reported() -> None:
+    assert said(tree({"rule": "self.none == 1", "message": "m"}), {"a": 1})[0].startswith("spec: Invalid value: ")
+
+
+@pytest.mark.parametrize("expression", ["self.none", "1 + 1", "''", "'a\\nb'"])
+def test_a_message_that_fails_falls_back_to_the_fixed_one(expression: str) -> None:
+    rules = tree({"rule": "self.a == 1", "message": "fixed", "messageExpression": expression})
+    assert said(rules, {"a": 2}) == ["spec: Invalid value: fixed"]
+
+
+def test_a_rule_without_a_message_shows_itself() -> None:
+    assert said(tree({"rule": "self.a == 1"}), {"a": 2}) == ["spec: Invalid value: failed rule: self.a == 1"]
+
+
+def test_the_path_of_a_field_is_part_of_the_answer() -> None:
+    rules = tree({"rule": "has(self.a)", "message": "m", "fieldPath": ".a", "reason": "FieldValueRequired"})
+    assert said(rules, {"b": 2}) == ["spec.a: Required value: m"]
+
+
+def test_only_fields_that_a_rule_names_are_converted() -> None:
+    found = crds()[SERVING_SERVICE].rules
+    assert found is not None
+    assert found.words is not None
+    assert "resources" not in found.words
+
+
+def test_a_template_that_is_compared_is_converted_whole() -> None:
+    found = crds()[SERVING_SERVICE].rules
+    assert found is not None
+    assert found.properties["spec"].properties["template"].words is None
+
+
+def test_a_changed_state_of_a_revision_asks_no_rule_of_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = admit(REVISION, revision())
+    new = {**old, "spec": {**old["spec"], "servingState": "Reserve"}}
+    validations._failures.cache_clear()
+    asked: list[str] = []
+    program = validations._program
+
+    def noted(text: str) -> validations._Program:
+        asked.append(text)
+        return program(text)
+
+    monkeypatch.setattr(validations, "_program", noted)
+    admit(REVISION, new, old)
+    assert not [text for text in asked if "containerPort" in text or "mountPath" in text]
+    assert [text for text in asked if "Retired" in text]
+
+
+def test_all_breaches_are_reported_at_once() -> None:
+    pod = {"containers": [{"image": ""}, {"image": "", "ports": [{"containerPort": 8012}]}]}
+    assert len(answers(SERVING_SERVICE, service(name="A", pod=pod, traffic=[{"percent": 1}]), None)) == 5

@@ -1,0 +1,83 @@
+"""Whether a PodDisruptionBudget lets a pod be evicted."""
+
+import pytest
+
+from serving.cluster.kinds import POD, POD_DISRUPTION_BUDGET
+from serving.home.store.budgets import eviction_refusal
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import Conflict, NotFound, TooManyRequests
+from serving.model.objects import Object
+
+
+def pod(name: str, *, ready: bool = True, app: str = "a", phase: str = "Running") -> Object:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    status = {"phase": phase, "conditions": conditions}
+    metadata = {"namespace": "default", "name": name, "labels": {"app": app}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
+
+
+def budget(**spec: object) -> Object:
+    selector = {"matchLabels": {"app": "a"}}
+    return {"metadata": {"namespace": "default", "name": "b"}, "spec": {"selector": selector, **spec}}
+
+
+THREE = [pod(name) for name in "xyz"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "pods", "is_granted"),
+    [
+        ({"minAvailable": 2}, THREE, True),
+        ({"minAvailable": 3}, THREE, False),
+        ({"maxUnavailable": 1}, THREE, True),
+        ({"maxUnavailable": 0}, THREE, False),
+        ({"maxUnavailable": "50%"}, THREE, True),
+        ({"minAvailable": "100%"}, THREE, False),
+        ({"minAvailable": "34%"}, THREE, True),
+        ({}, [pod("x")], False),
+        ({"minAvailable": 2}, [pod("x"), pod("y"), pod("z", ready=False)], False),
+        ({"minAvailable": 1}, [pod("x"), pod("y", phase="Succeeded")], False),
+        ({"minAvailable": 3, "selector": {"matchLabels": {"app": "b"}}}, THREE, True),
+        ({"minAvailable": 3, "selector": None}, THREE, True),
+        ({"minAvailable": 3, "selector": {}}, THREE, False),
+        (
+            {"minAvailable": 3, "selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
+            THREE,
+            False,
+        ),
+    ],
+)
+def test_a_budget_counts_the_healthy_pods_that_stay(spec: Object, pods: list[Object], is_granted: bool) -> None:
+    assert (eviction_refusal(pods[0], [budget(**spec)], pods) == "") is is_granted
+
+
+def test_an_unready_pod_may_go_while_the_healthy_ones_suffice() -> None:
+    pods = [pod("x", ready=False), pod("y"), pod("z")]
+    assert eviction_refusal(pods[0], [budget(minAvailable=2)], pods) == ""
+    assert eviction_refusal(pods[1], [budget(minAvailable=2)], pods) != ""
+
+
+def test_a_pod_that_has_not_begun_or_has_ended_may_go() -> None:
+    for phase in ("Pending", "Succeeded", "Failed"):
+        one = pod("x", phase=phase)
+        assert eviction_refusal(one, [budget(minAvailable=3)], [one]) == ""
+
+
+async def test_the_store_refuses_an_eviction_and_grants_it_later() -> None:
+    cluster = MemoryCluster()
+    for one in THREE:
+        await cluster.create(POD, one)
+        await cluster.patch(
+            POD, "default", one["metadata"]["name"], patch={"status": one["status"]}, subresource="status"
+        )
+    await cluster.create(POD_DISRUPTION_BUDGET, budget(minAvailable=3))
+    with pytest.raises(TooManyRequests, match="disruption budget"):
+        await cluster.evict("default", "x")
+    await cluster.patch(POD_DISRUPTION_BUDGET, "default", "b", patch={"spec": {"minAvailable": 2}})
+    with pytest.raises(Conflict):
+        await cluster.evict("default", "x", uid="another")
+    await cluster.evict("default", "x")
+    assert (await cluster.get(POD, "default", "x"))["metadata"]["deletionTimestamp"]
+    with pytest.raises(NotFound):
+        await cluster.evict("default", "none")
+    await cluster.close()

@@ -1,0 +1,428 @@
+"""The journal alone, and the store on it: what is on disk, what waits for it, what happens when it fails."""
+
+import asyncio
+import itertools
+import sqlite3
+import stat
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.cluster.port import EventType
+from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.state import FIRST_NAMESPACES
+from serving.model.errors import AlreadyExists, Conflict, Gone, JournalDamaged, NotFound, Unavailable
+from serving.model.objects import Object
+
+SMALL_BYTES = 96 * 1024
+
+
+def config_map(name: str, **data: str) -> Object:
+    return {"metadata": {"name": name}, "data": data}
+
+
+def revision(name: str = "one", state: str = "Reserve") -> Object:
+    return {"metadata": {"name": name}, "spec": {"containers": [{"image": "i"}], "servingState": state}}
+
+
+@asynccontextmanager
+async def store(folder: Path, *, bytes_max: int = 2**30) -> AsyncIterator[MemoryCluster]:
+    cluster = MemoryCluster(Journal(folder / "journal.db", bytes_max=bytes_max))
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+@contextmanager
+def journal(path: Path) -> Iterator[Journal]:
+    one = Journal(path)
+    try:
+        yield one
+    finally:
+        asyncio.run(one.close())
+
+
+async def fill(cluster: MemoryCluster) -> None:
+    """Write until the disk is full."""
+
+    async def go_on() -> None:
+        for number in itertools.count():
+            await cluster.create(CONFIG_MAP, config_map(f"filler-{number}", text="x" * 10_000))
+
+    with pytest.raises(Unavailable, match="nothing was changed"):
+        await go_on()
+
+
+async def test_what_users_wrote_is_there_again(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        made = await cluster.create(CONFIG_MAP, config_map("one", a="b"))
+        await cluster.create(CONFIG_MAP, config_map("two"))
+        await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": "c"}})
+        await cluster.delete(CONFIG_MAP, "default", "two")
+    async with store(tmp_path) as cluster:
+        found = (await cluster.list(CONFIG_MAP)).items
+    assert [(one["metadata"]["uid"], one["data"]) for one in found] == [(made["metadata"]["uid"], {"a": "c"})]
+
+
+async def test_the_first_namespaces_stay_the_same(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        async with store(tmp_path) as cluster:
+            found.append([await cluster.get(NAMESPACE, "", name) for name in FIRST_NAMESPACES])
+    keys = ("uid", "creationTimestamp")
+    first, second = ([[one["metadata"][key] for key in keys] for one in start] for start in found)
+    assert first == second
+    assert [one["status"] for one in found[1]] == [{"phase": "Active"}] * len(FIRST_NAMESPACES)
+
+
+async def test_what_is_rebuilt_is_not_there_again(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(POD, {"metadata": {"name": "one"}, "spec": {}})
+        await cluster.create(REVISION, revision())
+        await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
+    async with store(tmp_path) as cluster:
+        assert (await cluster.list(POD)).items == []
+        assert "status" not in await cluster.get(REVISION, "default", "one")
+
+
+async def test_a_flip_is_written_behind(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(REVISION, revision())
+        await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
+    async with store(tmp_path) as cluster:
+        found = await cluster.get(REVISION, "default", "one")
+    assert (found["spec"]["servingState"], found["metadata"]["generation"]) == ("Active", 2)
+
+
+async def test_versions_go_on_above_all_that_were_handed_out(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        before = int((await cluster.create(CONFIG_MAP, config_map("one")))["metadata"]["resourceVersion"])
+    async with store(tmp_path) as cluster:
+        listing = await cluster.list(CONFIG_MAP)
+        assert int(listing.resource_version) >= VERSION_BLOCK > before
+        assert int(listing.items[0]["metadata"]["resourceVersion"]) >= VERSION_BLOCK
+
+
+async def test_a_watch_from_before_a_restart_is_gone(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        made = await cluster.create(CONFIG_MAP, config_map("one"))
+    async with store(tmp_path) as cluster:
+        with pytest.raises(Gone):
+            async with cluster.watch(CONFIG_MAP, resource_version=made["metadata"]["resourceVersion"]):
+                pass
+
+
+async def test_a_watch_from_the_first_list_after_a_restart_tells_all(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(CONFIG_MAP, config_map("one"))
+    async with store(tmp_path) as cluster:
+        start = (await cluster.list(CONFIG_MAP)).resource_version
+        await cluster.delete(CONFIG_MAP, "default", "one")
+        async with cluster.watch(CONFIG_MAP, resource_version=start) as events:
+            assert (await anext(events)).type is EventType.DELETED
+
+
+async def test_a_write_from_before_a_restart_is_stale(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        made = await cluster.create(CONFIG_MAP, config_map("one"))
+    async with store(tmp_path) as cluster:
+        with pytest.raises(Conflict):
+            await cluster.replace(CONFIG_MAP, made | {"data": {"a": "b"}})
+
+
+async def test_nobody_sees_what_is_not_yet_on_disk(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        creation = asyncio.create_task(cluster.create(CONFIG_MAP, config_map("one")))
+        # One turn of the loop: handed over, not answered.
+        await asyncio.sleep(0)
+        with pytest.raises(NotFound):
+            await cluster.get(CONFIG_MAP, "default", "one")
+        await creation
+        await cluster.get(CONFIG_MAP, "default", "one")
+
+
+async def test_of_two_creations_at_once_one_is_refused(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        done = await asyncio.gather(
+            *(cluster.create(CONFIG_MAP, config_map("one")) for _ in range(2)), return_exceptions=True
+        )
+    assert [type(one) for one in done] == [dict, AlreadyExists]
+
+
+async def test_patches_of_one_object_at_once_are_all_done(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(CONFIG_MAP, config_map("one"))
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {f"key-{number}": "x"}}))
+        assert len((await cluster.get(CONFIG_MAP, "default", "one"))["data"]) == 20
+
+
+async def test_a_client_that_goes_away_undoes_no_write_and_holds_up_no_other(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        creations = [asyncio.create_task(cluster.create(CONFIG_MAP, config_map(name))) for name in ("one", "two")]
+        await asyncio.sleep(0)
+        creations[0].cancel()
+        async with asyncio.timeout(60):
+            await creations[1]
+        await cluster.get(CONFIG_MAP, "default", "one")
+
+
+async def test_a_body_may_be_changed_while_the_disk_is_waited_for(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        body = config_map("one", a="b")
+        creation = asyncio.create_task(cluster.create(CONFIG_MAP, body))
+        await asyncio.sleep(0)
+        body["data"]["a"] = "changed"
+        assert (await creation)["data"] == {"a": "b"}
+
+
+async def test_a_flip_and_a_status_pass_a_write_that_waits(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(REVISION, revision())
+        label = {"metadata": {"labels": {"a": "b"}}}
+        slow = asyncio.create_task(cluster.patch(REVISION, "default", "one", patch=label))
+        await asyncio.sleep(0)
+        flipped = await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
+        await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
+        assert not slow.done()
+        assert "labels" not in flipped["metadata"]
+        last = await slow
+    assert (last["spec"]["servingState"], last["status"], last["metadata"]["labels"]) == (
+        "Active",
+        {"x": 1},
+        {"a": "b"},
+    )
+    assert last["metadata"]["generation"] > flipped["metadata"]["generation"]
+    async with store(tmp_path) as cluster:
+        found = await cluster.get(REVISION, "default", "one")
+    assert (found["spec"]["servingState"], found["metadata"]["labels"]) == ("Active", {"a": "b"})
+
+
+async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(REVISION, revision())
+        patch = {"metadata": {"labels": {"a": "b"}}, "spec": {"servingState": "Retired"}}
+        slow = asyncio.create_task(cluster.patch(REVISION, "default", "one", patch=patch))
+        await asyncio.sleep(0)
+        await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
+        with pytest.raises(Conflict):
+            await slow
+    # What is on disk is what everybody saw, not what was refused.
+    async with store(tmp_path) as cluster:
+        found = await cluster.get(REVISION, "default", "one")
+    assert (found["spec"]["servingState"], "labels" in found["metadata"]) == ("Active", False)
+
+
+async def test_a_removal_that_waited_tells_the_last_status(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        made = await cluster.create(REVISION, revision())
+        slow = asyncio.create_task(cluster.delete(REVISION, "default", "one"))
+        await asyncio.sleep(0)
+        await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
+        await slow
+        async with cluster.watch(REVISION, resource_version=made["metadata"]["resourceVersion"]) as events:
+            told = [await anext(events) for _ in range(2)]
+    assert [(event.type, event.object["status"]) for event in told] == [
+        (EventType.MODIFIED, {"x": 1}),
+        (EventType.DELETED, {"x": 1}),
+    ]
+
+
+async def test_a_flip_that_passed_a_write_that_failed_is_on_disk_later(tmp_path: Path) -> None:
+    async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
+        await cluster.create(REVISION, revision())
+        patch = {"metadata": {"annotations": {"a": "x" * 200_000}}}
+        slow = asyncio.create_task(cluster.patch(REVISION, "default", "one", patch=patch))
+        await asyncio.sleep(0)
+        await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
+        with pytest.raises(Unavailable):
+            await slow
+    async with store(tmp_path) as cluster:
+        found = await cluster.get(REVISION, "default", "one")
+    assert (found["spec"]["servingState"], "annotations" in found["metadata"]) == ("Active", False)
+
+
+async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
+        await cluster.create(CONFIG_MAP, config_map("kept", a="b"))
+        await fill(cluster)
+        before = (await cluster.list(CONFIG_MAP)).items
+        with pytest.raises(Unavailable, match="full"):
+            await cluster.patch(CONFIG_MAP, "default", "kept", patch={"data": {"a": "y" * 50_000}})
+        assert (await cluster.list(CONFIG_MAP)).items == before
+    async with store(tmp_path) as cluster:
+        after = (await cluster.list(CONFIG_MAP)).items
+    assert [one["data"] for one in after] == [one["data"] for one in before]
+
+
+async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> None:
+    async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
+        await cluster.create(REVISION, revision())
+        await fill(cluster)
+        await cluster.create(POD, {"metadata": {"name": "one"}, "spec": {}})
+        await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, "spec": {"replicas": 0}})
+        await cluster.patch(DEPLOYMENT, "default", "one", patch={"spec": {"replicas": 1}}, subresource="scale")
+        await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
+        await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
+        assert (await cluster.get(REVISION, "default", "one"))["spec"]["servingState"] == "Active"
+
+
+async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: S607, ASYNC221
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        async with store(folder) as cluster:
+            await cluster.create(CONFIG_MAP, config_map("marked", a="b"))
+            await fill(cluster)
+            with pytest.raises(Unavailable, match=rf"{folder}/journal.db cannot be written: .* full; make room"):
+                await cluster.create(CONFIG_MAP, config_map("another", text="x" * 10_000))
+            finalized = {"metadata": {"finalizers": ["a/b"]}}
+            await cluster.patch(CONFIG_MAP, "default", "marked", patch=finalized)
+            for one in (await cluster.list(CONFIG_MAP)).items:
+                await cluster.delete(CONFIG_MAP, "default", one["metadata"]["name"])
+            (left,) = (await cluster.list(CONFIG_MAP)).items
+            assert "deletionTimestamp" in left["metadata"]
+        async with store(folder) as cluster:
+            assert len((await cluster.list(CONFIG_MAP)).items) == 1
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)  # noqa: S607, ASYNC221
+
+
+async def test_a_disk_that_has_room_again_takes_writes_again(tmp_path: Path) -> None:
+    async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
+        await fill(cluster)
+        for one in (await cluster.list(CONFIG_MAP)).items[:3]:
+            await cluster.delete(CONFIG_MAP, "default", one["metadata"]["name"])
+        await cluster.create(CONFIG_MAP, config_map("again", text="x" * 10_000))
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    with journal(tmp_path / "journal.db"):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}
+
+
+def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
+    with journal(tmp_path / "journal.db"), pytest.raises(Unavailable, match="another process holds it"):
+        Journal(tmp_path / "journal.db")
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        Journal(tmp_path / "nowhere" / "journal.db")
+
+
+def damaged(path: Path) -> None:
+    """A journal in whose middle somebody has written."""
+    with journal(path) as one:
+        for number in range(200):
+            one._connection.execute(
+                "INSERT INTO objects VALUES (?, '', ?, ?)", ("configmaps", f"map-{number}", b'{"metadata":{}}' * 20)
+            )
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"nonsense" * 512)
+
+
+def of_another_program(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (a)")
+    connection.commit()
+    connection.close()
+
+
+def of_the_future(path: Path) -> None:
+    with journal(path) as one:
+        one._connection.execute("PRAGMA user_version = 99")
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"this is not a database, and long enough to be looked at " * 20)
+
+
+@pytest.mark.parametrize("make", [damaged, of_another_program, of_the_future, no_database])
+def test_a_file_that_cannot_be_read_is_told_and_kept(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "journal.db"
+    assert callable(make)
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(JournalDamaged, match="The file is kept as it is"):
+        Journal(path)
+    assert path.read_bytes() == before
+
+
+def put(path: Path, *, kind: str, data: bytes) -> None:
+    with journal(path) as one:
+        one._connection.execute("INSERT INTO objects VALUES (?, 'default', 'one', ?)", (kind, data))
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"metadata": {"name": 1}}', b"[]"])
+def test_an_object_that_cannot_be_read_is_told(tmp_path: Path, data: bytes) -> None:
+    put(tmp_path / "journal.db", kind="configmaps", data=data)
+    with journal(tmp_path / "journal.db") as one, pytest.raises(JournalDamaged, match="configmaps default/one"):
+        MemoryCluster(one)
+
+
+def test_an_object_of_a_kind_that_nobody_knows_is_kept(tmp_path: Path) -> None:
+    put(tmp_path / "journal.db", kind="things.example.com", data=b"{}")
+    with journal(tmp_path / "journal.db") as one:
+        MemoryCluster(one)
+        assert "things.example.com" in [entry.kind for entry in one.entries()]
+
+
+async def test_more_versions_are_reserved_before_they_run_out(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "journal.db")
+    first = one.reserved
+    one.claim(first - VERSION_BLOCK // 2 + 1)
+    await one.close()
+    await asyncio.sleep(0)
+    assert one.reserved == first + VERSION_BLOCK
+    with_more = Journal(tmp_path / "journal.db")
+    assert with_more.start_version == first + VERSION_BLOCK
+    await with_more.close()
+
+
+async def test_a_version_that_is_not_reserved_is_never_handed_out(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "journal.db")
+    with pytest.raises(Unavailable, match="no versions are left"):
+        one.claim(one.reserved + 1)
+    await one.close()
+
+
+async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "journal.db")
+    answered: list[int] = []
+    for number in range(300):
+        entry = JournalEntry(kind="k", namespace="", name=str(number), data=b"{}")
+
+        def done(error: Unavailable | None, number: int = number) -> None:
+            assert error is None
+            answered.append(number)
+
+        one.submit(entry, done)
+    await one.close()
+    await asyncio.sleep(0)
+    assert answered == list(range(300))
+
+
+async def test_a_write_that_python_refuses_ends_its_transaction(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "journal.db")
+    found: asyncio.Queue[str] = asyncio.Queue()
+    # A name that is no UTF-8 never comes to SQLite.
+    for name in ("\ud800", "next"):
+        entry = JournalEntry(kind="k", namespace="", name=name, data=b"{}")
+        one.submit(entry, lambda error: found.put_nowait(ascii(error)))
+        assert ("surrogates not allowed" in await found.get()) is (name != "next")
+    await one.close()
+    again = Journal(tmp_path / "journal.db")
+    assert [entry.name for entry in again.entries()] == ["next"]
+    await again.close()

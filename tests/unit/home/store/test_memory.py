@@ -1,0 +1,384 @@
+"""What the store promises beyond the port; the port's contract is in tests/conformance/cluster."""
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
+from serving.cluster.port import EventType, PatchType, Subresource
+from serving.home.store.limits import StoreLimits
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
+from serving.model.objects import Object
+
+
+def config_map(name: str = "one", **data: str) -> Object:
+    return {"metadata": {"name": name}, "data": data}
+
+
+class FewSuffixes(random.Random):
+    """Dice with which generated names meet: each suffix comes twice."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self._asked = 0
+
+    def choices(self, population: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as random.Random
+        self._asked += 1
+        return [population[self._asked // 2]] * 5
+
+
+async def test_an_event_is_encoded_once_for_all_watches() -> None:
+    cluster = MemoryCluster()
+    async with (
+        cluster.watch(CONFIG_MAP, resource_version="0") as one,
+        cluster.watch(CONFIG_MAP, resource_version="0", label_selector="!nothing") as other,
+    ):
+        await cluster.create(CONFIG_MAP, config_map())
+        first, second = await anext(one), await anext(other)
+    assert first.encoded is second.encoded
+    assert first.encoded is await cluster.get_encoded(CONFIG_MAP, "default", "one")
+
+
+async def test_an_event_of_leaving_is_encoded_once_for_all_watches() -> None:
+    cluster = MemoryCluster()
+    made = await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "labels": {"a": "b"}}})
+    start = made["metadata"]["resourceVersion"]
+    await cluster.patch(CONFIG_MAP, "default", "one", patch={"metadata": {"labels": None}})
+    told = []
+    for _ in range(2):
+        async with cluster.watch(CONFIG_MAP, resource_version=start, label_selector="a=b") as events:
+            told.append(await anext(events))
+    assert told[0].encoded is told[1].encoded
+
+
+async def test_a_watch_that_falls_behind_is_gone_and_holds_nobody_up() -> None:
+    cluster = MemoryCluster(limits=StoreLimits(watch_count_max=3))
+    async with cluster.watch(CONFIG_MAP, resource_version="0") as slow:
+        for number in range(5):
+            await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
+        with pytest.raises(Gone, match="fell behind"):
+            await anext(slow)
+    assert len((await cluster.list(CONFIG_MAP)).items) == 5
+
+
+async def test_what_is_replayed_does_not_count_as_falling_behind() -> None:
+    cluster = MemoryCluster(limits=StoreLimits(watch_count_max=2))
+    start = (await cluster.list(CONFIG_MAP)).resource_version
+    for number in range(5):
+        await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
+    async with cluster.watch(CONFIG_MAP, resource_version=start) as events:
+        await cluster.create(CONFIG_MAP, config_map("map-5"))
+        told = [(await anext(events)).object["metadata"]["name"] for _ in range(6)]
+    assert told == [f"map-{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("limits", [StoreLimits(history_count_max=3), StoreLimits(history_bytes_max=800)])
+async def test_the_history_is_bounded(limits: StoreLimits) -> None:
+    cluster = MemoryCluster(limits=limits)
+    versions = [
+        (await cluster.create(CONFIG_MAP, config_map(f"map-{number}")))["metadata"]["resourceVersion"]
+        for number in range(20)
+    ]
+    with pytest.raises(Gone, match="too old"):
+        async with cluster.watch(CONFIG_MAP, resource_version=versions[0]):
+            pass
+    async with cluster.watch(CONFIG_MAP, resource_version=versions[-2]) as events:
+        assert (await anext(events)).object["metadata"]["name"] == "map-19"
+
+
+async def test_the_history_drops_what_is_old_but_for_the_newest() -> None:
+    wall = [1000.0]
+    cluster = MemoryCluster(limits=StoreLimits(history_age_s=30, history_count_min=2), wall_s=lambda: wall[0])
+    versions = []
+    for number in range(5):
+        made = await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
+        versions.append(made["metadata"]["resourceVersion"])
+        wall[0] += 15
+    # At 60 s, those of 45, 30 and 60 s are kept.
+    with pytest.raises(Gone, match="too old"):
+        async with cluster.watch(CONFIG_MAP, resource_version=versions[0]):
+            pass
+    async with cluster.watch(CONFIG_MAP, resource_version=versions[1]) as events:
+        assert (await anext(events)).object["metadata"]["name"] == "map-2"
+    wall[0] += 1000
+    await cluster.create(CONFIG_MAP, config_map("map-5"))
+    async with cluster.watch(CONFIG_MAP, resource_version=versions[3]) as events:
+        assert (await anext(events)).object["metadata"]["name"] == "map-4"
+
+
+async def test_a_busy_kind_does_not_push_out_the_history_of_a_quiet_one() -> None:
+    cluster = MemoryCluster(limits=StoreLimits(history_count_max=3))
+    start = (await cluster.list(CONFIG_MAP)).resource_version
+    await cluster.create(CONFIG_MAP, config_map())
+    for number in range(20):
+        await cluster.create(POD, {"metadata": {"name": f"pod-{number}"}, "spec": {}})
+    async with cluster.watch(CONFIG_MAP, resource_version=start) as events:
+        assert (await anext(events)).type is EventType.ADDED
+
+
+async def test_a_version_of_the_future_is_gone() -> None:
+    with pytest.raises(Gone, match="too large"):
+        async with MemoryCluster().watch(CONFIG_MAP, resource_version="999"):
+            pass
+
+
+async def test_closing_ends_watches_after_what_they_still_have() -> None:
+    cluster = MemoryCluster()
+    async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
+        await cluster.create(CONFIG_MAP, config_map())
+        await cluster.close()
+        assert [event.type async for event in events] == [EventType.ADDED]
+
+
+async def test_closing_ends_a_watch_that_waits() -> None:
+    cluster = MemoryCluster()
+    async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
+        reading = asyncio.create_task(anext(events, None))
+        await asyncio.sleep(0)
+        await cluster.close()
+        assert await reading is None
+
+
+async def test_a_read_that_is_cancelled_loses_nothing() -> None:
+    cluster = MemoryCluster()
+    async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
+        reading = asyncio.create_task(anext(events))
+        await asyncio.sleep(0)
+        await cluster.create(CONFIG_MAP, config_map())
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert (await anext(events)).object["metadata"]["name"] == "one"
+
+
+async def test_a_watch_that_was_left_is_forgotten() -> None:
+    cluster = MemoryCluster()
+    async with cluster.watch(CONFIG_MAP, resource_version="0"):
+        pass
+    assert cluster._state.table(CONFIG_MAP).watches == []
+
+
+async def test_a_writer_that_never_waits_lets_readers_read() -> None:
+    cluster = MemoryCluster(limits=StoreLimits(watch_count_max=100))
+
+    async def read() -> int:
+        async with cluster.watch(POD, resource_version="0") as events:
+            count = 0
+            async for _ in events:
+                count += 1
+                if count == 1000:
+                    break
+        return count
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    for number in range(1000):
+        await cluster.create(POD, {"metadata": {"name": f"pod-{number}"}, "spec": {}})
+    assert await reading == 1000
+
+
+async def test_an_encoded_list_is_the_list() -> None:
+    cluster = MemoryCluster()
+    for name in "abc":
+        await cluster.create(CONFIG_MAP, config_map(name))
+    listing = await cluster.list(CONFIG_MAP, page_size=2)
+    encoded = cluster.list_encoded(CONFIG_MAP, page_size=2)
+    assert [msgspec.json.decode(one) for one in encoded.items] == listing.items
+    assert (encoded.resource_version, encoded.next_page) == (listing.resource_version, listing.next_page)
+
+
+async def test_a_list_is_a_snapshot_though_it_lets_writers_in() -> None:
+    cluster = MemoryCluster()
+    for number in range(200):
+        await cluster.create(CONFIG_MAP, config_map(f"map-{number:03}"))
+    listing = asyncio.create_task(cluster.list(CONFIG_MAP))
+    await asyncio.sleep(0)
+    await cluster.delete(CONFIG_MAP, "default", "map-199")
+    assert len((await listing).items) == 200
+
+
+async def test_a_generated_name_that_is_taken_is_made_anew() -> None:
+    cluster = MemoryCluster(dice=FewSuffixes())
+    made = [await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}}) for _ in range(3)]
+    assert len({one["metadata"]["name"] for one in made}) == 3
+
+
+async def test_a_generated_name_that_is_always_taken_is_given_up() -> None:
+    class OneSuffix(FewSuffixes):
+        def choices(self, population: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as random.Random
+            return [population[0]] * 5
+
+    cluster = MemoryCluster(dice=OneSuffix())
+    await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}})
+    with pytest.raises(AlreadyExists):
+        await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}})
+
+
+async def test_an_object_that_is_too_large_is_refused() -> None:
+    cluster = MemoryCluster(limits=StoreLimits(object_bytes_max=1000))
+    await cluster.create(CONFIG_MAP, config_map())
+    with pytest.raises(Invalid, match="bytes"):
+        await cluster.create(CONFIG_MAP, config_map("two", a="x" * 1000))
+    with pytest.raises(Invalid, match="bytes"):
+        await cluster.create(CONFIG_MAP, config_map("two", a="x" * 1000), dry_run=True)
+    with pytest.raises(Invalid, match="bytes"):
+        await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": "x" * 1000}})
+    assert (await cluster.get(CONFIG_MAP, "default", "one"))["data"] == {}
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70, 10**400])
+async def test_what_json_cannot_say_is_refused_or_kept(value: object) -> None:
+    cluster = MemoryCluster()
+    body = {"metadata": {"name": "one"}, "data": {"a": value}}
+    try:
+        made = await cluster.create(CONFIG_MAP, body)
+    except Invalid:
+        return
+    assert made["data"] == {"a": value}
+
+
+async def test_an_object_that_is_nested_too_deep_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(Invalid):
+        await MemoryCluster().create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": deep})
+
+
+async def test_a_patch_that_is_nested_too_deep_is_refused() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(CONFIG_MAP, config_map())
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(Invalid):
+        await cluster.patch(CONFIG_MAP, "default", "one", patch=deep)
+
+
+@pytest.mark.parametrize(
+    ("patch", "patch_type"),
+    [
+        ([], PatchType.MERGE),
+        ({}, PatchType.JSON),
+        ([], PatchType.STRATEGIC),
+        ([{"op": "add", "path": "", "value": []}], PatchType.JSON),
+        ({"metadata": []}, PatchType.MERGE),
+        ({"metadata": {"name": "two"}}, PatchType.MERGE),
+        ({"metadata": {"namespace": "two"}}, PatchType.MERGE),
+        ({"kind": "Other"}, PatchType.MERGE),
+        ({"apiVersion": "v2"}, PatchType.MERGE),
+    ],
+)
+async def test_a_patch_that_makes_no_sense_is_refused(patch: Any, patch_type: PatchType) -> None:  # noqa: ANN401 - JSON
+    cluster = MemoryCluster()
+    await cluster.create(CONFIG_MAP, config_map())
+    before = await cluster.get(CONFIG_MAP, "default", "one")
+    with pytest.raises(Invalid):
+        await cluster.patch(CONFIG_MAP, "default", "one", patch=patch, patch_type=patch_type)
+    assert await cluster.get(CONFIG_MAP, "default", "one") == before
+
+
+@pytest.mark.parametrize("body", [{"spec": []}, {"spec": {"selector": []}}, {"spec": None}, {}])
+async def test_a_scale_of_what_nobody_has_checked_is_a_scale(body: Object) -> None:
+    cluster = MemoryCluster()
+    await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, **body})
+    assert (await cluster.get(DEPLOYMENT, "default", "one", subresource="scale"))["spec"] == {"replicas": 1}
+    made = await cluster.patch(DEPLOYMENT, "default", "one", patch={"spec": {"replicas": 2}}, subresource="scale")
+    assert made["spec"] == {"replicas": 2}
+
+
+@pytest.mark.parametrize("replicas", ["2", True, 1.5, None, -1])
+async def test_replicas_are_a_whole_number(replicas: object) -> None:
+    cluster = MemoryCluster()
+    await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, "spec": {"replicas": 1}})
+    body = {"metadata": {"name": "one"}, "spec": {"replicas": replicas}}
+    with pytest.raises(Invalid):
+        await cluster.replace(DEPLOYMENT, body, subresource="scale")
+
+
+async def test_true_is_a_change_where_1_was() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": {"a": 1}})
+    made = await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": True}})
+    assert made["data"] == {"a": True}
+
+
+async def test_a_creation_with_a_version_is_refused() -> None:
+    body = {"metadata": {"name": "one", "resourceVersion": "1"}}
+    with pytest.raises(Invalid, match="resourceVersion"):
+        await MemoryCluster().create(CONFIG_MAP, body)
+
+
+async def test_what_the_server_knows_cannot_be_claimed() -> None:
+    claimed = {"uid": "mine", "generation": 7, "creationTimestamp": "1999-01-01T00:00:00Z", "managedFields": [{}]}
+    claimed |= {"deletionTimestamp": "1999-01-01T00:00:00Z", "selfLink": "x"}
+    made = await MemoryCluster().create(REVISION, {"metadata": {"name": "one", **claimed}, "spec": {}})
+    metadata = made["metadata"]
+    assert (metadata["generation"], "deletionTimestamp" in metadata) == (1, False)
+    assert not {"managedFields", "selfLink"} & set(metadata)
+    assert metadata["uid"] != "mine"
+    assert metadata["creationTimestamp"] > "2000"
+
+
+async def test_a_kind_that_the_store_does_not_know_is_not_found() -> None:
+    other = Kind(group="example.com", version="v1", name="Other", plural="others")
+    with pytest.raises(NotFound):
+        await MemoryCluster().get(other, "default", "one")
+
+
+async def test_every_kind_can_be_stored_and_found() -> None:
+    cluster = MemoryCluster()
+    for kind in KINDS:
+        await cluster.create(kind, {"metadata": {"name": "one"}})
+        assert (await cluster.get(kind, "default", "one"))["kind"] == kind.name
+
+
+async def test_admission_sees_each_write_with_what_was_before() -> None:
+    seen: list[tuple[str, bool, str | None]] = []
+
+    def admit(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
+        seen.append((kind.name, old is not None, subresource))
+        return {**new, "data": {**new.get("data", {}), "admitted": "yes"}}
+
+    cluster = MemoryCluster(admit=admit)
+    made = await cluster.create(CONFIG_MAP, config_map())
+    await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": "b"}})
+    assert made["data"] == {"admitted": "yes"}
+    assert seen == [("ConfigMap", False, None), ("ConfigMap", True, None)]
+
+
+async def test_a_namespace_that_is_being_deleted_says_so() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(NAMESPACE, {"metadata": {"name": "one"}})
+    await cluster.delete(NAMESPACE, "", "one")
+    found = await cluster.get(NAMESPACE, "", "one")
+    assert found["status"]["phase"] == "Terminating"
+
+
+async def test_a_namespaces_finalizer_is_not_the_users() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(NAMESPACE, {"metadata": {"name": "one"}})
+    made = await cluster.replace(NAMESPACE, {"metadata": {"name": "one", "labels": {"a": "b"}}})
+    assert made["spec"] == {"finalizers": ["kubernetes"]}
+
+
+async def test_names_and_uids_follow_from_the_dice() -> None:
+    made = [
+        await MemoryCluster(dice=random.Random(5)).create(CONFIG_MAP, {"metadata": {"generateName": "a-"}})
+        for _ in range(2)
+    ]
+    assert made[0]["metadata"]["name"] == made[1]["metadata"]["name"]
+    assert made[0]["metadata"]["uid"] == made[1]["metadata"]["uid"]
+
+
+async def test_times_are_those_of_the_clock_it_was_given() -> None:
+    made = await MemoryCluster(wall_s=lambda: 86_400.0).create(CONFIG_MAP, config_map())
+    assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
+
+
+async def test_its_repr_is_a_summary() -> None:
+    assert repr(MemoryCluster()) == "MemoryCluster(StoreState(3 objects @2), None)"

@@ -1,0 +1,83 @@
+"""Who is started by ``serving up``."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess
+
+
+def test_several_activators_share_their_sockets_but_for_their_pages_of_metrics() -> None:
+    first, second = (child for child in CHILDREN(2) if child.module == "serving.activator.main")
+    assert (first.name, second.name) == ("activator", "activator-1")
+    assert first.sockets == ("public", "tls", "inner", "activator-metrics")
+    assert second.sockets == ("public", "tls", "inner", "activator-1-metrics")
+
+
+def test_each_activator_knows_its_index_and_has_a_name_of_its_own() -> None:
+    first, second = (child.environment for child in CHILDREN(2) if child.module == "serving.activator.main")
+    same = {**ALLOCATOR, "SERVING_ACTIVATOR_COUNT": "2", "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false"}
+    assert first == {"SERVING_ACTIVATOR_INDEX": "0", **same}
+    assert second == {"SERVING_ACTIVATOR_INDEX": "1", "SERVING_ACTIVATOR_NAME": "activator-1", **same}
+
+
+def test_queue_proxies_and_activators_keep_freed_memory_and_no_other_process_does() -> None:
+    keeping = {child.name for child in CHILDREN(2) if child.environment.items() >= ALLOCATOR.items()}
+    assert keeping == {"template", "activator", "activator-1"}
+
+
+# What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
+PIECES = """
+import resource
+def read():
+    data = bytes(256000)
+    body = data[200:]
+    return len(b"POST" + body)
+read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    read()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
+def test_large_pieces_take_memory_that_the_kernel_need_not_clear_again() -> None:
+    faults = [
+        int(subprocess.run([sys.executable, "-c", PIECES], env=more, check=True, capture_output=True, text=True).stdout)
+        for more in ({}, dict(ALLOCATOR))
+    ]
+    assert faults[0] > 10 * faults[1]
+    assert faults[1] < 300
+
+
+def test_one_activator_is_started_unless_more_are_wanted() -> None:
+    assert [child.name for child in CHILDREN()][-1] == "activator"
+
+
+def test_a_replacement_of_an_activator_has_a_name_of_its_own_and_other_children_have_none() -> None:
+    children = CHILDREN()
+    for child in children:
+        child.generation = 2
+    names = [child.environment.get("SERVING_ACTIVATOR_NAME") for child in children]
+    assert names == [None, None, None, None, "activator.2"]
+
+
+def test_a_process_is_ready_once_it_has_reported_so_and_stays_so() -> None:
+    ready_fd, its_fd = os.pipe2(os.O_NONBLOCK)
+    process = ChildProcess(1, started_s=0.0, ready_fd=ready_fd)
+    seen = [process.is_ready]
+    os.write(its_fd, b"1")
+    os.close(its_fd)
+    seen += [process.is_ready, process.is_ready]
+    assert seen == [False, True, True]
+
+
+def test_a_process_that_ends_without_a_report_is_not_ready() -> None:
+    ready_fd, its_fd = os.pipe2(os.O_NONBLOCK)
+    process = ChildProcess(1, started_s=0.0, ready_fd=ready_fd)
+    os.close(its_fd)
+    assert not process.is_ready

@@ -1,0 +1,48 @@
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from serving.home.state import StateFolder, default_state_path
+from serving.model.errors import SettingsError
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state")
+    state.open("http://127.0.0.1:6080")
+    assert mode_of(state.path) == 0o700
+    assert {mode_of(path) for path in (state.key, state.token, state.kubeconfig)} == {0o600}
+    assert len(state.key.read_bytes()) == 32
+
+
+def test_secrets_stay_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
+    first = StateFolder(tmp_path)
+    first.open("http://127.0.0.1:6080")
+    key, token = first.key.read_bytes(), first.token.read_text()
+    os.close(first._lock_fd or 0)
+    second = StateFolder(tmp_path)
+    second.open("http://127.0.0.1:7080")
+    assert (second.key.read_bytes(), second.token.read_text()) == (key, token)
+    content = json.loads(second.kubeconfig.read_text())
+    assert content["clusters"][0]["cluster"]["server"] == "http://127.0.0.1:7080"
+    assert content["users"][0]["user"] == {"token": token}
+
+
+def test_a_folder_that_is_held_says_by_whom(tmp_path: Path) -> None:
+    StateFolder(tmp_path).open("http://127.0.0.1:6080")
+    with pytest.raises(SettingsError, match=f"process {os.getpid()} holds this state folder"):
+        StateFolder(tmp_path).open("http://127.0.0.1:6080")
+
+
+def test_state_is_kept_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_state_path() == Path("/state/serving")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/me")
+    assert default_state_path() == Path("/me/.local/state/serving")

@@ -1,0 +1,88 @@
+"""Heads that are written anew: the way that a request has gone."""
+
+import pytest
+
+from serving.proxy.http1.rendering import ClientPeer, render_answer, render_request
+from serving.proxy.http1.requesthead import read_request_head
+
+
+def forwarded(
+    headers: bytes, *, address: str = "10.0.0.1", trusted: bool = False, host: bytes = b"h", known: bool = False
+) -> list[bytes]:
+    raw = b"GET / HTTP/1.1\r\nHost: %b%b" % (host, headers)
+    head = read_request_head(raw, header_count_max=10)
+    lines = render_request(head, peer=ClientPeer(address, is_trusted=known), host=head.host, trusted=trusted).split(
+        b"\r\n"
+    )
+    return [line.partition(b": ")[2] for line in lines if line.startswith((b"X-Forwarded", b"Forwarded"))]
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "element"),
+    [
+        ("10.0.0.1", b"h", b"for=10.0.0.1;host=h;proto=http"),
+        ("10.0.0.1", b"h:80", b'for=10.0.0.1;host="h:80";proto=http'),
+        ("::1", b"[::1]:80", b'for="[::1]";host="[::1]:80";proto=http'),
+    ],
+)
+def test_forwarded_is_written_as_rfc_7239_has_it(address: str, host: bytes, element: bytes) -> None:
+    assert forwarded(b"", address=address, host=host) == [address.encode(), host, b"http", element]
+
+
+CLAIMS = b"\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\nForwarded: for=9.9.9.9"
+
+
+def test_a_trusted_peers_words_are_kept_and_its_address_appended() -> None:
+    assert forwarded(CLAIMS, trusted=True) == [b"1.1.1.1, 10.0.0.1", b"x", b"https", b"for=9.9.9.9"]
+
+
+def test_a_proxy_that_stands_in_front_is_believed_too() -> None:
+    assert forwarded(CLAIMS, known=True) == [b"1.1.1.1, 10.0.0.1", b"x", b"https", b"for=9.9.9.9"]
+    assert forwarded(b"", known=True)[2] == b"http"
+
+
+@pytest.mark.parametrize(
+    ("is_trusted", "claim", "scheme"),
+    [
+        (True, b"\r\nX-Forwarded-Proto: HTTPS", b"https"),
+        (True, b"\r\nX-Forwarded-For: a", b"http"),
+        (True, b"", b"http"),
+        (False, b"\r\nX-Forwarded-Proto: https", b"http"),
+    ],
+)
+def test_what_the_client_used_is_what_a_trusted_proxy_says(is_trusted: bool, claim: bytes, scheme: bytes) -> None:
+    head = read_request_head(b"GET / HTTP/1.1\r\nHost: h" + claim, header_count_max=10)
+    assert ClientPeer("10.0.0.1", is_trusted=is_trusted).scheme_of(head) == scheme
+
+
+def test_of_another_peers_words_only_the_way_is_kept() -> None:
+    assert forwarded(CLAIMS) == [b"1.1.1.1, 10.0.0.1", b"h", b"http", b"for=1.1.1.1;host=h;proto=http, for=10.0.0.1"]
+
+
+def test_several_headers_make_one_way() -> None:
+    assert forwarded(b"\r\nX-Forwarded-For: a\r\nX-Forwarded-For: b, c")[0] == b"a, b, c, 10.0.0.1"
+
+
+def test_a_quote_in_a_way_does_not_break_out_of_its_element() -> None:
+    assert forwarded(b'\r\nX-Forwarded-For: a";proto=https')[3] == (
+        b'for="a\\";proto=https";host=h;proto=http, for=10.0.0.1'
+    )
+
+
+def test_another_hosts_lines_are_not_used_again() -> None:
+    peer = ClientPeer("10.0.0.1")
+    for host in (b"a", b"b", b"a"):
+        head = read_request_head(b"GET / HTTP/1.1\r\nHost: " + host, header_count_max=10)
+        assert b"X-Forwarded-Host: %b\r\n" % host in render_request(head, peer=peer, host=host)
+
+
+def test_trailers_that_the_client_takes_are_asked_for() -> None:
+    head = read_request_head(b"GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\nConnection: TE", header_count_max=10)
+    assert b"Connection: te\r\nTE: trailers\r\n" in render_request(head, peer=ClientPeer("a"), host=b"h")
+
+
+def test_an_own_answer_has_its_reason_and_length() -> None:
+    assert render_answer(599, body=b"abc") == b"HTTP/1.1 599 Unknown\r\nContent-Length: 3\r\n\r\nabc"
+    assert render_answer(200, body=b"abc", bodiless=True, close=True) == (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
+    )

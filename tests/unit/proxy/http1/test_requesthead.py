@@ -1,0 +1,66 @@
+"""What a request's head means, where integration tests do not look."""
+
+import pytest
+
+from serving.proxy.http1.requesthead import RequestHead, RequestRefusal, read_request_head
+
+
+def read(raw: bytes) -> RequestHead:
+    return read_request_head(raw, header_count_max=10)
+
+
+@pytest.mark.parametrize(
+    ("first", "target"),
+    [
+        (b"OPTIONS *", b"*"),
+        (b"OPTIONS http://h", b"*"),
+        (b"GET http://h", b"/"),
+        (b"GET HTTP://H/a?b", b"/a?b"),
+        (b"GET http://h?b", b"/?b"),
+        (b"GET https://h/", b"/"),
+        (b"GET //h/a", b"//h/a"),
+        (b"GET /\xc3\xa4", b"/\xc3\xa4"),
+        (b"BREW /", b"/"),
+    ],
+)
+def test_targets_become_paths(first: bytes, target: bytes) -> None:
+    assert read(first + b" HTTP/1.1\r\nHost: h").target == target
+
+
+@pytest.mark.parametrize("first", [b"GET ftp://h/", b"GET http://", b"GET http:///a", b"POST *", b"GET http://h/#a"])
+def test_other_targets_are_refused(first: bytes) -> None:
+    with pytest.raises(RequestRefusal) as caught:
+        read(first + b" HTTP/1.1\r\nHost: h")
+    assert caught.value.status == 400
+
+
+def test_keep_alive_is_http_1_1s_unless_it_says_close() -> None:
+    assert read(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Keep-Alive").keep_alive
+    assert not read(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: x, CLOSE").keep_alive
+    assert not read(b"GET / HTTP/1.0\r\nHost: h\r\nConnection: keep-alive").keep_alive
+
+
+def test_an_upgrade_needs_its_connection_token_and_http_1_1() -> None:
+    assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade").upgrade == b"websocket"
+    assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket").upgrade is None
+    assert read(b"GET / HTTP/1.0\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade").upgrade is None
+
+
+def test_methods_that_do_the_same_twice_may_be_repeated_and_others_with_a_key() -> None:
+    assert read(b"DELETE / HTTP/1.1\r\nHost: h").may_be_repeated
+    assert not read(b"POST / HTTP/1.1\r\nHost: h").may_be_repeated
+    assert read(b"POST / HTTP/1.1\r\nHost: h\r\nIdempotency-Key: 1").may_be_repeated
+
+
+def test_headers_are_found_by_name() -> None:
+    head = read(b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\na: 2")
+    assert (head.get(b"a"), head.get(b"b"), list(head.values(b"a"))) == (b"1", None, [b"1", b"2"])
+
+
+def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
+    raw = b"GET /a_b HTTP/1.1\r\nHost: h\r\nX_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5"
+    dropped, kept = read(raw), read_request_head(raw, header_count_max=10, keeps_underscores=True)
+    assert (dropped.target, dropped.wire) == (b"/a_b", b"X-A: b_c\r\n")
+    assert dropped.get(b"x_forwarded_for") is None
+    assert kept.wire == b"X_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5\r\n"
+    assert not kept.has_body

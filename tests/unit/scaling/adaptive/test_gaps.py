@@ -1,0 +1,100 @@
+"""Gaps and the hazard that follows from them."""
+
+import numpy as np
+import pytest
+
+from serving.model.errors import InvalidValue
+from serving.scaling.adaptive.gaps import BIN_STARTS_S, GROUP_COUNT, SHIPPED_PRIOR, GapHistory, GapPrior
+
+
+def history_of(*gaps_s: float) -> GapHistory:
+    history = GapHistory()
+    for gap_s in gaps_s:
+        history.record(gap_s)
+    return history
+
+
+def bin_of(age_s: float) -> int:
+    return int(np.searchsorted(BIN_STARTS_S, age_s, side="right")) - 1
+
+
+def test_without_gaps_the_hazard_is_the_priors() -> None:
+    hazard = GapHistory().hazard(GapPrior(SHIPPED_PRIOR))
+
+    assert hazard[bin_of(30)] == pytest.approx(SHIPPED_PRIOR[5])
+
+
+def test_periodic_gaps_raise_the_hazard_at_their_length_only() -> None:
+    hazard = history_of(*[300.0] * 40).hazard(GapPrior(SHIPPED_PRIOR))
+
+    assert hazard[bin_of(300)] > 0.05
+    assert hazard[bin_of(100)] < 0.002
+    assert hazard[bin_of(200)] < 0.002
+
+
+def test_old_gaps_fade() -> None:
+    prior = GapPrior(SHIPPED_PRIOR)
+    changed = history_of(*[300.0] * 100, *[20.0] * 300).hazard(prior)
+
+    assert changed[bin_of(20)] > 0.3
+    assert changed[bin_of(300)] < 0.02
+
+
+def test_many_gaps_scale_the_weights_back() -> None:
+    lasted, ended = history_of(*[20.0] * 5000).ended_between(10.0, 30.0)
+
+    assert lasted == ended == pytest.approx(1 / (1 - 2 ** (-1 / 50)), rel=0.01)
+
+
+def test_the_longest_gaps_share_a_bin() -> None:
+    lasted, ended = history_of(1e5, 1e6).ended_between(6 * 3600.0, 1e9)
+
+    assert lasted == pytest.approx(2, rel=0.02)
+    assert ended == 0
+
+
+def test_gaps_that_ended_within_an_outlook_are_counted() -> None:
+    lasted, ended = history_of(5.0, 40.0, 70.0, 500.0).ended_between(30.0, 90.0)
+
+    assert (round(lasted), round(ended)) == (3, 2)
+
+
+def test_what_is_dumped_can_be_loaded() -> None:
+    first = history_of(*[60.0, 61.0, 300.0] * 9)
+    second = GapHistory()
+    second.load(first.dump())
+
+    prior = GapPrior(SHIPPED_PRIOR)
+    assert np.allclose(first.hazard(prior), second.hazard(prior), rtol=0.01)
+    assert second.gap_count == round(first.ended_between(0.0, 1e9)[0])
+
+
+@pytest.mark.parametrize("dumped", [{"x": 1.0}, {"9999": 1.0}, {"3": -1.0}, {"3": float("nan")}, {"3": 1e9}])
+def test_what_no_history_dumps_is_refused(dumped: dict[str, float]) -> None:
+    with pytest.raises(InvalidValue, match="a bin of gaps"):
+        GapHistory().load(dumped)
+
+
+def test_an_empty_dump_is_no_history() -> None:
+    history = history_of(3.0)
+    history.load({})
+
+    assert history.gap_count == 0
+
+
+def test_the_prior_learns_from_the_population() -> None:
+    prior = GapPrior(SHIPPED_PRIOR)
+    before = prior.rates.copy()
+    for _ in range(400):
+        prior.record(300.0, weight=1.0)
+
+    group = int(np.log2(300)) + 1
+    assert prior.rates[group] > 2 * before[group]
+    assert prior.rates[3] < before[3]
+    assert len(prior.rates) == GROUP_COUNT
+
+
+def test_lines_say_how_many_gaps_there_are() -> None:
+    assert repr(history_of(3.0, 4.0)) == "GapHistory(2 gaps)"
+    prior = GapPrior(SHIPPED_PRIOR)
+    assert repr(prior) == "GapPrior(200 gaps)"

@@ -1,0 +1,160 @@
+"""The adaptive policy inside the decisions about one revision, and what is said about it."""
+
+import msgspec
+import pytest
+
+from serving.model.knative import ServingState
+from serving.model.stat import Stat
+from serving.scaling.adaptive.advice import Advice, KeepReason
+from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.scaler.explain import explain
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.scaling.scaler.shadow import shadow_of
+from serving.scaling.scaler.view import ScalerView
+from serving.settings.adaptive import AdaptiveSettings
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.scaling.scaler_builders import facts_of, revision_with
+
+SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
+SETTINGS = AutoscalerSettings()
+BEGIN_S = 1000.0
+
+
+class Stage:
+    """A scaler with one pod, which reports each second; what is decided is so a moment later."""
+
+    def __init__(self) -> None:
+        self.now_s = BEGIN_S
+        self.facts = facts_of(1)
+        self.scaler = Scaler(
+            revision_with(SPEC),
+            self.facts,
+            SETTINGS,
+            is_restart=False,
+            now_s=self.now_s,
+            policy=policy_of(SPEC, SETTINGS),
+        )
+
+    def live(self, seconds: int, load: float, *, reports: bool = True) -> ScalerOutcome:
+        outcome = None
+        for _ in range(seconds):
+            if reports and self.facts.ready_count:
+                stat = Stat(pod="pod-0", at_s=self.now_s + 0.3, concurrency=load, request_count=load)
+                self.scaler.record(stat, StatSource.POD)
+            self.now_s += 1.0
+            outcome = self.decide()
+        assert outcome is not None
+        return outcome
+
+    def decide(self) -> ScalerOutcome:
+        outcome = self.scaler.tick(self.facts, DecisionCause.PERIOD, self.now_s)
+        if outcome.to_prove:
+            self.facts = msgspec.structs.replace(self.facts, proved_at_s=self.now_s)
+            outcome = self.scaler.tick(self.facts, DecisionCause.PROOF, self.now_s)
+        if outcome.apply_count is not None:
+            if not outcome.apply_count:
+                self.scaler.forget_pod("pod-0", self.now_s)
+            self.facts = facts_of(outcome.apply_count, proved_at_s=self.facts.proved_at_s)
+        return outcome
+
+    def called_each(self, period_s: int, times: int) -> ScalerOutcome:
+        outcome = None
+        for _ in range(times):
+            if not self.facts.present_scale:
+                self.facts = ScalerView(present_scale=1, ready_count=1, serving_state=ServingState.ACTIVE)
+            self.live(1, 1.0)
+            outcome = self.live(period_s - 1, 0.0)
+        assert outcome is not None
+        return outcome
+
+
+def test_the_last_pod_stays_for_calls_that_come_each_half_minute() -> None:
+    stage = Stage()
+    outcome = stage.called_each(30, 12)
+
+    assert outcome.facts.present_scale == 1
+    assert "kept for a request: one comes within the next" in explain(outcome)
+    assert outcome.recheck_in_s is not None
+
+
+def test_the_last_pod_goes_early_where_no_call_is_expected() -> None:
+    stage = Stage()
+    stage.called_each(900, 14)
+    stage.facts = ScalerView(present_scale=1, ready_count=1, serving_state=ServingState.ACTIVE)
+    stage.live(1, 1.0)
+    said = [explain(stage.live(1, 0.0)) for _ in range(30)]
+
+    assert stage.facts.present_scale == 0
+    assert any("no request is expected: one comes within the next 60 s with" in text for text in said)
+
+
+def test_pods_that_do_not_report_are_not_taken_for_idle() -> None:
+    stage = Stage()
+    stage.called_each(900, 3)
+    stage.facts = facts_of(1)
+    stage.live(5, 1.0)
+
+    assert stage.live(10, 0.0, reports=False).inputs.advice == Advice()
+
+
+def test_a_load_that_fills_its_pods_waits_for_no_period() -> None:
+    stage = Stage()
+    stage.live(70, 6.0)
+
+    def cannot_wait(concurrency: float) -> bool:
+        stat = Stat(pod="activator", at_s=stage.now_s, concurrency=concurrency, request_count=concurrency)
+        return stage.scaler.record(stat, StatSource.ACTIVATOR)
+
+    assert not cannot_wait(2.0)
+    assert cannot_wait(300.0)
+
+
+def test_numbers_of_the_revision_that_change_reach_the_policy() -> None:
+    stage = Stage()
+    stage.called_each(30, 12)
+    generous = msgspec.structs.replace(SPEC, cold_start_worth_s=1e6)
+    stage.scaler.follow(revision_with(generous), stage.now_s)
+
+    assert stage.live(600, 0.0).facts.present_scale == 1
+
+
+def test_numbers_of_the_revision_that_change_reach_the_shadow() -> None:
+    stage = Stage()
+    shadow = stage.scaler.shadow = shadow_of(SPEC, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=BEGIN_S)
+    assert shadow is not None
+    stage.scaler.follow(revision_with(msgspec.structs.replace(SPEC, min_scale=4)), stage.now_s)
+    stage.live(6, 1.0)
+    assert shadow.scale == 4
+
+
+def test_starts_of_pods_are_nothing_to_a_scaler_without_a_policy() -> None:
+    scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=BEGIN_S, policy=None)
+    scaler.started(3.0, BEGIN_S + 3)
+    assert scaler.policy is None
+
+
+def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> None:
+    outcome = Stage().live(1, 0.0)
+    keep = KeepReason(
+        age_s=10.0,
+        until_s=310.0,
+        ahead_s=300.0,
+        is_ahead=False,
+        probability=0.71,
+        gaps_lasted=48.0,
+        gaps_ended=34.0,
+    )
+
+    def said(keep: KeepReason) -> str:
+        inputs = msgspec.structs.replace(outcome.inputs, advice=Advice(keep=keep))
+        return explain(msgspec.structs.replace(outcome, inputs=inputs))
+
+    assert "one comes within the next 5 minutes with 71%, as 34 of the last 48 gaps did" in said(keep)
+    assert "started ahead of a request: one comes" in said(msgspec.structs.replace(keep, is_ahead=True))
+    assert "with 71%, though no gap lasted as long" in said(msgspec.structs.replace(keep, gaps_lasted=0.2))
+
+
+@pytest.mark.parametrize(("min_s", "count"), [(6.0, 0), (1900.0, 1)])
+def test_the_shortest_keep_alive_is_not_above_the_longest(min_s: float, count: int) -> None:
+    assert len(list(AdaptiveSettings(keep_alive_min_s=min_s).check())) == count

@@ -1,0 +1,321 @@
+"""The adaptive policy of one revision."""
+
+import msgspec
+import pytest
+
+from serving.model.errors import InvalidValue
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.advice import NEUTRAL, Advice
+from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
+from serving.scaling.kpa.merge import Proposal
+from serving.settings.adaptive import AdaptiveSettings
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
+
+ADAPTIVE = spec_with(policy="adaptive", cold_start_worth_s=120.0)
+TAIL = Proposal(decider="kpa", desired=1, reason="stable")
+NONE = Proposal(decider="kpa", desired=0, reason="stable")
+
+
+def made(**changes: object) -> RevisionPolicy:
+    policy = policy_of(ADAPTIVE, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
+    assert policy is not None
+    return policy
+
+
+def called_every(period_s: int, policy: RevisionPolicy, *, times: int = 40) -> int:
+    """One request each period from second 0 on; the second of the last one."""
+    for call in range(times):
+        policy.take(call * period_s, 0.2, 1.0)
+    return (times - 1) * period_s
+
+
+def advice_at(
+    policy: RevisionPolicy, now_s: float, algorithm: Proposal = TAIL, *, in_flight: float | None = 0.0, scale: int = 1
+) -> Advice:
+    return policy.advise(algorithm, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
+
+
+def wanted(advice: Advice) -> int:
+    assert advice.proposals is not None
+    return max(one.desired for one in advice.proposals if isinstance(one.desired, int))
+
+
+def test_under_knatives_policy_there_is_none() -> None:
+    assert policy_of(DEFAULTS, AutoscalerSettings()) is None
+
+
+def test_a_revision_without_history_is_treated_as_by_knative() -> None:
+    assert advice_at(made(), 100.0) is NEUTRAL
+
+
+def test_requests_in_flight_leave_the_algorithms_count() -> None:
+    policy = made()
+    last = called_every(10, policy)
+
+    assert advice_at(policy, last + 5.0, in_flight=1.0) is NEUTRAL
+    assert advice_at(policy, last + 5.0, in_flight=None) is NEUTRAL
+
+
+def test_the_last_pod_stays_as_long_as_requests_are_expected() -> None:
+    policy = made()
+    last = called_every(90, policy)
+
+    advice = advice_at(policy, last + 88.0, NONE)
+
+    assert wanted(advice) == 1
+    assert advice.keep is not None
+    assert advice.keep.probability > 0.8
+    assert round(advice.keep.gaps_ended) == round(advice.keep.gaps_lasted) == 30
+
+
+def test_the_last_pod_goes_early_where_none_is_expected() -> None:
+    policy = made()
+    last = called_every(3000, policy)
+
+    advice = advice_at(policy, last + 8.0)
+
+    assert wanted(advice) == 0
+    assert advice.active_min_s == 6.0
+
+
+def test_a_pod_is_started_ahead_of_a_periodic_request() -> None:
+    policy = made()
+    last = called_every(600, policy)
+
+    early, ahead = advice_at(policy, last + 300.0, NONE, scale=0), advice_at(policy, last + 598.0, NONE, scale=0)
+
+    assert wanted(early) == 0
+    assert wanted(ahead) == 1
+    assert ahead.proposals is not None
+    assert ahead.proposals[-1].decider == "pre-warming"
+    assert early.recheck_in_s is not None
+    assert last + 300.0 + early.recheck_in_s <= last + 598.0
+
+
+def test_after_the_last_window_nothing_changes_by_itself() -> None:
+    policy = made()
+    last = called_every(600, policy)
+
+    advice = advice_at(policy, last + 20_000.0, NONE, scale=0)
+
+    assert wanted(advice) == 0
+    assert advice.recheck_in_s is None
+
+
+def test_a_spent_budget_starts_no_pod_ahead() -> None:
+    policy = made(pre_warming_per_minute=1)
+    last = called_every(600, policy)
+    first = advice_at(policy, last + 598.0, NONE, scale=0)
+    again = advice_at(policy, last + 599.0, NONE, scale=0)
+    policy.take(last + 600, 0.2, 1.0)
+    policy._budget._permits = 0.0
+    policy._budget._at_s = last + 1199.0
+
+    refused = advice_at(policy, last + 1199.0, NONE, scale=0)
+
+    assert (wanted(first), wanted(again), wanted(refused)) == (1, 1, 0)
+    assert refused.recheck_in_s == 60.0
+
+
+def test_without_data_nothing_is_lowered() -> None:
+    policy = made()
+    last = called_every(3000, policy)
+    silent = Proposal(decider="kpa", desired=NoData(missing="stats"), reason="")
+
+    assert advice_at(policy, last + 8.0, silent).proposals == (silent,)
+
+
+def test_the_piece_can_be_switched_off() -> None:
+    policy = made(keep_alive=False)
+    last = called_every(3000, policy)
+
+    assert advice_at(policy, last + 8.0) is NEUTRAL
+
+
+def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
+    policy = made()
+    policy.take(100, 0.5, 1.0)
+    policy.take(150, 0.0, 0.0)
+    policy.take(90, 0.5, 1.0)
+    policy.take(101, 0.5, 0.0)
+
+    assert policy.curve() is None
+    assert repr(policy) == "RevisionPolicy(GapHistory(0 gaps))"
+
+
+def test_slow_starts_are_started_for_earlier() -> None:
+    policy = made()
+    for _ in range(40):
+        policy.started(30.0)
+    policy.started(float("nan"))
+    last = called_every(600, policy)
+
+    assert wanted(advice_at(policy, last + 575.0, NONE, scale=0)) == 1
+
+
+def test_what_was_learnt_survives_a_restart() -> None:
+    before, after = made(), made()
+    last = called_every(600, before)
+    learnt = before.due_save(50.0)
+    assert learnt is not None
+    after.load(learnt)
+    advice_at(after, last + 1.0, NONE)
+
+    assert wanted(advice_at(after, last + 30.0, NONE)) == 0
+    assert wanted(advice_at(after, last + 599.0, NONE, scale=0)) == 1
+
+
+@pytest.mark.parametrize("worth_s", [10.0, 1000.0])
+def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) -> None:
+    policy = made()
+    for call, gap_s in enumerate([20, 400, 90, 800, 50, 300] * 8):
+        policy.take(call * 1000 + gap_s, 0.2, 1.0)
+    policy.follow(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
+
+    assert wanted(advice_at(policy, 47_300.0 + 200.0)) == (worth_s > 100)
+
+
+LIMITED = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
+
+
+def limited(**changes: object) -> RevisionPolicy:
+    policy = policy_of(LIMITED, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
+    assert policy is not None
+    return policy
+
+
+def test_pods_with_a_hard_limit_have_room_for_the_expected_load() -> None:
+    policy = limited()
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    advice = advice_at(policy, 200.0, TAIL, in_flight=27.0)
+
+    assert wanted(advice) == 4
+    assert advice.room is not None
+    assert policy.quiet_load < 7.0
+
+
+def test_a_pause_of_the_load_takes_no_pods_and_a_window_without_load_does() -> None:
+    policy = limited(keep_alive=False)
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+        if second % 2:
+            advice_at(policy, second + 1.0, TAIL, in_flight=27.0, scale=4)
+
+    assert wanted(advice_at(policy, 208.0, TAIL, scale=4)) == 4
+    assert wanted(advice_at(policy, 262.0, TAIL, scale=4)) == 1
+
+
+def test_without_a_hard_limit_the_algorithms_count_stands() -> None:
+    policy = made()
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL
+    assert policy.quiet_load == 70.0
+
+
+def test_the_forecast_can_be_switched_off() -> None:
+    policy = limited(forecast=False)
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL
+
+
+def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
+    policy = made()
+    assert policy.due_save(0.0) is None
+
+    called_every(600, policy, times=3)
+    saved = [policy.due_save(at_s) is not None for at_s in (10.0, 20.0)]
+    policy.take(9000, 0.2, 1.0)
+    later = [policy.due_save(at_s) is not None for at_s in (30.0, 311.0, 700.0)]
+
+    assert saved == [True, False]
+    assert later == [False, True, False]
+
+
+@pytest.mark.parametrize("learnt", ["", "[]", '{"a": 1}', '{"3": "x"}'])
+def test_a_text_that_is_no_history_is_refused(learnt: str) -> None:
+    with pytest.raises(InvalidValue):
+        made().load(learnt)
+
+
+def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
+    """Gaps of two minutes, once ended by one request and once by twenty within the time of a start."""
+
+    def kept_until(count: int) -> float:
+        policy, last = made(), 0
+        for call in range(40):
+            last = call * 120 if call % 4 else call * 120 - 90
+            policy.take(max(0, last), 0.2, float(count))
+        return next((age for age in range(7, 600) if not wanted(advice_at(policy, last + 1.0 + age))), 600)
+
+    assert kept_until(20) > kept_until(1)
+
+
+def test_without_explanations_the_advice_has_no_figures() -> None:
+    policy = policy_of(ADAPTIVE, AutoscalerSettings(), explains=False)
+    assert policy is not None
+    last = called_every(10, policy)
+
+    said = advice_at(policy, last + 7.0)
+    assert (wanted(said), said.keep) == (1, None)
+
+
+def test_the_advice_stays_until_the_pod_is_let_go() -> None:
+    policy = made()
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=1.0) is None
+    last = called_every(10, policy)
+
+    for age_s in (0.5, 3.0, 5.96, 7.0, 15.5):
+        assert (
+            policy.unchanged_for_s(in_flight=0.0, now_s=last + 1.0 + age_s)
+            == advice_at(policy, last + 1.0 + age_s).recheck_in_s
+        )
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 1.0) == float("inf")
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 40.0) is None, "it goes"
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None, "the windows are empty"
+    once = made()
+    once.take(0, 0.2, 1.0)
+    assert once.unchanged_for_s(in_flight=0.0, now_s=3.0) is None, "no gap is known"
+
+
+def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_pod() -> None:
+    limited = msgspec.structs.replace(ADAPTIVE, container_concurrency=10, total_value=10.0, target_value=7.0)
+    policy = policy_of(limited, AutoscalerSettings())
+    assert policy is not None
+    assert policy.is_small
+    for second in range(100):
+        policy.take(second, 5.0, 1.0)
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=100.0) is None, "it was not asked yet"
+    advice_at(policy, 100.0, in_flight=1.0)
+    assert (policy.unchanged_for_s(in_flight=1.0, now_s=102.0), policy.is_small) == (float("inf"), True)
+    policy.see_empty_windows()
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=102.0) is None
+    for second in range(100, 130):
+        policy.take(second, 20.0, 1.0)
+    assert (policy.unchanged_for_s(in_flight=1.0, now_s=130.0), policy.is_small) == (None, False)
+    assert made().is_small
+
+
+def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
+    policy = made()
+    called_every(600, policy)
+    curve = policy.curve()
+
+    assert curve is not None
+    assert curve == policy.curve()
+    assert curve.gap_count == 39
+    assert curve.threshold == pytest.approx(1 / 120)
+    # Calls each ten minutes: the pod goes, and is started ahead of the next one.
+    assert len(curve.windows) == 2
+    first, second = curve.windows
+    assert first[1] < 120.0 < second[0] <= 599.0 <= second[1]
+    rates = dict(zip(curve.ages_s, curve.rates, strict=True))
+    above = [age_s for age_s, rate in rates.items() if rate >= curve.threshold and age_s > 120.0]
+    assert min(above) == pytest.approx(second[0], rel=0.05)
+    assert max(above) < second[1] <= max(rates)

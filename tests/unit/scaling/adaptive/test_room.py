@@ -1,0 +1,166 @@
+"""Pods for a load that varies."""
+
+import msgspec
+import pytest
+
+from serving.scaling.adaptive.room import PodRoom, Room, deviations_of, quiet_load
+from serving.scaling.spec import ScalingSpec
+from tests.unit.scaling.kpa_builders import spec_with
+
+TEN = spec_with(total_value=10.0, target_value=7.0, container_concurrency=10)
+
+
+def loaded(*loads: float) -> PodRoom:
+    room = PodRoom()
+    for second, load in enumerate(loads):
+        room.take(second, load, load)
+    return room
+
+
+def room_at(
+    room: PodRoom,
+    now_s: float,
+    spec: ScalingSpec = TEN,
+    *,
+    in_flight: float = 1.0,
+    ready: int = 1,
+    start_s: float = 2.0,
+) -> Room:
+    found = room.want(spec, in_flight=in_flight, ready_count=ready, start_s=start_s, now_s=now_s)
+    assert found is not None
+    return found
+
+
+def test_there_is_room_for_the_mean_and_a_margin() -> None:
+    found = room_at(loaded(*[27.0] * 200), 200.0, ready=4)
+
+    assert found.margin == pytest.approx(1.28 * 27.0**0.5, rel=0.01)
+    assert found.count == 4
+
+
+def test_a_load_that_was_seen_for_too_short_says_nothing() -> None:
+    assert loaded(5.0, 5.0).want(TEN, in_flight=5.0, ready_count=1, start_s=2.0, now_s=5.0) is None
+
+
+def test_a_higher_worth_gives_a_wider_margin() -> None:
+    worths = [deviations_of(spec_with(cold_start_worth_s=worth_s)) for worth_s in (1.0, 12.0, 60.0, 10_000.0)]
+
+    assert worths == sorted(worths)
+    assert worths[1] == pytest.approx(0.0)
+    assert worths[2] == pytest.approx(1.28, rel=0.01)
+
+
+def test_pods_go_only_after_a_while() -> None:
+    patient = msgspec.structs.replace(TEN, cold_start_worth_s=720.0)
+    room = loaded(*[40.0] * 200)
+    found = [room_at(room, 200.0, patient, ready=6)]
+    for second in range(200, 400, 2):
+        room.take(second, 5.0, 5.0)
+        room.take(second + 1, 5.0, 5.0)
+        found.append(room_at(room, second + 2.0, patient, ready=6))
+    lower = next(index for index, one in enumerate(found) if one.enough_count < found[0].count)
+    followed = next(index for index, one in enumerate(found) if one.count < found[0].count)
+
+    assert followed >= lower + 14
+    assert found[-1].count < 4
+
+
+def test_noise_around_a_whole_number_of_pods_moves_nothing() -> None:
+    room = loaded(*[22.5] * 300)
+    counts = set()
+    for second in range(300, 900):
+        room.take(second, 22.0 if second // 60 % 2 else 23.0, 22.0)
+        counts.add(room_at(room, second + 1.0, ready=4).count)
+
+    assert len(counts) == 1
+
+
+def test_without_a_ready_pod_all_that_waits_has_room() -> None:
+    room = loaded(*[1.0] * 100)
+
+    assert room_at(room, 100.0, in_flight=95.0, ready=0).count == 10
+
+
+def busy(seconds: int, *, load: float, request_s: float, pods: int = 1) -> PodRoom:
+    """A load of requests that take so long, on so many pods of 10."""
+    room = PodRoom()
+    for second in range(seconds):
+        room.want(TEN, in_flight=load, ready_count=pods, start_s=2.0, now_s=float(second))
+        room.take(second, load, load / request_s)
+    return room
+
+
+def test_a_queue_that_is_served_before_a_pod_is_ready_needs_none() -> None:
+    """40 more than 10 slots hold: 5 free slots serve 40 requests of 0.25 s within the 2 s of a start, and 10 of 1 s."""
+    assert room_at(busy(300, load=5.0, request_s=0.25), 300.0, in_flight=50.0).count == 1
+    assert room_at(busy(300, load=5.0, request_s=1.0), 300.0, in_flight=50.0).count > 1
+
+
+def test_short_requests_that_wait_for_the_first_pod_share_its_slots() -> None:
+    short, long = busy(300, load=5.0, request_s=0.25), busy(300, load=5.0, request_s=4.0)
+
+    assert room_at(short, 600.0, in_flight=70.0, ready=0).count == 1
+    assert room_at(long, 600.0, in_flight=70.0, ready=0).count == 7
+
+
+def test_the_margin_follows_the_time_of_a_request() -> None:
+    short, long = busy(300, load=27.0, request_s=0.25, pods=4), busy(300, load=27.0, request_s=4.0, pods=4)
+    patient = msgspec.structs.replace(TEN, cold_start_worth_s=600.0)
+
+    assert (
+        room_at(short, 300.0, patient, in_flight=27.0, ready=4).margin < room_at(long, 300.0, patient, ready=4).margin
+    )
+
+
+def test_no_load_needs_no_pod() -> None:
+    room = loaded(*[1.0] * 100)
+
+    assert room_at(room, 2000.0, in_flight=0.0).count == 0
+
+
+def test_the_rates_and_the_activation_scale_bound_the_count() -> None:
+    fast = spec_with(total_value=1.0, max_scale_up_rate=2.0, activation_scale=3)
+
+    assert room_at(loaded(*[50.0] * 100), 100.0, fast, ready=5).count == 10
+    assert room_at(loaded(*[0.1] * 100), 100.0, fast, ready=2).count == 3
+    assert room_at(loaded(*[0.1] * 100), 100.0, TEN, ready=9).count == 4
+
+
+def test_an_unreachable_revision_shrinks_at_once() -> None:
+    assert room_at(loaded(*[0.1] * 100), 100.0, spec_with(reachable=False, total_value=10.0), ready=9).count == 1
+
+
+@pytest.mark.parametrize("worth_s", [1.0, 120.0, 1e6])
+@pytest.mark.parametrize("total_value", [1.0, 10.0, 100.0])
+def test_a_quiet_load_never_needs_two_pods(worth_s: float, total_value: float) -> None:
+    spec = spec_with(total_value=total_value, target_value=0.7 * total_value, cold_start_worth_s=worth_s)
+    quiet = quiet_load(spec)
+
+    for loads in ([quiet] * 300, [0.0] * 299 + [quiet] * 60, [0.0, quiet] * 200):
+        room = loaded(*loads)
+        assert room_at(room, float(len(loads)), spec, in_flight=quiet).count == 1
+
+
+def test_a_line_says_what_was_wanted() -> None:
+    room = loaded(*[27.0] * 200)
+    room_at(room, 200.0)
+
+    assert repr(room) == "PodRoom(HeldCount(4 pods), LoadForecast(27.00 in flight, slowly 27.00))"
+
+
+@pytest.mark.parametrize("load", [0.2, 5.0, 9.0])
+def test_whether_one_pod_is_enough_is_what_would_be_wanted(load: float) -> None:
+    room = loaded(*[load] * 200)
+    found = room_at(room, 200.0)
+
+    assert room.is_one_enough(TEN, 2.0, 200.0) == (found.count == 1)
+    assert room.is_one_enough_in_silence(TEN, 2.0) == (found.count == 1)
+
+
+def test_one_pod_is_enough_in_silence_only_if_the_level_stays_below_its_room() -> None:
+    """After a fall the level rises for a while, as the slope fades faster than the mean."""
+    room = loaded(*[7.0] * 100, *[0.0] * 20)
+    was_enough = room.is_one_enough_in_silence(TEN, 2.0)
+
+    assert was_enough == all(room_at(room, 120.0 + after_s, in_flight=0.0).count <= 1 for after_s in range(0, 120, 2))
+    assert loaded(*[1.0] * 100).is_one_enough_in_silence(TEN, 2.0)

@@ -1,0 +1,95 @@
+import pytest
+
+from serving.model.knative import TrafficPath
+from serving.model.nodata import NoData
+from serving.scaling.kpa.burst import (
+    PathRule,
+    activator_count,
+    excess_burst_capacity,
+    traffic_path,
+)
+from tests.unit.scaling.kpa_builders import spec_with
+
+UNDECIDED = NoData(missing="no decision")
+
+
+@pytest.mark.parametrize(
+    ("target_burst_capacity", "ready_count", "load", "excess"),
+    [
+        # docs/calculations.md: 3 x 100 - 211 - 50.
+        (211, 3, 50.0, 39),
+        (211, 0, 50.0, -261),
+        (211, 3, 50.5, 38),
+        (0, 3, 1e6, 0),
+        (-1, 300, 0.0, -1),
+        (211, 3, 1e12, -(2**31)),
+        (211, 10**9, 0.0, 2**31 - 1),
+    ],
+)
+def test_excess_is_what_the_pods_can_take_less_burst_and_load(
+    target_burst_capacity: float, ready_count: int, load: float, excess: int
+) -> None:
+    spec = spec_with(target_burst_capacity=target_burst_capacity)
+    assert excess_burst_capacity(ready_count=ready_count, observed_panic=load, spec=spec) == excess
+
+
+@pytest.mark.parametrize(
+    ("target_burst_capacity", "ready_count", "activators"),
+    [
+        # docs/calculations.md: (10 x 100 + 211) / 100 = 12.11.
+        (211, 10, 13),
+        (211, 0, 3),
+        (10, 1, 2),
+        (-1, 10, 10),
+        (-1, 1, 2),
+        (0, 50, 2),
+    ],
+)
+def test_activators_hold_what_the_pods_can_take_and_the_burst(
+    target_burst_capacity: float, ready_count: int, activators: int
+) -> None:
+    spec = spec_with(target_burst_capacity=target_burst_capacity)
+    assert activator_count(ready_count=ready_count, spec=spec) == activators
+
+
+def test_before_the_first_decision_there_are_two_activators() -> None:
+    assert activator_count(ready_count=UNDECIDED, spec=spec_with()) == 2
+
+
+SERVE, PROXY = TrafficPath.SERVE, TrafficPath.PROXY
+
+
+@pytest.mark.parametrize(
+    ("wanted_count", "is_inactive", "excess", "ready", "activators", "wanted", "path", "rule"),
+    [
+        (3, False, 0, 3, 2, SERVE, SERVE, PathRule.EXCESS_SUFFICES),
+        (3, False, -1, 3, 2, PROXY, PROXY, PathRule.EXCESS_BELOW_ZERO),
+        (0, True, 100, 3, 2, PROXY, PROXY, PathRule.ZERO_WANTED),
+        (UNDECIDED, True, 100, 3, 2, PROXY, PROXY, PathRule.INACTIVE_AND_UNDECIDED),
+        (UNDECIDED, False, 100, 3, 2, SERVE, SERVE, PathRule.EXCESS_SUFFICES),
+        (3, False, 100, 0, 2, SERVE, PROXY, PathRule.NO_READY_POD),
+        (3, False, -1, 0, 2, PROXY, PROXY, PathRule.EXCESS_BELOW_ZERO),
+        (3, False, -1, 3, 0, PROXY, SERVE, PathRule.NO_READY_ACTIVATOR),
+        (3, False, 100, 3, 0, SERVE, SERVE, PathRule.EXCESS_SUFFICES),
+        (3, False, 100, 0, 0, SERVE, PROXY, PathRule.NO_READY_POD),
+    ],
+)
+def test_the_activators_are_in_the_path_unless_pods_have_room(
+    *,
+    wanted_count: int | NoData,
+    is_inactive: bool,
+    excess: int,
+    ready: int,
+    activators: int,
+    wanted: TrafficPath,
+    path: TrafficPath,
+    rule: PathRule,
+) -> None:
+    decision = traffic_path(
+        wanted_count=wanted_count,
+        is_inactive=is_inactive,
+        excess=excess,
+        ready_count=ready,
+        ready_activator_count=activators,
+    )
+    assert (decision.wanted, decision.path, decision.rule) == (wanted, path, rule)

@@ -1,0 +1,299 @@
+from collections.abc import Mapping
+
+import pytest
+
+from serving.cluster.schedules import schedule_state
+from serving.model.knative import RevisionKey, ServingState
+from serving.model.resources import Resources
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.policies.engine import Triggers
+from serving.scaling.policies.index import PolicyKey
+from serving.scaling.policies.observation import ObservedPods
+from serving.scaling.revision import ScaledRevision
+from serving.settings.triggers import TriggerSettings
+from tests.unit.scaling.policies.builders import pods
+from tests.unit.scaling.policy_builders import CPU_UP, ROOM_UP, policy, revision
+
+HELLO, KEY = revision(), ("default", "p")
+OFFSET_S = 1_000_000.0
+PANIC = {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 60}}
+
+
+class Desk:
+    """Triggers with what was told of them."""
+
+    def __init__(self, cpu_m: int | None = 100) -> None:
+        self.news: list[PolicyKey] = []
+        self.look_count = 0
+        self.cpu_m = cpu_m
+        self.triggers = Triggers(
+            TriggerSettings(), requests=self.requests, on_news=self.news.append, state_at=schedule_state
+        )
+
+    def requests(self, _: RevisionKey) -> Mapping[str, Resources]:
+        return {"c": Resources(cpu_m=self.cpu_m)}
+
+    def decide(
+        self, one: ScaledRevision = HELLO, observed: ObservedPods | None = None, *, now_s: float = 0.0
+    ) -> tuple[Proposal, ...]:
+        seen = pods(idle=1, occupied=9) if observed is None else observed
+
+        def observe() -> ObservedPods:
+            self.look_count += 1
+            return seen
+
+        return self.triggers.proposals(
+            one, observe, present_scale=seen.available_count, now_s=now_s, wall_offset_s=OFFSET_S
+        )
+
+    def condition(self, key: PolicyKey = KEY) -> Mapping[str, str]:
+        status = self.status(key)
+        (condition,) = status["conditions"]
+        return condition  # type: ignore[no-any-return] # JSON
+
+    def status(self, key: PolicyKey = KEY, *, now_s: float = 0.0):  # type: ignore[no-untyped-def] # noqa: ANN201 - JSON
+        found = self.triggers.status(key, now_s=now_s, wall_offset_s=OFFSET_S, stamp=lambda at_s: f"at {at_s:.0f}")
+        assert found is not None
+        return found
+
+
+def test_without_policies_nothing_is_looked_at() -> None:
+    desk = Desk()
+    assert desk.decide() == ()
+    assert (desk.look_count, desk.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+    assert not desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    desk.triggers.forget_pod(HELLO.key, "a")
+    desk.triggers.forget(HELLO.key)
+    assert desk.news == []
+
+
+def test_a_policy_proposes_once_a_period() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    (first,) = desk.decide()
+    assert (first.decider, first.desired) == ("policy p", 13)
+    assert desk.decide(now_s=2.0) == (first,)
+    assert desk.look_count == 1
+    assert desk.triggers.due_in_s(HELLO.key, 2.0) == 8.0
+    assert desk.news == [KEY, KEY, KEY], "a policy, a revision that follows it, and a decision"
+    assert repr(desk.triggers) == "Triggers(1 policies, 1 revisions)"
+    assert (desk.triggers.policy_count, desk.triggers.revision_count, desk.triggers.is_followed(KEY)) == (1, 1, True)
+
+
+def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    assert desk.decide(observed=pods()) == ()
+    assert (desk.look_count, desk.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+
+
+def test_a_min_holds_at_scale_zero() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(min=2))
+    assert [one.desired for one in desk.decide(observed=pods())] == [2]
+
+
+@pytest.mark.parametrize("one", [revision(reachable=False), revision(state=ServingState.RETIRED)])
+def test_who_gets_no_requests_gets_no_pods(one: ScaledRevision) -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(min=20))
+    assert desk.decide(one) == ()
+    assert desk.triggers.due_in_s(one.key, 0.0) is None
+
+
+def test_a_policy_that_goes_lets_go() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    desk.decide()
+    desk.triggers.drop_policy(KEY)
+    assert desk.decide(now_s=1.0) == ()
+    assert desk.triggers.status(KEY, now_s=0.0, wall_offset_s=0.0, stamp=str) is None
+
+
+def test_the_next_policy_takes_over() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy("a", up=ROOM_UP))
+    desk.triggers.take_policy(policy("b", min=12))
+    desk.decide()
+    assert desk.condition(("default", "b"))["reason"] == "Conflict"
+    desk.news.clear()
+    desk.triggers.drop_policy(("default", "a"))
+    assert desk.news == [("default", "b")]
+    assert [one.decider for one in desk.decide(now_s=1.0)] == ["policy b"]
+    assert desk.condition(("default", "b"))["status"] == "True"
+
+
+def test_a_policy_that_changes_is_followed_at_once() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    desk.decide()
+    desk.triggers.take_policy(policy(min=20))
+    assert [one.desired for one in desk.decide(now_s=1.0)] == [20]
+
+
+def test_what_it_writes_itself_is_no_news() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    desk.decide()
+    desk.news.clear()
+    desk.triggers.take_policy(policy(up=ROOM_UP, status=desk.status()))
+    assert desk.news == []
+    assert desk.decide(now_s=1.0)
+    assert desk.news == []
+
+
+def test_a_revision_that_is_made_anew_begins_anew() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    desk.decide()
+    desk.decide(revision(uid="r2"), now_s=1.0)
+    assert [one["uid"] for one in desk.status()["revisions"]] == ["r2"]
+    desk.triggers.forget(HELLO.key)
+    assert desk.condition()["reason"] == "TargetNotFound"
+
+
+def test_cpu_without_requests_is_told() -> None:
+    desk = Desk(cpu_m=None)
+    desk.triggers.take_policy(policy(up=CPU_UP))
+    assert desk.decide() == ()
+    said = desk.condition()
+    assert said["reason"] == "NoRequests"
+    assert "revision hello-00001: " in said["message"]
+    assert "which container c has not" in said["message"]
+    assert desk.triggers.revision_count == 0
+    # Another kind of trigger needs none.
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    assert desk.decide(now_s=1.0)
+    assert desk.condition()["status"] == "True"
+
+
+def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=CPU_UP))
+    assert not desk.triggers.wants_usage
+    desk.decide()
+    assert desk.triggers.wants_usage
+
+
+def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    desk.decide(now_s=5.0)
+    status = desk.status(now_s=6.0)
+    assert status["observedGeneration"] == 1
+    assert status["conditions"] == [
+        {
+            "type": "Attached",
+            "status": "True",
+            "reason": "Attached",
+            "message": "holds for hello-00001",
+            "lastTransitionTime": "at 1000006",
+        }
+    ]
+    assert status["lastDecision"]["time"] == "at 1000005"
+    assert (status["lastDecision"]["rule"], status["lastDecision"]["desired"]) == ("limit", 13)
+    assert status["revisions"][0]["points"] == {"occupancy": ((1_000_005_000, 0.9),)}
+
+
+def test_a_condition_keeps_the_time_of_its_change() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP))
+    desk.decide()
+    desk.triggers.take_policy(policy(up=ROOM_UP, status=desk.status()))
+    assert desk.status(now_s=60.0)["conditions"][0]["lastTransitionTime"] == "at 1000000"
+
+
+def test_a_wish_that_is_not_known_is_told_as_none() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=CPU_UP))
+    desk.decide()
+    assert desk.status()["lastDecision"]["desired"] is None
+
+
+def test_points_survive_the_process() -> None:
+    first, then = Desk(), Desk()
+    slow = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
+    first.triggers.take_policy(policy(up=slow))
+    for second in (100.0, 110.0):
+        assert first.decide(now_s=second)[0].desired == 0, "two points of three are too few"
+    left = policy(up=slow, status=first.status())
+    # The next process has a clock of its own, on which it is 7 s; 10 s have passed.
+    then.triggers.take_policy(left)
+    (said,) = then.triggers.proposals(
+        HELLO, lambda: pods(idle=1, occupied=9), present_scale=10, now_s=7.0, wall_offset_s=OFFSET_S + 113.0
+    )
+    assert said.desired == 13
+    assert "3 of 3 points" in said.reason
+
+
+def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
+    desk = Desk()
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
+    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}))
+    # Another revision of the same service was decided on first.
+    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
+    desk.decide(now_s=9.0)
+    assert len(desk.status()["revisions"][0]["points"]["occupancy"]) == 1
+
+
+def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
+    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
+    desk.decide(now_s=9.0)
+    assert len(desk.status()["revisions"][0]["points"]["occupancy"]) == 1
+
+
+def test_all_policies_can_be_looked_at_again() -> None:
+    desk = Desk()
+    one = policy(up=ROOM_UP)
+    desk.triggers.take_policy(one)
+    desk.news.clear()
+    desk.triggers.look_again()
+    assert desk.news == [KEY]
+    assert desk.triggers.target(KEY) == one.target
+    assert desk.triggers.target(("default", "gone")) is None
+
+
+def test_panic_is_asked_at_each_decision() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=PANIC, panicScale=True))
+    quiet = pods(idle=2)
+    desk.decide(observed=quiet)
+    assert desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    assert desk.triggers.hear(HELLO.key, "b", concurrency=1.0)
+    found = desk.decide(observed=pods(occupied=2), now_s=1.0)
+    assert [(one.decider, one.desired) for one in found][1:] == [("panic of policy p", 3)]
+    desk.triggers.forget_pod(HELLO.key, "a")
+    assert desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
+
+
+def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
+    """The wall clock is 1,000,000 s after the epoch: January 12, 1970, 13:46:40."""
+    desk = Desk()
+    schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
+    desk.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
+    (scheduled,) = desk.decide(observed=pods())
+    assert (scheduled.desired, desk.look_count) == (7, 0)
+    assert scheduled.decider == "schedule noon of policy p"
+    assert scheduled.reason == "until 1970-01-12 14:00 Etc/UTC"
+    status = desk.status()
+    assert (status["scheduledMin"], status["schedules"][0]["active"]) == (7, True)
+    news = len(desk.news)
+    assert [one.desired for one in desk.decide(now_s=2.0)] == [13, 7]
+    assert desk.decide(observed=pods(), now_s=800.0) == ()
+    assert len(desk.news) > news
+    assert (desk.status()["scheduledMin"], desk.status()["schedules"][0]["active"]) == (None, False)
+
+
+def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
+    desk = Desk()
+    schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
+    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
+    assert [one.desired for one in desk.decide(observed=pods())] == [2]
+    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
+    assert [one.desired for one in desk.decide(observed=pods())] == [4]
+    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
+    assert desk.decide(observed=pods()) == ()
+    assert "spec.schedules[0].timeZone" in desk.condition()["message"]

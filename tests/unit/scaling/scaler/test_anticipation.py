@@ -1,0 +1,182 @@
+"""What is published of the pods that a revision will want by the time at which a new node takes pods."""
+
+import msgspec
+import pytest
+
+from serving.model.anticipation import AnticipatedPods
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
+from serving.scaling.scaler.anticipation import Anticipation, Publication
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.scaling.kpa_builders import DEFAULTS
+from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, revision_with, told
+
+BOOT_S = 30.0
+# 7 requests in flight for each pod.
+SPEC = msgspec.structs.replace(DEFAULTS, target_value=7.0, total_value=10.0)
+
+
+def outcome_of(loads: list[float], spec: ScalingSpec = SPEC, *, scale: int = 1) -> ScalerOutcome:
+    """The decision after seconds of load."""
+    scaler = Scaler(revision_with(spec), facts_of(scale), SETTINGS, is_restart=False, now_s=0.0)
+    for second, load in enumerate(loads):
+        scaler.record(msgspec.structs.replace(told(load), at_s=second + 0.9), StatSource.ACTIVATOR)
+    return scaler.tick(facts_of(scale), DecisionCause.PERIOD, len(loads) + 0.5)
+
+
+def warmed(loads: list[float]) -> RevisionPolicy:
+    policy = policy_of(msgspec.structs.replace(SPEC, policy="adaptive"), SETTINGS)
+    assert policy is not None
+    for second, load in enumerate(loads):
+        policy.take(second, load, load)
+    return policy
+
+
+def test_a_steady_load_anticipates_what_is_decided() -> None:
+    outcome = outcome_of([10.0] * 70)
+    count = Anticipation().look(outcome, None, boot_s=BOOT_S)
+    assert count == 2
+    assert Anticipation().due(count, outcome=outcome, written=None, boot_s=BOOT_S, wall_s=0.0) is None
+
+
+def test_the_panic_window_says_where_the_stable_window_goes() -> None:
+    # 54 s of 7 and 6 s of 12: 7.5 in the stable window, 12 in the panic window. In 30 s 9.75, in 60 s all of it.
+    outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
+    spec = msgspec.structs.replace(SPEC, target_value=1.0)
+    assert Anticipation().look(with_spec(outcome, spec), None, boot_s=BOOT_S) == 10
+    assert Anticipation().look(with_spec(outcome, spec), None, boot_s=600.0) == 12
+
+
+def with_spec(outcome: ScalerOutcome, spec: ScalingSpec) -> ScalerOutcome:
+    return msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, spec=spec))
+
+
+def test_no_more_is_anticipated_than_the_revision_may_have() -> None:
+    outcome = outcome_of([7.0] * 54 + [120.0] * 6, scale=2)
+    bounded = with_spec(outcome, msgspec.structs.replace(SPEC, max_scale=5))
+    merged = msgspec.structs.replace(outcome.merged, desired_count=5)
+    assert Anticipation().look(msgspec.structs.replace(bounded, merged=merged), None, boot_s=BOOT_S) == 5
+
+
+def test_a_revision_without_a_route_anticipates_nothing_more() -> None:
+    outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
+    gone = with_spec(outcome, msgspec.structs.replace(SPEC, target_value=1.0, reachable=False))
+    assert Anticipation().look(gone, None, boot_s=BOOT_S) == 2
+
+
+def test_without_data_nothing_is_anticipated() -> None:
+    scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=0.0)
+    outcome = scaler.tick(facts_of(1), DecisionCause.PERIOD, 100.0)
+    assert isinstance(outcome.merged, NoData)
+    assert Anticipation().look(outcome, None, boot_s=BOOT_S) == 0
+    written = AnticipatedPods(count=9, until_s=1060.0)
+    assert Anticipation().due(0, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0) == Publication(
+        pods=None
+    )
+
+
+def test_the_forecast_of_a_climb_counts() -> None:
+    loads = [second / 2 for second in range(120)]
+    outcome = outcome_of(loads)
+    # 60 in flight now, half a request more each second: about 75 in 30 s, at 7 a pod 11.
+    count = Anticipation().look(outcome, warmed(loads), boot_s=BOOT_S)
+    assert 10 <= count <= 12
+    assert outcome.merged.desired_count < count  # type: ignore[union-attr]
+
+
+def test_a_load_that_does_not_climb_is_no_forecast() -> None:
+    assert warmed([10.0] * 200).anticipated_count(ahead_s=BOOT_S, now_s=200.0) == 0
+
+
+def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
+    loads = ([1.0] + [0.0] * 119) * 20 + [1.0]
+    policy = warmed(loads)
+    outcome = outcome_of([1.0])
+    end_s = float(len(loads))
+    counts = []
+    for now_s in (10.0, 60.0, 95.0):
+        policy.advise(outcome.decided.proposal, in_flight=0.0, present_scale=0, ready_count=0, now_s=end_s + now_s)
+        counts.append(policy.anticipated_count(ahead_s=BOOT_S, now_s=end_s + now_s))
+    # A gap lasts 119 s: a node that boots in 30 s is asked for after some 87, or earlier where a pod is kept.
+    assert counts[1:] == [0, 1]
+
+
+def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
+    anticipation = Anticipation()
+    high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 2)
+    low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
+    first = anticipation.look(high, None, boot_s=BOOT_S)
+    held = anticipation.look(at(low, high.at_s + 20), None, boot_s=BOOT_S)
+    over = anticipation.look(at(low, high.at_s + 32), None, boot_s=BOOT_S)
+    assert first > 2
+    assert (held, over) == (first, 1)
+
+
+def test_pods_that_were_decided_are_not_held_when_they_go() -> None:
+    anticipation = Anticipation()
+    high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 50)
+    low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
+    assert anticipation.look(high, None, boot_s=BOOT_S) == 50
+    assert anticipation.look(at(low, high.at_s + 2), None, boot_s=BOOT_S) == 1
+
+
+def decided_on(outcome: ScalerOutcome, count: int) -> ScalerOutcome:
+    assert not isinstance(outcome.merged, NoData)
+    return msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=count))
+
+
+def at(outcome: ScalerOutcome, at_s: float) -> ScalerOutcome:
+    return msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, at_s=at_s))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (None, True),
+        (AnticipatedPods(count=7, until_s=1060.0), True),
+        (AnticipatedPods(count=9, until_s=1060.0), False),
+        (AnticipatedPods(count=9, until_s=1031.0), False),
+        (AnticipatedPods(count=9, until_s=1030.0), True),
+    ],
+)
+def test_a_number_is_published_when_it_is_new_or_half_of_its_time_is_over(
+    written: AnticipatedPods | None, *, expected: bool
+) -> None:
+    outcome = outcome_of([10.0] * 60)
+    found = Anticipation().due(9, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
+    wanted = Publication(pods=AnticipatedPods(count=9, until_s=1060.0)) if expected else None
+    assert found == wanted
+
+
+def test_what_is_decided_is_withdrawn() -> None:
+    outcome = outcome_of([10.0] * 60)
+    written = AnticipatedPods(count=9, until_s=1060.0)
+    found = Anticipation().due(2, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
+    assert found == Publication(pods=None)
+
+
+def test_a_short_boot_time_is_not_published_again_all_the_time() -> None:
+    found = Anticipation().due(9, outcome=outcome_of([10.0] * 60), written=None, boot_s=1.0, wall_s=1000.0)
+    assert found == Publication(pods=AnticipatedPods(count=9, until_s=1020.0))
+
+
+def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
+    classic = Scaler(revision_with(SPEC, class_name=CLASSIC_CLASS), facts_of(2), SETTINGS, is_restart=False, now_s=0.0)
+    anticipation = Anticipation()
+    counts = []
+    for second in range(60):
+        classic.record(msgspec.structs.replace(told(second / 2), at_s=second + 0.9), StatSource.ACTIVATOR)
+        outcome = classic.tick(facts_of(2), DecisionCause.PERIOD, second + 1.5)
+        assert not isinstance(outcome.merged, NoData)
+        alone = msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=1))
+        counts.append(anticipation.look(alone, None, boot_s=BOOT_S))
+    # 29.5 in flight, half a request more each second: some 44 in 30 s, at 7 a pod 7.
+    assert 6 <= counts[-1] <= 8
+
+
+def test_it_shows_what_it_holds() -> None:
+    anticipation = Anticipation()
+    anticipation.look(outcome_of([10.0] * 70), None, boot_s=BOOT_S)
+    assert repr(anticipation) == "Anticipation(((35, 0),))"

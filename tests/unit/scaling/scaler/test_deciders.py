@@ -1,0 +1,16 @@
+"""What a decider keeps and forgets when the numbers of its revision change."""
+
+from serving.scaling.scaler.deciders import KpaDecider
+from serving.settings.kpa_quirks import KpaQuirks
+from tests.unit.scaling.kpa_builders import spec_with, stat_of
+
+CONCURRENCY, RPS = spec_with(metric="concurrency"), spec_with(metric="rps")
+
+
+def test_another_load_metric_begins_with_empty_windows() -> None:
+    decider = KpaDecider(CONCURRENCY, quirks=KpaQuirks(), ready_count=1, present_scale=1, now_s=0.0)
+    decider._windows.record(stat_of(5.0), 1.0)
+    decider.resize(CONCURRENCY, 2.0)
+    assert "nothing" not in repr(decider)
+    decider.resize(RPS, 2.0)
+    assert repr(decider) == "KpaDecider(MetricWindows(rps LinearWindow(60 s, nothing, total 0)))"

@@ -1,0 +1,115 @@
+"""Builders for tests of one revision's scaler, and a small world in which its decisions come true."""
+
+import msgspec
+
+from serving.model.knative import ServingState
+from serving.model.stat import Stat
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.scaling.scaler.view import ScalerView
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
+from tests.unit.scaling.kpa_builders import DEFAULTS
+
+__all__ = ["SETTINGS", "World", "facts_of", "revision_with", "told"]
+
+SETTINGS = AutoscalerSettings()
+
+
+def revision_with(
+    spec: ScalingSpec = DEFAULTS,
+    *,
+    serving_state: ServingState = ServingState.ACTIVE,
+    class_name: str = KPA_CLASS,
+    container_concurrency: int = 0,
+    was_ready: bool = True,
+) -> ScaledRevision:
+    """A revision as the cluster has it."""
+    return ScaledRevision(
+        key=("default", "hello-00001"),
+        uid="u",
+        resource_version="1",
+        serving_state=serving_state,
+        class_name=class_name,
+        container_concurrency=container_concurrency,
+        was_ready=was_ready,
+        spec=spec,
+    )
+
+
+def facts_of(
+    scale: int,
+    ready: int | None = None,
+    *,
+    serving_state: ServingState | None = None,
+    proved_at_s: float | None = None,
+) -> ScalerView:
+    """A scale with as many pods ready unless told; in reserve at 0 unless told."""
+    default = ServingState.ACTIVE if scale else ServingState.RESERVE
+    return ScalerView(
+        present_scale=scale,
+        ready_count=scale if ready is None else ready,
+        serving_state=serving_state or default,
+        proved_at_s=proved_at_s,
+    )
+
+
+def told(concurrency: float, *, by: str = "activator", requests: float | None = None, proxied: float = 0.0) -> Stat:
+    """What a source tells."""
+    return Stat(
+        pod=by,
+        at_s=-1.0,
+        concurrency=concurrency,
+        request_count=concurrency if requests is None else requests,
+        proxied_concurrency=proxied,
+        proxied_request_count=proxied,
+    )
+
+
+class World:
+    """Time passes, pods report each second, probes are answered, and what is decided is so a moment later."""
+
+    def __init__(
+        self,
+        revision: ScaledRevision,
+        facts: ScalerView,
+        *,
+        is_restart: bool = False,
+        policy: RevisionPolicy | None = None,
+    ) -> None:
+        self.now_s = 1000.0
+        self.facts = facts
+        self.outcomes: list[ScalerOutcome] = []
+        self.scaler = Scaler(revision, facts, SETTINGS, is_restart=is_restart, now_s=self.now_s, policy=policy)
+
+    def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
+        """One decision, with a proof if it wants one; its scale is there at once, its pods are ready too."""
+        outcome = self.scaler.tick(self.facts, cause, self.now_s)
+        if outcome.to_prove:
+            self.facts = msgspec.structs.replace(self.facts, proved_at_s=self.now_s)
+            outcome = self.scaler.tick(self.facts, DecisionCause.PROOF, self.now_s)
+        self.outcomes.append(outcome)
+        if outcome.apply_count is not None:
+            for number in range(outcome.apply_count, self.facts.ready_count):
+                self.scaler.forget_pod(f"pod-{number}", self.now_s)
+            self.facts = facts_of(outcome.apply_count, proved_at_s=self.facts.proved_at_s)
+        return outcome
+
+    def live(self, seconds: int, *, load: float) -> None:
+        """Each second every pod reports its share of the load, and each second second there is a decision."""
+        for second in range(seconds):
+            count = self.facts.ready_count
+            for number in range(count):
+                self.hear(told(load / count, by=f"pod-{number}"), StatSource.POD, at_s=self.now_s + 0.3)
+            self.now_s += 1.0
+            if second % 2:
+                self.decide()
+
+    def poke(self, concurrency: float) -> bool:
+        """An activator tells of so many more; whether that cannot wait."""
+        return self.hear(told(concurrency), StatSource.ACTIVATOR)
+
+    def hear(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
+        """A stat is received, now unless told; whether it cannot wait."""
+        return self.scaler.record(msgspec.structs.replace(stat, at_s=self.now_s if at_s is None else at_s), source)

@@ -9,6 +9,10 @@ import pytest
 from tests.tidy.sources import named, parsed, product_files
 
 METHODS_MAX = 20
+# Classes that may have more, and why.
+CROWDED = {
+    "serving/proxy/http2/engine.py: Http2Engine": "one connection is one object (see LONG_FILES in test_sizes.py)"
+}
 # Name -> why two classes may share it. Empty is the goal.
 SHARED_NAMES: dict[str, str] = {}
 
@@ -59,6 +63,7 @@ def test_no_class_has_too_many_methods() -> None:
         f"{named(path)}: {name} has {count} methods, {METHODS_MAX} are allowed"
         for path in product_files()
         for name, count in crowded_classes(path.read_text())
+        if f"{named(path)}: {name}" not in CROWDED
     ]
     assert found == [], "\n".join(found)
 

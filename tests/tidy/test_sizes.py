@@ -10,6 +10,11 @@ from tests.tidy.sources import files_of_tests, functions_of, named, parsed, prod
 
 SOURCE_LINES_MAX = 400
 SOURCE_LINES_MEDIAN_MAX = 150
+# Files that may be longer, up to LONG_LINES_MAX, and why.
+LONG_FILES = {
+    "serving/proxy/http2/engine.py": "one connection is one object: cut by inheritance, its state was spread over four files",
+}
+LONG_LINES_MAX = 700
 TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 3
@@ -74,7 +79,10 @@ def line_counts(*, of_tests: bool) -> dict[str, int]:
 
 
 def test_source_files_are_short() -> None:
-    assert too_long(line_counts(of_tests=False), SOURCE_LINES_MAX) == []
+    counts = line_counts(of_tests=False)
+    assert too_long({name: count for name, count in counts.items() if name not in LONG_FILES}, SOURCE_LINES_MAX) == []
+    assert too_long({name: counts[name] for name in LONG_FILES}, LONG_LINES_MAX) == []
+    assert [name for name in LONG_FILES if counts[name] <= SOURCE_LINES_MAX] == []
 
 
 def test_half_of_the_source_files_are_very_short() -> None:

@@ -1,4 +1,4 @@
-"""Numbers of HTTP/2 (RFC 9113): kinds of frames, flags, error codes and settings; and what ends a connection."""
+"""Frames of HTTP/2 (RFC 9113): types, flags, error codes, settings, and the rules for their payloads."""
 
 import enum
 from struct import Struct
@@ -67,3 +67,93 @@ class Violation(Exception):
     def __init__(self, code: ErrorCode, reason: str) -> None:
         self.code = code
         super().__init__(reason)
+
+
+FRAME_HEAD_BYTES: Final = 9
+STREAM_ID_MASK: Final = 0x7FFF_FFFF
+PRIORITY_BYTES: Final = 5
+SETTING_BYTES: Final = 6
+GOAWAY_BYTES: Final = 8
+# Frames whose payload has one size only.
+_SIZES = {PRIORITY: PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: INCREMENT.size}
+
+
+def check_length(length: int) -> None:
+    """Reject a frame above the size that this side announces.
+
+    Raises:
+        Violation: FRAME_SIZE_ERROR.
+    """
+    if length > FRAME_BYTES_MAX:
+        raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes; {FRAME_BYTES_MAX} are allowed")
+
+
+def check_size(kind: int, size: int) -> None:
+    """Reject a payload of another size than its kind of frame has.
+
+    Raises:
+        Violation: FRAME_SIZE_ERROR.
+    """
+    if size != _SIZES.get(kind, size):
+        raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} with {size} bytes, not {_SIZES[kind]}")
+
+
+def check_on_connection(stream_id: int) -> None:
+    """Reject a connection frame (SETTINGS, PING, GOAWAY) on a stream.
+
+    Raises:
+        Violation: PROTOCOL_ERROR.
+    """
+    if stream_id:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "a connection frame on a stream")
+
+
+def check_on_stream(stream_id: int) -> None:
+    """Reject a stream frame on stream 0.
+
+    Raises:
+        Violation: PROTOCOL_ERROR.
+    """
+    if not stream_id:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "a stream frame on stream 0")
+
+
+def check_dependency(stream_id: int, payload: bytes) -> None:
+    """Reject a priority by which a stream depends on itself.
+
+    Raises:
+        Violation: PROTOCOL_ERROR.
+    """
+    if int.from_bytes(payload[:4]) & STREAM_ID_MASK == stream_id:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+
+
+def unpadded(payload: bytes) -> bytes:
+    """Return the content of a padded frame.
+
+    Raises:
+        Violation: the padding is missing or longer than the frame.
+    """
+    if not payload:
+        raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without its padding length")
+    end = len(payload) - payload[0]
+    if end <= 0:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[1:end]
+
+
+def header_block(flags: int, stream_id: int, payload: bytes) -> bytes:
+    """Return the field block of a HEADERS frame, without padding and priority.
+
+    Raises:
+        Violation: stream 0, wrong padding, or a priority that is cut or names the stream itself.
+    """
+    check_on_stream(stream_id)
+    if flags & PADDED:
+        payload = unpadded(payload)
+    if flags & PRIORITISED:
+        if len(payload) < PRIORITY_BYTES:
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a HEADERS frame without its priority fields")
+        check_dependency(stream_id, payload)
+        payload = payload[PRIORITY_BYTES:]
+    return payload

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from serving.samples import hello
 
 ROUNDS = 7

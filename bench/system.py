@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.home.processes.process_lifetime import FORKED_NAMES
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 
 __all__ = ["System", "running_system", "running_system_within"]
 

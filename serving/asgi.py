@@ -29,8 +29,7 @@ import msgspec
 
 from serving.aio.startup import STOP_SIGNALS
 from serving.queueproxy.io.asgi.calls import RunningCalls
-from serving.queueproxy.io.asgi.ending import StopSignal
-from serving.queueproxy.io.asgi.lifespan import run_lifespan
+from serving.queueproxy.io.asgi.lifespan import StopSignal, run_lifespan
 from serving.queueproxy.io.asgi.messages import App, Receive, Scope, Send
 from serving.queueproxy.io.asgi.pod import AsgiPod
 from serving.queueproxy.io.podservice import PodService

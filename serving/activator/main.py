@@ -52,9 +52,9 @@ from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.identity import system_namespace
 from serving.cluster.port import Cluster
+from serving.metrics.activator import add_tls
 from serving.metrics.export import exporting, span_outbox
 from serving.metrics.server import serve_page
-from serving.metrics.tls import add_tls
 from serving.metrics.tracing import Tracer
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.routehosts import HostRules

@@ -6,18 +6,142 @@ one look while there are no followers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from serving.autoscaler.follow import Followers, Write, event_bytes, wish_of
-from serving.autoscaler.policy_book import PolicyBook
 from serving.model.knative import RevisionKey
+from serving.model.revisionnumbers import PolicyCosts
+from serving.scaling.adaptive.policy_story import PolicyStory, savings_sentence
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from serving.scaling.scaler.decision_lines import DecisionLine
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.sample import sample_of
 from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
+
+Write = Callable[[bytes], bool]
+"""Takes the bytes of an event; whether there was room."""
+
+
+class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a follower wants: one revision or, with None, all; and samples of each decision, or the log only."""
+
+    key: RevisionKey | None = None
+    namespace: str | None = None
+    samples: bool = False
+
+    def lets_through(self, event: str, key: RevisionKey) -> bool:
+        """Whether an event about a revision is for it."""
+        return (
+            (self.samples or event != "sample")
+            and self.key in {None, key}
+            and (self.namespace is None or self.namespace == key[0])
+        )
+
+
+def asked(target: str) -> tuple[str, dict[str, str]]:
+    """Path and query of a request's target. Of a name that comes twice, nothing is believed."""
+    url = urlsplit(target)
+    found = parse_qs(url.query, keep_blank_values=True)
+    return url.path, {name: values[0] if len(values) == 1 else "" for name, values in found.items()}
+
+
+def wish_of(names: Mapping[str, str]) -> FollowRequest:
+    """The wish of a query: ``namespace``, ``revision`` and ``samples``, each if it is wanted."""
+    namespace, revision = names.get("namespace"), names.get("revision")
+    key = (namespace or "default", revision) if revision else None
+    return FollowRequest(key=key, namespace=namespace, samples="samples" in names)
+
+
+class Followers:
+    """All of them."""
+
+    __slots__ = ("_wishes",)
+
+    def __init__(self) -> None:
+        self._wishes: dict[Write, FollowRequest] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._wishes)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Followers({len(self._wishes)})"
+
+    @property
+    def want_samples(self) -> bool:
+        """Whether anybody wants each decision."""
+        return any(wish.samples for wish in self._wishes.values())
+
+    def add(self, wish: FollowRequest, write: Write) -> Callable[[], None]:
+        """Add a follower; the returned function removes it."""
+        self._wishes[write] = wish
+
+        def end() -> None:
+            self._wishes.pop(write, None)
+
+        return end
+
+    def tell(self, event: str, key: RevisionKey, body: bytes) -> None:
+        """One event for all who want it."""
+        data = event_bytes(event, body)
+        for write, wish in list(self._wishes.items()):
+            if wish.lets_through(event, key) and not write(data):
+                self._wishes.pop(write, None)
+
+
+def event_bytes(event: str, body: bytes) -> bytes:
+    """One event on the wire; ``body`` is JSON without line ends."""
+    return b"event: %b\ndata: %b\n\n" % (event.encode(), body)
+
+
+class PolicyBook:
+    """All revisions. ``scaler`` gives the scaler of one, None while it has none."""
+
+    def __init__(
+        self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
+    ) -> None:
+        self._keys, self._scaler = keys, scaler
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"PolicyBook({len(list(self._keys()))} revisions)"
+
+    def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
+        """What both policies cost a revision; None of one whose class has no policy."""
+        scaler = self._scaler(key)
+        return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
+
+    def encoded(self, names: Mapping[str, str], *, now_s: float) -> bytes:
+        """A JSON list; ``namespace`` and ``revision`` narrow it down, ``curve`` adds the curves."""
+        wish = wish_of(names)
+        stories = (
+            self._story(key, has_curve="curve" in names, now_s=now_s)
+            for key in self._keys()
+            if wish.lets_through("decision", key)
+        )
+        return msgspec.json.encode([one for one in stories if one is not None])
+
+    def _story(self, key: RevisionKey, *, has_curve: bool, now_s: float) -> PolicyStory | None:
+        scaler = self._scaler(key)
+        if scaler is None or scaler.shadow is None or scaler.learner is None:
+            return None
+        costs = scaler.shadow.costs(now_s)
+        since_s = scaler.learner.idle_since_s
+        running = KNATIVE_POLICY if scaler.policy is None else ADAPTIVE_POLICY
+        return PolicyStory(
+            namespace=key[0],
+            revision=key[1],
+            policy=running,
+            shadow_scale=scaler.shadow.scale,
+            costs=costs,
+            sentence=savings_sentence(costs, running=running),
+            idle_since_wall_s=None if since_s is None else since_s + scaler.shadow.wall_offset_s,
+            curve=scaler.learner.curve() if has_curve else None,
+        )
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
 """What the loop knows of one revision: what the watches brought, its scaler once all is there, its last decisions."""
 
+import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from serving.autoscaler.podstarts import PodStarts
-from serving.autoscaler.podstates import PodStates
+from serving.model.revisionnumbers import PodCounts
 from serving.scaling.policies.usage import Usages
 from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
 from serving.scaling.scaler.anticipation import Anticipation
@@ -12,6 +13,84 @@ from serving.scaling.scaler.decision_history import DecisionHistory
 from serving.scaling.scaler.path import PublicSlices
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.view import ScalerView
+
+
+class PodStarts:
+    """The pods of one revision that start."""
+
+    __slots__ = ("_seen_s",)
+
+    def __init__(self) -> None:
+        self._seen_s: dict[str, float | None] = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        starting = sum(one is not None for one in self._seen_s.values())
+        return f"PodStarts({starting} of {len(self._seen_s)} pods are starting)"
+
+    def take(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> float | None:
+        """A pod as it is now, or that it is gone; the seconds that its start took if it is ready for the first time."""
+        if is_gone or pod.is_ending:
+            self._seen_s.pop(pod.name, None)
+            return None
+        seen_s = self._seen_s.setdefault(pod.name, None if pod.is_ready else now_s)
+        if seen_s is None or not pod.is_ready:
+            return None
+        self._seen_s[pod.name] = None
+        return max(0.0, now_s - seen_s)
+
+
+_PENDING, _RUNNING = "Pending", "Running"
+
+
+class PodState(enum.StrEnum):
+    """What a pod is doing."""
+
+    READY = "ready"
+    NOT_READY = "not-ready"
+    PENDING = "pending"
+    TERMINATING = "terminating"
+
+
+def state_of(pod: ScaledPod) -> PodState | None:
+    """The state of a pod; None if it has ended and stays as an object."""
+    if pod.is_ending:
+        return PodState.TERMINATING
+    if pod.phase == _PENDING:
+        return PodState.PENDING
+    if pod.phase == _RUNNING:
+        return PodState.READY if pod.is_ready else PodState.NOT_READY
+    return None
+
+
+class PodStates:
+    """The states of one revision's pods by name."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, PodState] = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"PodStates({len(self._by_name)} pods)"
+
+    def take(self, pod: ScaledPod, *, is_gone: bool) -> None:
+        """A pod as it is now, or that it is gone."""
+        state = None if is_gone else state_of(pod)
+        if state is None:
+            self._by_name.pop(pod.name, None)
+        else:
+            self._by_name[pod.name] = state
+
+    def counts(self) -> PodCounts:
+        """How many pods are in each state."""
+        found = Counter(self._by_name.values())
+        return PodCounts(
+            not_ready=found[PodState.NOT_READY],
+            pending=found[PodState.PENDING],
+            terminating=found[PodState.TERMINATING],
+        )
 
 
 class RevisionEntry:

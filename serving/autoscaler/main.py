@@ -33,20 +33,18 @@ from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.aio.startup import report_serving
-from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
-from serving.autoscaler.follow import Followers
+from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
-from serving.autoscaler.io.prober import Prober
+from serving.autoscaler.io.scale_writes import Prober
 from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.measured import measured
-from serving.autoscaler.policy_book import PolicyBook
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.identity import new_identity, system_namespace
-from serving.cluster.leases.election import lease_times
+from serving.cluster.leases.rules import lease_times
 from serving.cluster.leases.shards import ShardOptions, Shards
 from serving.cluster.port import Cluster
 from serving.metrics.autoscaler import AutoscalerMetrics

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
-from serving.scaling.revision import ScaledDeployment, ScaledRevision
+from serving.model.stat import Stat
+from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
 from serving.scaling.scaler.scaler import ScalerOutcome
 
 Costs = Iterable[tuple[str, str | None]]
@@ -186,3 +187,26 @@ class Writer:
     def _written(self, key: RevisionKey, found: Mapping[str, Any] | None) -> None:
         if found is not None:
             self._learn(key, RevisionWritten(found))
+
+
+# Below the 0 of pods without the annotation.
+VICTIM_COST = "-1"
+
+
+def cost_changes(
+    pods: Iterable[ScaledPod], reports: Mapping[str, Stat], *, victim_count: int
+) -> list[tuple[str, str | None]]:
+    """Pods and their new cost; None takes the annotation away.
+
+    Of a, b and c with 3, 0 and 1 requests inside, two go: b and c get -1, unless they have it. Equally idle pods go by
+    name, so that the same ones are chosen again by a decision that repeats.
+    """
+
+    def load(pod: ScaledPod) -> float:
+        report = reports.get(pod.name)
+        return report.concurrency if report else 0.0
+
+    ranked = sorted(pods, key=lambda pod: (load(pod), pod.name))
+    victims, others = ranked[:victim_count], ranked[victim_count:]
+    marked = [(pod.name, VICTIM_COST) for pod in victims if pod.deletion_cost != VICTIM_COST]
+    return [*marked, *((pod.name, None) for pod in others if pod.deletion_cost == VICTIM_COST)]

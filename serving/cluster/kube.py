@@ -17,11 +17,20 @@ import aiohttp
 import msgspec
 
 from serving.cluster.kinds import POD, Kind
-from serving.cluster.kubeclient import client_of, settings_of
+from serving.cluster.kubeclient import (
+    client_of,
+    dry_run_query,
+    error_of,
+    event_error,
+    eviction_body,
+    eviction_path,
+    object_path,
+    query_of,
+    recorder_from_environment,
+    settings_of,
+    with_type,
+)
 from serving.cluster.port import EventType, Listing, PatchType, Subresource, WatchEvent
-from serving.cluster.recorder import recorder_from_environment
-from serving.cluster.replies import error_of, event_error
-from serving.cluster.urls import dry_run_query, eviction_body, eviction_path, object_path, query_of, with_type
 from serving.model.errors import Unavailable
 from serving.model.objects import Object
 

@@ -11,7 +11,7 @@ import msgspec
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revisions.public import public_owner_name
 from serving.controller.revisions.revision_status import serving_state_of
-from serving.controller.routes.domains import Domains
+from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, Key, claims_of
 from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.writes import ResourceKind, WorkKey

@@ -13,7 +13,7 @@ from serving.controller.affected import CacheIndexes, Change, affected_by
 from serving.controller.relations import Relations
 from serving.controller.revisions.activators import Activators
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.routes.domains import Domains
+from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, Key, claims_of
 from serving.controller.values.writes import ResourceKind, WorkKey
 from serving.model.objects import Object, name_of, namespace_of, nested, uid_of, version_of

@@ -19,8 +19,7 @@ from aiohttp import web
 
 from serving.aio.clock import wall_s
 from serving.dashboard.actions import DashboardActions
-from serving.dashboard.board import Board
-from serving.dashboard.history import COLUMNS
+from serving.dashboard.board import COLUMNS, Board
 from serving.dashboard.logs import LogPages
 from serving.dashboard.views import View
 from serving.settings.dashboard import DashboardSettings

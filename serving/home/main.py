@@ -46,16 +46,13 @@ from serving.home.containers.names import NameAnswers
 from serving.home.containers.nameserver import NameServer
 from serving.home.containers.podbox import ContainerHost
 from serving.home.controllers.activator_service import publish_activators
+from serving.home.controllers.diskspace import collect_images, collect_snapshots
 from serving.home.controllers.garbage import collect_garbage
-from serving.home.controllers.hostsfile import HostsFile
-from serving.home.controllers.imagegc import collect_images
-from serving.home.controllers.manager import Manager
+from serving.home.controllers.hostsfile import HostsFile, ServiceHosts
+from serving.home.controllers.manager import Manager, until_rebuilt
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
-from serving.home.controllers.rebuild import until_rebuilt
 from serving.home.controllers.scheduler import PodScheduler
-from serving.home.controllers.servicehosts import ServiceHosts
-from serving.home.controllers.snapshotgc import collect_snapshots
 from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podlogs import FilePodLogs

@@ -3,6 +3,7 @@
 The folder is 0700 and everything secret in it 0600: the API's token is the right to run code on this machine.
 """
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -11,9 +12,27 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from serving.home.apiserver.kubeconfig import kubeconfig
 from serving.home.certificates import ApiCertificate
 from serving.model.errors import Problem, SettingsError
+
+
+def kubeconfig(url: str, token: str, *, authority: str = "", namespace: str = "default") -> str:
+    """The text of the file, JSON, which is YAML.
+
+    ``url`` is "https://127.0.0.1:6080", ``authority`` the certificate, in PEM, that signs the server's.
+    """
+    name = "serving"
+    trusted = {"certificate-authority-data": base64.b64encode(authority.encode()).decode()} if authority else {}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": url.rstrip("/"), **trusted}}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
+        "current-context": name,
+    }
+    return json.dumps(content, indent=2) + "\n"
+
 
 _KEY_BYTES = 32
 _PRIVATE = 0o600

@@ -4,7 +4,7 @@
 more if it waited. Rows of revisions that are gone are dropped when the page is made, or when there are too many.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric as Family
@@ -197,3 +197,20 @@ def _old_count(durations: Family) -> Family:
             labels = {_OLD_LABELS[name]: value for name, value in sample.labels.items()}
             family.add_sample(f"{_OLD_COUNT}_total", labels, sample.value)
     return family
+
+
+_FAILED = "serving_tls_handshakes_failed_total"
+_EXPIRY = "serving_certificate_expiry_timestamp_seconds"
+
+
+def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
+    """Ask for both each time that the page is made; ``expiries`` are seconds since 1970 by the certificate's name."""
+
+    def pull() -> Iterator[Family]:
+        failures, ends = (family_of(named(ACTIVATOR_METRICS, name)) for name in (_FAILED, _EXPIRY))
+        failures.add_sample(_FAILED, {}, failed())
+        for name, end_s in expiries().items():
+            ends.add_sample(_EXPIRY, {"certificate": name}, end_s)
+        yield from (failures, ends)
+
+    page.pull(pull)

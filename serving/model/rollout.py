@@ -6,7 +6,8 @@ a state written by Knative Serving 1.x is read here. ``serving.controller.routes
 tags, because ``status.traffic`` only holds the split of the Route's own host.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -97,3 +98,15 @@ def _is_consistent(one: ConfigurationRollout) -> bool:
         and sum(shares) == one.percent
         and (not one.tag or one.percent == _ALL_PERCENT)
     )
+
+
+_LENGTH = 16
+
+
+def split_digest(shares: Iterable[tuple[str, int]]) -> str:
+    """16 hexadecimal digits of revisions and their percents, in any order; shares of one revision are one share."""
+    sums: dict[str, int] = {}
+    for revision, percent in shares:
+        sums[revision] = sums.get(revision, 0) + percent
+    text = ",".join(f"{revision}={percent}" for revision, percent in sorted(sums.items()) if percent)
+    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]

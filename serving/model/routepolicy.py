@@ -8,6 +8,7 @@ annotation that cannot be read. A private service stays private whatever else is
 counts as private, every other annotation that cannot be read counts as absent.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 
@@ -16,10 +17,15 @@ import msgspec
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
+    CLAIMED_TAGS_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
+    VISIBILITY_LABEL,
 )
+from serving.model.objects import Object, annotations_of, labels_of, nested, uid_of
+from serving.model.rollout import tag_splits
+from serving.model.routehosts import HostRules, claimed_hosts
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
@@ -134,3 +140,26 @@ def _has_placeholder(text: str, problems: list[str]) -> bool:
 
 def _problem(key: str, text: str, expected: str) -> str:
     return f'annotation {key} is "{text}", expected {expected}'
+
+
+_LENGTH = 16
+_TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
+
+
+def route_digest(route: Object, rules: HostRules) -> str:
+    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, URLs, hosts, traffic and policy of a Route."""
+    annotations = annotations_of(route)
+    served: list[object] = [
+        uid_of(route),
+        labels_of(route).get(VISIBILITY_LABEL),
+        annotations.get(CLAIMED_TAGS_ANNOTATION),
+        tag_splits(annotations),
+        nested(route, "status", "url"),
+        nested(route, "status", "address", "url"),
+        [[target.get(field) for field in _TARGET_FIELDS] for target in nested(route, "status", "traffic") or ()],
+    ]
+    served.append([(one.host, one.since, one.is_public) for one in claimed_hosts(route, rules)])
+    policy = route_policy(annotations)
+    if policy != OPEN_POLICY:
+        served.append(policy)
+    return hashlib.sha256(msgspec.json.encode(served)).hexdigest()[:_LENGTH]

@@ -29,10 +29,37 @@ from serving.nodegroup.plan import (
 from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
 from serving.nodegroup.records import CloudGroup, Failures, GroupFacts, Snapshot
 from serving.nodegroup.rules import Course, RuleVerdict, judge
-from serving.nodegroup.scale_down import Shrinkage, shrink
 from serving.nodegroup.scale_up import Growth, GrowthBound, grow, nodes_to_untaint
+from serving.nodegroup.states import oldest_first
 from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
+
+
+class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
+    """Names to taint, oldest first, and the bounds that took something away."""
+
+    tainted: tuple[str, ...] = ()
+    limits: tuple[GroupLimit, ...] = ()
+
+
+def shrink(view: GroupView, wanted_count: int, cloud: CloudGroup) -> Shrinkage:
+    """Taint the oldest untainted nodes.
+
+    Of 2 untainted nodes with a minimum of 1, a wish for 5 taints 1. With a cloud target of 4 and a cloud minimum of 3
+    it taints 1 too: more could not be deleted.
+    """
+    limits: list[GroupLimit] = []
+    count = min(wanted_count, len(view.parts.untainted) - view.settings.min_nodes)
+    if count < wanted_count:
+        limits.append(GroupLimit.MIN_NODES)
+    room = cloud.target_size - cloud.min_size
+    is_bound = room >= 0 or not view.settings.quirks.taints_below_cloud_min
+    if is_bound and count > room:
+        count = room
+        limits.append(GroupLimit.CLOUD_MIN)
+    oldest = oldest_first(view.parts.untainted, last=view.failed)
+    return Shrinkage(tainted=tuple(node.name for node in oldest[: max(0, count)]), limits=tuple(limits))
+
 
 # Bounds of growth that time lifts by itself: waiting for it is no error.
 _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})

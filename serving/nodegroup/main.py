@@ -30,9 +30,9 @@ from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import new_identity, system_namespace
-from serving.cluster.leases.election import lease_times
-from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName
+from serving.cluster.leases.rules import lease_times
 from serving.cluster.port import Cluster
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.metrics.server import serve_page

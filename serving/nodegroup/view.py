@@ -6,17 +6,53 @@ atlassian/escalator 043bb1b, pkg/controller/controller.go.
 """
 
 import enum
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from serving.nodegroup.health import group_is_healthy, unhealthy_names
 from serving.nodegroup.membership import holds_a_node, is_finished, node_belongs, pod_belongs
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.records import Amount, CloudGroup, GroupFacts, GroupNode, GroupPod, RemovalTaint, Snapshot
-from serving.nodegroup.states import Partition, as_in_dry_mode, oldest_first, partition
+from serving.nodegroup.states import Partition, as_in_dry_mode, newest_first, oldest_first, partition
 from serving.settings.nodegroup import NodeGroupSettings
+
+
+def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
+    """Whether a node's health counts yet: from exactly the grace period on."""
+    return now_s - node.created_at_s >= grace_s
+
+
+def is_unhealthy(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
+    """Whether a node should be ready by now and is not. A cordoned node is under maintenance and never unhealthy."""
+    return not node.is_cordoned and not node.is_ready and is_old_enough(node, grace_s=grace_s, now_s=now_s)
+
+
+def unhealthy_names(nodes: Iterable[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> frozenset[str]:
+    """Names of the unhealthy nodes; none while health checks are off (grace period 0)."""
+    grace_s = settings.unhealthy_node_grace_period_s
+    if grace_s == 0:
+        return frozenset()
+    return frozenset(node.name for node in nodes if is_unhealthy(node, grace_s=grace_s, now_s=now_s))
+
+
+def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> bool:
+    """Whether at most the allowed percentage of the newest nodes is unhealthy.
+
+    Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off,
+    which is healthy up to a maximum of 33. With no node old enough there is nothing to complain of.
+    """
+    grace_s = settings.unhealthy_node_grace_period_s
+    if grace_s == 0:
+        return True
+    examined = newest_first(node for node in nodes if is_old_enough(node, grace_s=grace_s, now_s=now_s))
+    # In this order of operations: 7 percent of 100 are 7.000000000000001 in floats, so 8 nodes.
+    tested = examined[: math.ceil(settings.health_check_newest_nodes_percent / 100 * len(examined))]
+    if not tested:
+        return True
+    unhealthy_count = sum(is_unhealthy(node, grace_s=grace_s, now_s=now_s) for node in tested)
+    return unhealthy_count * 100 // len(tested) <= settings.max_unhealthy_nodes_percent
 
 
 class PodRole(enum.Enum):

@@ -7,7 +7,7 @@ objects come from, nor what is decided on them.
 
 import enum
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,10 +28,31 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
-from serving.scaling.container import ServingContainer, serving_container
+from serving.model.resources import Resources, resources_of
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
+
+
+class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of a revision."""
+
+    name: str = ""
+
+    limits: Resources = Resources()
+    """Its limits. Without a limit of cpu its request, which is all that it can count on; None: neither is set."""
+
+
+def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
+    """The only container, or the one with a port."""
+    found = next((one for one in containers if one.get("ports")), containers[0] if containers else {})
+    resources = found.get("resources") or {}
+    limits, requests = resources_of(resources.get("limits")), resources_of(resources.get("requests"))
+    return ServingContainer(
+        name=str(found.get("name", "")),
+        limits=Resources(cpu_m=limits.cpu_m or requests.cpu_m, memory_bytes=limits.memory_bytes),
+    )
+
 
 _UNREACHABLE = "reserve"
 # Why a container waits that nothing is wrong with; None of one that does not wait.
@@ -233,3 +254,12 @@ def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
     """The traffic path that was written last; proxy by default."""
     is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
+
+
+Group = tuple[str, str]
+"""Namespace and name of a Configuration, or of a revision that has none."""
+
+
+def group_of(key: RevisionKey, revision: ScaledRevision | None) -> Group:
+    """The group of a revision; of one that is not known yet, as if it stood alone."""
+    return key if revision is None or not revision.configuration else (key[0], revision.configuration)

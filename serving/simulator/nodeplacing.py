@@ -4,12 +4,15 @@ Input: nodes that come, are tainted and go, and pods of one size; output: the na
 placement, by the word that ``serving up --node-policy`` takes.
 """
 
+import msgspec
 import numpy as np
 
+from serving.nodegroup.records import Amount
 from serving.placement.book import NodeBook
 from serving.placement.facts import NodeFacts, PlacedPod
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, pick
+from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
 
@@ -70,3 +73,16 @@ class SimulatedPlacing:
     def leave(self, pod: str) -> None:
         """A pod is gone from its node."""
         self._book.drop_pod(("", pod))
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes are like. Amounts are of each node and of each pod; ``policy`` names a set of node scores."""
+
+    count: int
+    count_max: int
+    node: Amount
+    pod: Amount
+    boot_s: float
+    scan_interval_s: float
+    policy: str
+    group: NodeGroupSettings

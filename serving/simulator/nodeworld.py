@@ -28,8 +28,7 @@ from serving.nodegroup.records import (
 from serving.scaling.adaptive.policy import RevisionPolicy
 from serving.scaling.scaler.anticipation import Anticipation, validity_s
 from serving.scaling.scaler.scaler import ScalerOutcome
-from serving.simulator.nodeplacing import SimulatedPlacing
-from serving.simulator.nodeplan import NodePlan
+from serving.simulator.nodeplacing import NodePlan, SimulatedPlacing
 from serving.simulator.nodes import NodeTenant
 from serving.simulator.pods import SimulatedPod
 from serving.simulator.results import NodesResult, PodSeries

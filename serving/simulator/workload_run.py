@@ -16,7 +16,7 @@ from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.nodeplan import NodePlan
+from serving.simulator.nodeplacing import NodePlan
 from serving.simulator.nodes import NodeRoom, SharedNodes, run_together
 from serving.simulator.policies import DialPosition, SimulatedPolicy
 from serving.simulator.results import NodesResult, RevisionResult

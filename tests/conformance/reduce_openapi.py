@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from serving.cluster.kinds import KINDS, UNUSED_KINDS, Kind
+from serving.home.apiserver.protobuf import NUMBERS_FILE
 from serving.home.schemas.builtin_schemas import SCHEMAS_FILE, schema_name
 from serving.home.schemas.crds import crds
-from serving.home.schemas.protobuf_numbers import NUMBERS_FILE
 
 _REF = "#/components/schemas/"
 _KEPT = (

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from serving.cli.client import completion, progress
 from serving.cli.main import main
 from serving.cli.system import running
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from serving.samples import hello
 
 __all__ = ["ROOT", "SAMPLE", "Stage", "staged"]

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 
 pytestmark = pytest.mark.timeout(300)

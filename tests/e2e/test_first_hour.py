@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from serving.model.objects import Object
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 

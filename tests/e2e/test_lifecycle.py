@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.home.state import StateFolder
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from tests.e2e.cli_stage import ROOT, SAMPLE
 
 pytestmark = pytest.mark.timeout(300)

@@ -15,7 +15,7 @@ import pytest
 
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from serving.model.errors import NotFound, Unavailable
 from serving.model.objects import Object
 

@@ -10,11 +10,11 @@ import msgspec
 
 from serving.aio.running import running
 from serving.cluster.port import Cluster
-from serving.home.apiserver.kubeconfig import kubeconfig
 from serving.home.apiserver.logoptions import PodLogs
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.certificates import ApiCertificate
+from serving.home.state import kubeconfig
 
 __all__ = ["TOKEN", "Served", "served"]
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from serving.cluster.kinds import REVISION, ROUTE
-from serving.model.routedigest import route_digest
+from serving.model.routepolicy import route_digest
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.wire.tokens import activator_token, pod_secret, revision_secret

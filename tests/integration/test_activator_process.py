@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serving.cluster.kinds import ROUTE
 from serving.home.store.memory import MemoryCluster
-from serving.model.routedigest import route_digest
+from serving.model.routepolicy import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.integration.activator_stage import KEY, Store, ask
 from tests.integration.api_server import served

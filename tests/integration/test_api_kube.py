@@ -16,7 +16,7 @@ from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
 from serving.cluster.port import EventType, PatchType
 from serving.home.admission.admission import admit
-from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.state import kubeconfig
 from serving.home.store.limits import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType

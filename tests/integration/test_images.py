@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from serving.home.images.layers import Unpacker
-from serving.home.images.pins import ImagePins
-from serving.home.images.pullers import pull_from_registry
-from serving.home.images.pullsecrets import credentials_of
+from serving.home.images.pullers import credentials_of, pull_from_registry
 from serving.home.images.reference import parse_reference
-from serving.home.images.source import ImageSource
+from serving.home.images.source import ImagePins, ImageSource
 from serving.home.images.store import ImageStore, ImageUnavailable
 from serving.model.errors import InvalidValue
 from tests.integration.image_stage import oci_archive, tar_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving.home.controllers.workloads import is_ready
-from serving.home.kubelet.podconnect import connect_to
+from serving.home.kubelet.podstreams import connect_to
 from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

@@ -9,9 +9,9 @@ from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, NODE_GROUP, POD
 from serving.cluster.kube import KubeCluster
-from serving.cluster.leases.election import LeaseTimes
-from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName
+from serving.cluster.leases.rules import LeaseTimes
 from serving.home.store.memory import MemoryCluster
 from serving.nodegroup.cloud import CloudMachine
 from serving.nodegroup.groups import groups_of_text

@@ -16,8 +16,7 @@ from serving.cluster.kube import KubeCluster
 from serving.extender.main import PlacementDaemon
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidCertificate
-from serving.settings.extendertls import ExtenderTlsSettings
-from serving.settings.placement import PlacementSettings
+from serving.settings.placement import ExtenderTlsSettings, PlacementSettings
 
 
 def write(authority: trustme.CA, folder: Path) -> None:

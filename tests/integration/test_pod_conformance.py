@@ -22,7 +22,7 @@ from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.apiserver.podstreams import ExecOptions
 from serving.home.containers.host import container_host
-from serving.home.containers.leftovers import remove_leftovers
+from serving.home.containers.network import remove_leftovers
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podlogs import FilePodLogs
 from serving.home.kubelet.podstreams import LocalPodStreams

@@ -12,7 +12,7 @@ from serving.cluster.kinds import ROUTE, SERVING_SERVICE
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.routes import confirmation
 from serving.model.objects import condition_of
-from serving.model.routedigest import route_digest
+from serving.model.routepolicy import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.integration.fake_node import World, a_service, a_world, ready
 

@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.model.stat import Stat
-from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior, KeepBounds, keep_windows
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
 from serving.scaling.adaptive.room import PodRoom
-from serving.scaling.adaptive.windows import KeepBounds, keep_windows
 from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
 from serving.scaling.scaler.shadow import shadow_of
 from serving.settings.autoscaler import POLICIES, AutoscalerSettings

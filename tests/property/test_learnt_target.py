@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from serving.model.resources import Resources
 from serving.model.stat import Stat
-from serving.scaling.container import ServingContainer
 from serving.scaling.learnt.learner import TargetLearner
+from serving.scaling.revision import ServingContainer
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
 from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.autoscaler import AutoscalerSettings

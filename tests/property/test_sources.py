@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.autoscaler.websocket import cut
+from serving.autoscaler.io.connection import cut
 from serving.model.stat import Stat
 from serving.scaling.sources import Sources
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from serving.activator.io.cluster_view import ClusterView
-from serving.activator.io.ticker import Ticker
+from serving.activator.io.forwarding import Ticker
 from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.table import RevisionTable

@@ -19,9 +19,9 @@ from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
-from serving.cluster.leases.election import LeaseTimes
-from serving.cluster.leases.leader import Leader
+from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName
+from serving.cluster.leases.rules import LeaseTimes
 from serving.controller.io.controller import Controller
 from serving.home.admission.admission import admit
 from serving.home.controllers.garbage import collect_garbage

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.metrics.names import TABLES
-from serving.metrics.render import render_page
+from serving.metrics.names import TABLES, render_page
 from tests.tidy.sources import ROOT, named, product_files
 
 

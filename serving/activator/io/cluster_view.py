@@ -13,8 +13,7 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.revisions import ServedRevision, revision_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
-from serving.activator.routing.domains import DomainTargets
-from serving.activator.routing.hostclaims import ServedRoute, route_of
+from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from serving.activator.io.credentials import PodCredentials
+from serving.activator.io.forwarding import PodCredentials, RevisionTimeouts, Ticker
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.io.placeholder import (
     PLACEHOLDER_AFTER_S,
@@ -21,25 +21,21 @@ from serving.activator.io.placeholder import (
     wants_placeholder,
 )
 from serving.activator.io.prober import PodProber
-from serving.activator.io.ticker import Ticker
-from serving.activator.io.timeouts import RevisionTimeouts
-from serving.activator.queueing.endpoints import PodEndpoints
 from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.router import RequestRouter
-from serving.activator.routing.access import OWN_AUTHORIZATION, access_refusal
+from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_answer
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sessions import new_session
-from serving.activator.routing.sites import AccessRule, Listener, Site, choose
+from serving.activator.routing.sites import OWN_AUTHORIZATION, AccessRule, Listener, Site, access_refusal, choose
 from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.http1.requesthead import RequestHead
-from serving.proxy.http1.traceparent import with_traceparent
+from serving.proxy.http1.requesthead import RequestHead, with_traceparent
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.sessions import share_of
 from serving.wire.tokens import access_token

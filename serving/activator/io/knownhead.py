@@ -9,8 +9,7 @@ import msgspec
 from serving.activator.routing.sessions import session_in_cookies, session_in_header
 from serving.activator.routing.sites import Site
 from serving.model.routepolicy import SessionAffinity
-from serving.proxy.http1.grpccall import is_grpc_call
-from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 HeadMarks = tuple[str | None, bytes, bytes]
 """Knative-Serving-Tag, None without one; User-Agent and traceparent, "" without them. Of several values, the last."""

@@ -7,7 +7,7 @@ with the reason: one bad object must not stop the others.
 Slices follow discovery.k8s.io/v1: a missing condition counts as ready.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -146,3 +146,46 @@ def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:
     """The port named "http", else the first."""
     numbers = {port.name: port.port for port in reversed(ports) if port.port}
     return numbers.get("http") or next(reversed(numbers.values()), _PORT_DEFAULT)
+
+
+# About 2 MB, whatever came and went. An endpoint is made again in microseconds.
+_ENDPOINTS_MAX = 2_048
+
+
+class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod, as a request reaches it."""
+
+    pod: ServedPod
+    address: tuple[str, int]
+    lines: bytes
+    """The header lines of each request."""
+
+
+class PodEndpoints:
+    """The endpoints of all pods. ``override`` is the setting ``pod_address_override``; ``lines_to`` makes a pod's header lines."""
+
+    __slots__ = ("_endpoints", "_lines_to", "_listed_prefix", "_used_prefix")
+
+    def __init__(self, override: str, *, lines_to: Callable[[ServedPod, RevisionKey], bytes]) -> None:
+        self._listed_prefix, _, self._used_prefix = override.partition("=")
+        self._lines_to = lines_to
+        self._endpoints: dict[str, PodEndpoint] = {}
+
+    def __repr__(self) -> str:
+        return f"PodEndpoints({len(self._endpoints)} pods)"
+
+    def to(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
+        """The endpoint of a pod of a revision."""
+        endpoint = self._endpoints.get(pod.address)
+        return self._make(pod, revision) if endpoint is None or endpoint.pod != pod else endpoint
+
+    def _make(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
+        if len(self._endpoints) >= _ENDPOINTS_MAX:
+            self._endpoints.clear()
+        address = pod.address
+        if address.startswith(self._listed_prefix):
+            address = self._used_prefix + address.removeprefix(self._listed_prefix)
+        host, _, port = address.rpartition(":")
+        endpoint = PodEndpoint(pod=pod, address=(host.strip("[]"), int(port)), lines=self._lines_to(pod, revision))
+        self._endpoints[pod.address] = endpoint
+        return endpoint

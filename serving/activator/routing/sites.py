@@ -5,7 +5,8 @@ Input: a site, a tag, and a number at random or a session's own. Output: the rev
 
 import bisect
 import enum
-from collections.abc import Callable, Iterator, Mapping
+import hmac
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -67,3 +68,41 @@ def shares_of(site: Site) -> Iterator[tuple[str, int]]:
     for revision, bound in zip(site.revisions, site.bounds, strict=True):
         yield revision, bound - before
         before = bound
+
+
+OWN_AUTHORIZATION = b"x-serving-authorization"
+_SCHEME = b"bearer "
+
+
+class AccessRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request that has no right: its status, its text and its header lines."""
+
+    status: int
+    text: bytes
+    headers: bytes
+
+
+def access_refusal(
+    rule: AccessRule, token: str, *, own: Sequence[bytes], usual: Sequence[bytes]
+) -> AccessRefusal | None:
+    """The refusal of a request; None if it carries the token.
+
+    ``own`` and ``usual`` are the values of X-Serving-Authorization and Authorization. More than one value of a header is
+    refused: which of them counts would be a guess.
+    """
+    given = own or usual
+    name = f"{rule.namespace}/{rule.route}".encode()
+    if not given:
+        text = b"service %b is private: send Authorization: Bearer TOKEN\n" % name
+        return _refusal(name, text, b"")
+    value = given[0]
+    is_bearer = len(given) == 1 and value[: len(_SCHEME)].lower() == _SCHEME
+    if is_bearer and hmac.compare_digest(value[len(_SCHEME) :].strip(), token.encode()):
+        return None
+    text = b"service %b is private, and this is not its token\n" % name
+    return _refusal(name, text, b', error="invalid_token"')
+
+
+def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:
+    headers = b'Content-Type: text/plain; charset=utf-8\r\nWWW-Authenticate: Bearer realm="%b"%b\r\n' % (name, error)
+    return AccessRefusal(status=401, text=text, headers=headers)

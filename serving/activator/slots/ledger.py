@@ -13,11 +13,46 @@ as given by the processes with room. A declaration is part of a view only while 
 has begun a view answers a new declaration with a new one of its own. The slots of a dead process are shared out again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from serving.activator.slots.messages import Declare, Give, InUse, Rounds, Send, SlotMessage, ViewReady
-from serving.activator.slots.shares import loans_between, share_of
 from serving.model.knative import RevisionKey
+
+
+def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
+    """The slots of process ``index`` in a pod, with ``members`` there, in their order.
+
+    3 slots and 2 processes: 2 and 1, and the pod's address decides which process has 2, so that over many pods all have the
+    same. 1 slot and 2 processes: each has the slots of half of the pods.
+    """
+    size, rest = divmod(slot_count, len(members))
+    turn = (members.index(index) + zlib.crc32(pod.encode())) % len(members)
+    return size + (turn < rest)
+
+
+def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Loans that let every process keep what it has in flight: slots by the places of borrower and lender.
+
+    Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan; only a
+    process that the others have left out can cause it.
+    """
+    loans: dict[tuple[int, int], int] = {}
+    spare = [
+        [place, share - used] for place, (share, used) in enumerate(zip(shares, in_use, strict=True)) if share > used
+    ]
+    for borrower, (share, used) in enumerate(zip(shares, in_use, strict=True)):
+        missing_count = used - share
+        while missing_count > 0 and spare:
+            lender = spare[-1]
+            count = min(missing_count, lender[1])
+            loans[borrower, lender[0]] = count
+            missing_count -= count
+            lender[1] -= count
+            if not lender[1]:
+                spare.pop()
+    return loans
+
 
 _Slot = tuple[RevisionKey, str]
 

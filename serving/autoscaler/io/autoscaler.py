@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from serving.aio.cooperative import turn
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.groups import Group, group_of
 from serving.autoscaler.io.decision_loop import DecisionLoop
 from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
@@ -21,7 +20,7 @@ from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey
 from serving.model.objects import Object
 from serving.model.stat import Stat
-from serving.scaling.revision import ScaledRevision
+from serving.scaling.revision import Group, ScaledRevision, group_of
 from serving.scaling.scaler.decision_history import HistoryEntry
 from serving.scaling.scaler.scaler import DecisionCause, StatSource
 from serving.settings.autoscaler import AutoscalerSettings

@@ -13,10 +13,8 @@ from typing import Any
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
-from serving.autoscaler.counts import DecisionCounts
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.groups import group_of
 from serving.autoscaler.io.policies import PolicyClient
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
@@ -29,6 +27,7 @@ from serving.autoscaler.writer import (
     ScaleWritten,
     Writer,
     WriteView,
+    cost_changes,
 )
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.model.errors import ClusterError, InvalidValue
@@ -42,12 +41,22 @@ from serving.model.knative import (
 from serving.scaling.adaptive.budget import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.adaptive.policy import policy_of
-from serving.scaling.revision import is_older, turn_ratio
+from serving.scaling.revision import group_of, is_older, turn_ratio
 from serving.scaling.scaler.anticipation import Publication
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.shadow import shadow_of
-from serving.scaling.victims import cost_changes
 from serving.settings.autoscaler import AutoscalerSettings
+
+
+class DecisionCounts(msgspec.Struct, kw_only=True):
+    """What happened since the start."""
+
+    decisions: int = 0
+    decision_failures: int = 0
+    write_failures: int = 0
+    unknown_stats: int = 0
+    """Stats of revisions that are not scaled here."""
+
 
 _log = logging.getLogger("autoscaler")
 

@@ -5,12 +5,11 @@ import logging
 
 from serving.aio.clock import now_s, stamp
 from serving.autoscaler.changes import EventBudget, scale_event
-from serving.autoscaler.groups import Group, group_of
 from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError
-from serving.scaling.revision import ScaledRevision
+from serving.scaling.revision import Group, ScaledRevision, group_of
 
 _log = logging.getLogger("autoscaler")
 

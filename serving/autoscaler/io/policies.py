@@ -9,7 +9,6 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.groups import Group
 from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
 from serving.cluster.port import Cluster, EventType
@@ -28,6 +27,7 @@ from serving.scaling.policies.index import PolicyKey, policy_of
 from serving.scaling.policies.observation import ContainerUse, ObservedPods
 from serving.scaling.policies.scalingpolicy import TargetRef
 from serving.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
+from serving.scaling.revision import Group
 from serving.scaling.scaler.view import ScalerView
 from serving.settings.autoscaler import AutoscalerSettings
 

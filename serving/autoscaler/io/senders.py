@@ -8,14 +8,63 @@ it is dropped.
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from serving.aio.clock import now_s
-from serving.autoscaler.lateness import LatenessState, is_late
-from serving.autoscaler.servercounts import ServerCounts
 from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
 from serving.wire.frames import decode_activator_stats, decode_pod_stat, decode_relayed_stats
+
+# Longest time under way, in seconds, from sender to receiver. A report of longer ago is about other requests.
+LATE_AFTER_S = 3.0
+# Frames in a row that seem late before the clock is taken to have been set.
+_LATE_IN_A_ROW_MAX = 5
+
+
+class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one connection. ``offset_s`` is receiver's time less sender's; None before the first frame."""
+
+    offset_s: float | None = None
+    late_count: int = 0
+
+
+def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[LatenessState, bool]:
+    """Whether a frame came too late to count.
+
+    Frames sent at 100 and 101 and received at 7.0 and 12.1: offsets -93 and -88.9, so the second was under way for 4.1 s
+    longer, and is late.
+    """
+    offset_s = received_s - sent_s
+    if state.offset_s is None or offset_s <= state.offset_s:
+        return LatenessState(offset_s=offset_s), False
+    if offset_s - state.offset_s <= LATE_AFTER_S:
+        return LatenessState(offset_s=state.offset_s) if state.late_count else state, False
+    if state.late_count + 1 >= _LATE_IN_A_ROW_MAX:
+        return LatenessState(offset_s=offset_s), False
+    return LatenessState(offset_s=state.offset_s, late_count=state.late_count + 1), True
+
+
+class ServerCounts(msgspec.Struct, kw_only=True):
+    """What became of connections and frames since the start."""
+
+    frames: int = 0
+    malformed_frames: int = 0
+    late_frames: int = 0
+    flooding_frames: int = 0
+    connections: int = 0
+    replaced_connections: int = 0
+    silent_connections: int = 0
+    unauthorized_connections: int = 0
+    refused_connections: int = 0
+    relayed_stats: int = 0
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """All of them by name, as metrics are called."""
+        return {f"stats_{name}_total": value for name, value in msgspec.structs.asdict(self).items()}
+
 
 _log = logging.getLogger("autoscaler")
 

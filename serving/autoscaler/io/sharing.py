@@ -12,12 +12,12 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-from serving.autoscaler.groups import Group
 from serving.autoscaler.io.senders import Record
 from serving.cluster.fenced import fencing
 from serving.cluster.leases.shards import Shards
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
+from serving.scaling.revision import Group
 from serving.scaling.scaler.scaler import StatSource
 from serving.wire.frames import RelayedStat, RelayedStats, encode_relayed_stats
 from serving.wire.peers import Peers

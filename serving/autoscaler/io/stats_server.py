@@ -24,12 +24,10 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
-from serving.autoscaler.decision_events import DecisionBook
-from serving.autoscaler.follow import asked
+from serving.autoscaler.decision_events import DecisionBook, asked
 from serving.autoscaler.io.connection import StatsConnection
-from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, PodSender, Record, Sender
+from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, PodSender, Record, Sender, ServerCounts
 from serving.autoscaler.io.token_reviewer import TokenReviewer
-from serving.autoscaler.servercounts import ServerCounts
 from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token

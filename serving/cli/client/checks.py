@@ -21,7 +21,7 @@ import msgspec
 
 from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.home.processes import mounts
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 
 _PYTHON_MIN = (3, 11)
 _LOOPBACK = "127.0.0.1"

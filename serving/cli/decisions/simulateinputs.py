@@ -19,7 +19,7 @@ from serving.settings.knob import Value, fields_of
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.logs import read_logs
-from serving.simulator.nodeplan import NodePlan
+from serving.simulator.nodeplacing import NodePlan
 from serving.simulator.policies import POLICIES
 from serving.simulator.trace import ArrivalPlacement, FunctionTrace, RecordedFunction, TraceWindow, read_trace
 from serving.simulator.workload import arrivals, parse_steps

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from serving.cli.client.amountflags import AmountFlags
+from serving.cli.nodes.nodeflags import AmountFlags
 from serving.model.errors import Problem, SettingsError
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
 from serving.nodegroup.groups import groups_of_text
 from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.placement import NODE_POLICIES
-from serving.simulator.nodeplan import NodePlan
+from serving.simulator.nodeplacing import NodePlan
 
 # Removal of nodes in the group that is made without a file, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0

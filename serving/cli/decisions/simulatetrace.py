@@ -7,11 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from serving.simulator.charts import bars, policy_table, sparkline
 from serving.simulator.curve import CurvePoint, EqualPodSeconds, at_equal_pod_seconds, points_around
 from serving.simulator.policies import POLICIES, DialPosition
 from serving.simulator.report import PolicyReport, mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult
+from serving.simulator.svg import bars, policy_table, sparkline
 from serving.simulator.workload_run import Workload, run_workload
 
 

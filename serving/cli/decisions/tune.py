@@ -14,10 +14,10 @@ from serving.model.errors import InvalidValue, SettingsError
 from serving.model.quantity import parse_percent
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.knob import fields_of
-from serving.simulator.charts import policy_table
 from serving.simulator.curve import CurvePoint, best_within
 from serving.simulator.policies import POLICIES
 from serving.simulator.report import PolicyReport
+from serving.simulator.svg import policy_table
 
 _BASE = "knative"
 

@@ -18,8 +18,13 @@ from serving.cli.client.progress import say_aside
 from serving.cli.client.stats import Stats, autoscaler_option
 from serving.cli.client.table import clock_text
 from serving.cli.decisions.whyejected import ejected_lines
-from serving.cli.decisions.whyevents import ScaleEvent, said_by_events, said_from_now_on
-from serving.cli.decisions.whyunready import pod_scaler_lines, unready_lines
+from serving.cli.decisions.whyunready import (
+    ScaleEvent,
+    pod_scaler_lines,
+    said_by_events,
+    said_from_now_on,
+    unready_lines,
+)
 from serving.cli.nodes.whynodes import node_story, print_why_of_nodes
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL

@@ -1,12 +1,16 @@
 """What ``serving why`` says beside decisions: why a revision is not ready, and what its HorizontalPodAutoscaler decided."""
 
+import datetime as dt
 from collections.abc import Callable, Iterator
+
+import msgspec
 
 from serving.cli.client.api import ApiClient
 from serving.cli.client.logtail import last_lines
-from serving.cli.client.objects import condition, revisions_of
+from serving.cli.client.objects import condition, items_of, revisions_of
 from serving.cli.client.resources import path_of
-from serving.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
+from serving.cli.services.get import watched
+from serving.cluster.kinds import EVENT, HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
 from serving.model.objects import Object, condition_of, name_of, nested
 
 _LOG_LINES = 5
@@ -51,3 +55,43 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
     if log:
         yield f"last lines of the log of {name}:"
         yield from (f"  {line}" for line in log)
+
+
+_REASON = "Scaled"
+
+
+class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change: when (seconds since the epoch), of which revision, in words."""
+
+    at_s: float
+    revision: str
+    sentence: str
+
+
+def said_by_events(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
+    """Changes of these revisions in the namespace that are still known, oldest first."""
+    said = [_said(one) for one in items_of(api, EVENT)]
+    return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
+
+
+def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
+    """The same from a time on, as they come, without end. Raises ``ServingError`` when the API refuses."""
+    seen: set[str] = set()
+    for event in watched(api, EVENT):
+        said = None if event["type"] in {"DELETED", "BOOKMARK"} else _said(event["object"])
+        version = str(nested(event, "object", "metadata", "resourceVersion"))
+        # A watch that was cut off begins with all that is there.
+        if said is not None and said.at_s >= since_s and version not in seen and is_ours(said.revision):
+            seen.add(version)
+            yield said
+
+
+def _said(event: Object) -> ScaleEvent | None:
+    if nested(event, "involvedObject", "kind") != REVISION.name or event.get("reason") != _REASON:
+        return None
+    stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp"))
+    return ScaleEvent(
+        at_s=dt.datetime.fromisoformat(stamp).timestamp(),
+        revision=str(nested(event, "involvedObject", "name")),
+        sentence=str(event.get("message", "")),
+    )

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from serving.cli.client.completion import complete_service
 from serving.cli.client.params import wait_timeout_option
 from serving.cli.client.progress import Progress, say_aside
 from serving.cli.client.resources import path_of
-from serving.cli.services.asgiapp import asgi_command
 from serving.cli.services.deployment import (
     Deployment,
+    asgi_command,
     check_name,
+    environment_of,
+    find_virtualenv,
     kept_options,
     manifest_of,
     merged,
@@ -26,15 +30,13 @@ from serving.cli.services.deployment import (
     policy_annotation,
 )
 from serving.cli.services.url import print_url
-from serving.cli.services.virtualenv import environment_of, find_virtualenv
 from serving.cli.services.waiting import until_ready
-from serving.cli.services.watchfolder import watch_folder
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.home.images.building import build_image, containerfile_in
 from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable
 from serving.home.pods.podplan import command_words
-from serving.home.pods.snapshot import is_application, take
+from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
@@ -46,6 +48,28 @@ from serving.model.knative import (
 from serving.model.objects import Object, nested
 from serving.model.routepolicy import route_policy
 from serving.settings.autoscaler import POLICIES
+
+_POLL_S = 0.3
+
+
+def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
+    """Deploy, and again after each change. A deploy that fails has said why; the next change is the next try."""
+    while True:
+        seen = fingerprint(folder)
+        try:
+            deploy()
+        except SystemExit as error:
+            say_aside(f"deploy failed (exit code {error.code}); waiting for a change")
+        else:
+            say_aside(f"watching {folder}; Ctrl-C ends it")
+        sys.stdout.flush()
+        while (now := fingerprint(folder)) == seen:
+            time.sleep(_POLL_S)
+        # An editor or a checkout writes many files: they are one change.
+        while (later := fingerprint(folder)) != now:
+            now = later
+            time.sleep(_POLL_S)
+
 
 _TIMEOUT_S = 300.0
 # The controller may write between the read and the write.

@@ -5,11 +5,15 @@ name and keeps the rest: variables, scaling, limits, and the traffic. Pure.
 """
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from serving.home.pods.podplan import DEFAULT_PATH
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     AUTOSCALING_GROUP,
@@ -162,3 +166,53 @@ def kept_options(before: Object, asked: Deployment) -> list[str]:
         *(f"-e {name}" for name in variables if name not in asked.environment),
         *(f"--{key} {text}" for key, text in scaling.items() if key not in given),
     ]
+
+
+_FOLDERS = (".venv", "venv")
+_MARK = "pyvenv.cfg"
+
+
+def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """The virtual environment in a folder, else the active one; None if there is none."""
+    candidates = [folder.absolute() / name for name in _FOLDERS]
+    if environment.get(VIRTUAL_ENV):
+        candidates.append(Path(environment[VIRTUAL_ENV]))
+    return next((one for one in candidates if (one / _MARK).is_file()), None)
+
+
+def environment_of(virtualenv: Path) -> dict[str, str]:
+    """The variables by which a command uses a virtual environment."""
+    return {VIRTUAL_ENV: str(virtualenv), "PATH": f"{virtualenv / 'bin'}:{DEFAULT_PATH}"}
+
+
+_ASGIAPP_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_IMPORT_MAX_S = 30.0
+
+
+def asgi_command(app: str, virtualenv: Path | None) -> str:
+    """The command for "module:name". Raises ``InvalidValue`` for another text, or where an environment lacks a package."""
+    if not _ASGIAPP_NAME.fullmatch(app):
+        raise InvalidValue(text=app, expected="a module and the name of an ASGI app in it, as in --asgi app:app")
+    interpreter = str(virtualenv / "bin" / "python") if virtualenv else sys.executable
+    missing = _missing_package(interpreter)
+    if missing:
+        expected = f"{missing} in the environment of {interpreter}: {interpreter} -m pip install 'serving[asgi]'"
+        raise InvalidValue(text=app, expected=expected)
+    return shlex.join([interpreter, "-m", "serving.asgi", app])
+
+
+def _missing_package(interpreter: str) -> str:
+    """What an interpreter cannot import of what the command needs; "" for nothing."""
+    program = "import importlib.util as u; print(*[n for n in ('serving', 'uvicorn') if u.find_spec(n) is None])"
+    try:
+        # -P: a file of the app's folder that is called so is not the package.
+        done = subprocess.run(  # noqa: S603 - the user's own interpreter
+            [interpreter, "-P", "-c", program], capture_output=True, text=True, timeout=_IMPORT_MAX_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"a Python that starts ({error})"
+    if done.returncode:
+        return (
+            f"Python 3.11 or newer ({done.stderr.strip().splitlines()[-1]})" if done.stderr.strip() else "Python 3.11"
+        )
+    return " and ".join(done.stdout.split())

@@ -1,9 +1,12 @@
 """``serving update``: change a part of what a service runs with, and keep everything else, as a new revision."""
 
+import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.client.completion import complete_service
@@ -12,14 +15,73 @@ from serving.cli.client.params import wait_timeout_option
 from serving.cli.client.progress import Progress
 from serving.cli.client.resources import path_of
 from serving.cli.services.deployment import pairs_of, policy_annotation
-from serving.cli.services.serviceupdate import ServiceUpdate, updated
 from serving.cli.services.url import print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.model.errors import InvalidValue
+from serving.model.knative import AUTOSCALING_GROUP, COMMAND_ANNOTATION
 from serving.model.objects import Object
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.autoscaler import POLICIES
+
+
+class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change; None, "" and empty where nothing was asked for."""
+
+    environment: Mapping[str, str] = {}
+    removed: tuple[str, ...] = ()
+    clear_env: bool = False
+    command: str | None = None
+    image: str | None = None
+    concurrency: int | None = None
+    timeout: int | None = None
+    min_scale: int | None = None
+    max_scale: int | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    annotations: Mapping[str, str] = {}
+
+
+def updated(service: Object, wanted: ServiceUpdate) -> Object:
+    """The service with the change. Raises ``InvalidValue`` if a variable that is to be removed does not exist."""
+    changed = copy.deepcopy(service)
+    template = changed["spec"].setdefault("template", {})
+    metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
+    # A revision's name is used once.
+    metadata.pop("name", None)
+    annotations = metadata.setdefault("annotations", {})
+    scaling = {"min-scale": wanted.min_scale, "max-scale": wanted.max_scale}
+    texts = {f"{AUTOSCALING_GROUP}/{key}": str(count) for key, count in scaling.items() if count is not None}
+    if wanted.command is not None:
+        texts[COMMAND_ANNOTATION] = wanted.command
+    for key, text in {**texts, **wanted.annotations}.items():
+        if text:
+            annotations[key] = text
+        else:
+            annotations.pop(key, None)
+    for field, number in (("containerConcurrency", wanted.concurrency), ("timeoutSeconds", wanted.timeout)):
+        if number is not None:
+            spec[field] = number
+    container = spec["containers"][0]
+    if wanted.image is not None:
+        container["image"] = wanted.image
+    container["env"] = _environment(container.get("env") or [], wanted)
+    limits = {key: text for key, text in (("cpu", wanted.cpu), ("memory", wanted.memory)) if text is not None}
+    if limits:
+        resources = container.setdefault("resources", {})
+        resources["limits"] = {**resources.get("limits", {}), **limits}
+    return changed
+
+
+def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
+    kept = {} if wanted.clear_env else {one["name"]: one for one in before}
+    for name in wanted.removed:
+        if name not in kept:
+            expected = f"one of its variables: {', '.join(sorted(kept)) or 'it has none'}"
+            raise InvalidValue(text=name, expected=expected)
+        del kept[name]
+    return [*{**kept, **{name: {"name": name, "value": text} for name, text in wanted.environment.items()}}.values()]
+
 
 _TIMEOUT_S = 300.0
 # The controller may write between the read and the write.

@@ -1,5 +1,7 @@
 """Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
 
+import contextlib
+import http.client
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
@@ -9,12 +11,44 @@ from serving.cli.client.logtail import last_lines
 from serving.cli.client.objects import condition, is_settled, items_of, revisions_of, selector_of, superseded_failures
 from serving.cli.client.progress import Progress
 from serving.cli.client.resources import path_of
-from serving.cli.services.inforce import until_in_force
-from serving.cli.services.url import address_of
+from serving.cli.services.url import ServiceAddress, address_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.home.pods.unready import OTHER_PORT
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, labels_of, name_of, nested
+from serving.model.rollout import split_digest
+
+_PAUSE_S = 0.01
+# So many answers in a row: several activators take turns at one port.
+_AGREEING = 4
+
+
+def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
+    """Wait until requests are shared out as the status says; False if they are not in time."""
+    deadline_s = time.monotonic() + within_s
+    targets = nested(service, "status", "traffic") or ()
+    expected = split_digest((str(one.get("revisionName")), one.get("percent") or 0) for one in targets)
+    agreeing = 0
+    while agreeing < _AGREEING:
+        if time.monotonic() > deadline_s:
+            return False
+        if _split_at(address, within_s) == expected:
+            agreeing += 1
+        else:
+            agreeing = 0
+            time.sleep(_PAUSE_S)
+    return True
+
+
+def _split_at(address: ServiceAddress, timeout_s: float) -> str:
+    """What an activator says of a host; "" when it says nothing."""
+    connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("GET", "/", headers={"Host": address.host, "K-Network-Probe": "probe"})
+        answer = connection.getresponse()
+        return answer.read().decode("latin-1") if answer.status == HTTPStatus.OK else ""
+    return ""
+
 
 _POLL_S = 0.1
 _POLL_SLOWLY_S = 0.5

@@ -19,7 +19,7 @@ from serving.cli.client.table import aligned
 from serving.cli.system.groupfiles import groups_in_config_maps, read_group_files
 from serving.cli.system.liveconfig import LiveConfig, read_live_config
 from serving.home.state import default_state_path
-from serving.metrics.render import render_page as render_metrics_page
+from serving.metrics.names import render_page as render_metrics_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.configmap import ConfigMap
 from serving.settings.daemons import DAEMONS

@@ -3,9 +3,10 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,59 @@ from click.core import ParameterSource
 from serving.cli.client.api import fail_usage
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.system.background import report_ready, start_in_background
-from serving.cli.system.environmentcheck import check_environment
-from serving.cli.system.programpath import path_lines
 from serving.cli.system.reload import reload_system
 from serving.home.containers.gateway import bind_gateway, gateway_of
-from serving.home.containers.leftovers import remove_leftovers
+from serving.home.containers.network import remove_leftovers
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder, default_state_path
-from serving.home.supervisor.binding import bind
+from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
-from serving.home.supervisor.ports import PORTS
 from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP
 from serving.samples import hello
+
+# What only `serving up` reads.
+_OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
+_DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
+_SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raises ``SettingsError`` with every variable that no daemon could use, and what would be right."""
+    given = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
+    if not given:
+        # The records of all daemons take a while to import.
+        return
+    from serving.settings.daemons import DAEMONS  # noqa: PLC0415 - as above
+    from serving.settings.load import wrong_variables  # noqa: PLC0415 - as above
+
+    problems = {
+        one.where: one
+        for daemon in DAEMONS
+        if daemon.name.upper() in _DAEMONS
+        for one in wrong_variables(daemon, registry=DAEMONS, environment=given)
+    }
+    if problems:
+        raise SettingsError(list(problems.values()))
+
+
+_NAME = "serving"
+
+
+def path_lines(program: Path, python: Path, path: str) -> list[str]:
+    """Lines that say how to run this program in another shell; none if ``serving`` on PATH is this program.
+
+    ``program`` is how this process was started, ``python`` its interpreter, whose folder has the program too.
+    """
+    own = program.absolute() if program.name == _NAME else python.with_name(_NAME)
+    found = shutil.which(_NAME, path=path)
+    if found is not None and Path(found).resolve() == own.resolve():
+        return []
+    if not own.exists():
+        return [f"commands:  {shlex.quote(str(python))} -m serving ..."]
+    return [f"commands:  {shlex.quote(str(own))} is not on PATH: export PATH={shlex.quote(str(own.parent))}:$PATH"]
+
 
 _EXIT_SETTINGS = 2
 _PORT_MAX = 65_535

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.kinds import LEASE
-from serving.cluster.leases.election import LeaseRecord, LeaseTimes
+from serving.cluster.leases.rules import LeaseRecord, LeaseTimes
 from serving.cluster.port import Cluster
 from serving.model.errors import NotFound
 from serving.model.objects import Object

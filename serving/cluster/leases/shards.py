@@ -12,21 +12,60 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+import zlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 import msgspec
 
 from serving.aio.clock import now_s, steady_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import LEASE
-from serving.cluster.leases.allotment import ShardWish, shard_name, shard_of, wish
-from serving.cluster.leases.election import LeaseAction, LeaseTimes
-from serving.cluster.leases.elector import LeaseElector
+from serving.cluster.leases.holder import LeaseElector
 from serving.cluster.leases.lease import LeaseClient, LeaseName
+from serving.cluster.leases.rules import LeaseAction, LeaseTimes
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import NotLeading
 from serving.model.objects import Object, nested
+
+
+class ShardWish(msgspec.Struct, frozen=True, kw_only=True):
+    """Shards to take, in order of preference, and the one to give up; None for none."""
+
+    take: tuple[int, ...] = ()
+    let_go: int | None = None
+
+
+def shard_of(group: tuple[str, str], shard_count: int) -> int:
+    """The shard of a group of revisions, by namespace and name. All processes and versions compute the same."""
+    return zlib.crc32("/".join(group).encode()) % shard_count
+
+
+def shard_name(daemon: str, shard: int, shard_count: int) -> str:
+    """The name of a shard's lease, as Knative's buckets are named: "autoscaler-bucket-00-of-10"."""
+    return f"{daemon}-bucket-{shard:02d}-of-{shard_count:02d}"
+
+
+def wish(
+    shard_count: int,
+    *,
+    me: str,
+    holders: Mapping[int, str],
+    others: Iterable[str],
+    free_long: Collection[int],
+) -> ShardWish:
+    """What to take and give up. ``holders`` have a lease that has not expired; ``others`` have announced themselves."""
+    members = {me, *holders.values(), *others}
+    allotment = -(-shard_count // len(members))
+    mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
+    free = [shard for shard in range(shard_count) if shard not in holders]
+    if len(mine) > allotment:
+        return ShardWish(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
+    # Each process starts at another shard, so that two at once rarely try the same one.
+    begin = zlib.crc32(me.encode()) % shard_count
+    wanted = sorted(free, key=lambda shard: (shard - begin) % shard_count)[: allotment - len(mine)]
+    return ShardWish(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))
+
 
 _log = logging.getLogger(__name__)
 _LABEL = "serving.dev/shards-of"

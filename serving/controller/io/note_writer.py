@@ -8,11 +8,29 @@ from collections import OrderedDict
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
-from serving.controller.values.events import event_name, note_event
 from serving.controller.values.writes import Note
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
-from serving.model.event import repeated
-from serving.model.objects import Object, name_of, namespace_of
+from serving.model.event import MESSAGE_LENGTH_MAX, Words, about, digest, name_within, new_event, repeated
+from serving.model.objects import Object, name_of, namespace_of, uid_of
+
+_COMPONENT = "serving-controller"
+
+
+def event_name(note: Note) -> str:
+    """The object's name and a digest of the object and the message."""
+    return name_within(name_of(note.about), _digest(note))
+
+
+def note_event(note: Note, *, now: str) -> Object:
+    """The first Event of a note. A long message keeps its end, which has the cause."""
+    message = note.message[-MESSAGE_LENGTH_MAX:]
+    words = Words(reason=note.reason or "Changed", message=message, is_warning=note.warning)
+    return new_event(about(note.about), words, suffix=_digest(note), component=_COMPONENT, now=now)
+
+
+def _digest(note: Note) -> str:
+    return digest(uid_of(note.about), note.reason, note.message)
+
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Asks activators whether they serve a Route as its status says; the Route is Ready once all of them do.
 
 One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it
-answers (``serving.model.routedigest``); nothing is asked while no Route waits.
+answers (``serving.model.routepolicy``); nothing is asked while no Route waits.
 """
 
 import asyncio

@@ -13,8 +13,14 @@ from serving.controller.revisions.defaults import spec_with_defaults
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
-from serving.controller.revisions.revision_status import RevisionChildren, desired_status, serving_state_of, was_ready
-from serving.controller.revisions.scaling import StartScale, start_scale
+from serving.controller.revisions.revision_status import (
+    RevisionChildren,
+    StartScale,
+    desired_status,
+    serving_state_of,
+    start_scale,
+    was_ready,
+)
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.naming import revision_name
 from serving.controller.values.routing import RoutingState, metadata_changes, routing_state_of

@@ -7,24 +7,42 @@ unready. Active is informational: a revision at zero is ready.
 Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, which reads a PodAutoscaler instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from serving.controller.revisions.pod_failure import Failure, HealthLayer, failure_of, not_ready_because
-from serving.controller.revisions.scaling import StartScale
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
 from serving.model.knative import BECAME_READY_ANNOTATIONS, CONDITION_READY, ConditionStatus, ServingState
-from serving.model.objects import (
-    Object,
-    annotations_of,
-    condition_of,
-    is_controlled_by,
-    name_of,
-    nested,
-    timestamp_s,
-)
+from serving.model.objects import Object, annotations_of, condition_of, is_controlled_by, name_of, nested, timestamp_s
+from serving.scaling.resolve import resolve_annotations
+from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+
+
+class StartScale(msgspec.Struct, frozen=True, kw_only=True):
+    """``start_count`` pods must be ready once within ``progress_deadline_s``; later ``min_count`` are enough.
+
+    With a ``start_count`` of 0 the revision is ready without a pod.
+    """
+
+    start_count: int
+    min_count: int
+    progress_deadline_s: float
+
+
+def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) -> StartScale:
+    """The numbers of one revision. initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it would start 2."""
+    # The bounds depend on neither the concurrency of a pod nor its reachability.
+    spec = resolve_annotations(annotations, settings, container_concurrency=0, reachable=True)
+    # A HorizontalPodAutoscaler leaves a Deployment with 0 replicas alone.
+    least = 1 if spec.class_name == HPA_CLASS else 0
+    wanted = max(spec.initial_scale, spec.min_scale)
+    return StartScale(
+        start_count=max(min(wanted, spec.max_scale) if spec.max_scale else wanted, least),
+        min_count=spec.min_scale,
+        progress_deadline_s=spec.progress_deadline_s,
+    )
 
 
 class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):

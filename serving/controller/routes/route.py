@@ -42,9 +42,8 @@ from serving.model.objects import (
     nested,
 )
 from serving.model.rollout import Rollout, read_rollout, write_rollout
-from serving.model.routedigest import route_digest
 from serving.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
-from serving.model.routepolicy import route_policy
+from serving.model.routepolicy import route_digest, route_policy
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import Pair, load_certificate
-from serving.settings.extendertls import ExtenderTlsSettings
+from serving.settings.placement import ExtenderTlsSettings
 
 _log = logging.getLogger("placement")
 

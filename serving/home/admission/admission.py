@@ -12,22 +12,107 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
+from serving.cluster.kinds import (
+    CONFIGURATION,
+    DEPLOYMENT,
+    DOMAIN_MAPPING,
+    POD,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+    SECRET,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.cluster.port import Subresource
+from serving.cluster.schedules import schedule_problems
 from serving.home.admission.defaults import fill_in_defaults, with_requests
 from serving.home.admission.kuberules.objects import kube_problems, undecodable
 from serving.home.admission.kuberules.templates import template_problems
-from serving.home.admission.rules import own_problems
-from serving.home.admission.userinfo import user_info_problems, with_user_info
 from serving.home.schemas.crds import crds
+from serving.home.schemas.patch import same_json
 from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
 from serving.home.schemas.validations import ABSENT, rule_problems
 from serving.home.store.requester import acting_manager, acting_user
 from serving.model.errors import Invalid, Problem
-from serving.model.knative import QUEUE_PROXY_ANNOTATION, QueueProxyPlace
-from serving.model.objects import Object, name_of, nested
+from serving.model.knative import CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION, QUEUE_PROXY_ANNOTATION, QueueProxyPlace
+from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
+from serving.scaling.policies.triggertypes import REGISTRY
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
+
+
+def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
+    """Yield what is wrong with an object beyond its schema and its CEL rules."""
+    if kind == SCALING_POLICY:
+        yield from _policy_problems(whole.get("spec") or {})
+    if kind == DOMAIN_MAPPING:
+        yield from _namespace_problems(whole)
+
+
+def _policy_problems(spec: object) -> Iterator[Problem]:
+    """Everything that the autoscaler would reject: CEL does not know the trigger types, for one."""
+    try:
+        policy = msgspec.convert(spec, type=ScalingPolicySpec)
+    except msgspec.ValidationError as error:
+        yield Problem(where="spec", what=f"Invalid value: {error}", expected="a ScalingPolicy's spec")
+        return
+    yield from check_scaling_policy(policy, known_types=REGISTRY.keys())
+    yield from schedule_problems(policy)
+
+
+def _namespace_problems(mapping: Object) -> Iterator[Problem]:
+    own, given = namespace_of(mapping), nested(mapping, "spec", "ref", "namespace")
+    if given and own and given != own:
+        what = f'Invalid value: mismatched namespaces: parent namespace: "{own}" does not match ref: "{given}"'
+        yield Problem(where="spec.ref.namespace", what=what, expected=f"{own}, or nothing")
+
+
+_ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
+_ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
+
+
+def _is_annotated(kind: Kind, one: Object) -> bool:
+    return kind in _ANNOTATED and not nested(one, "metadata", "ownerReferences")
+
+
+def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
+    """Set both annotations on a new object, and the modifier when the spec changes; "" is a write of the system.
+
+    An annotation that a writer left out stays as it was, so that a whole manifest can be written again. Knative refuses it.
+    """
+    if not _is_annotated(kind, new):
+        return new
+    given = annotations_of(new)
+    before = annotations_of(old)
+    stamped = {key: before[key] for key in _ANNOTATIONS if key in before and key not in given}
+    if user and old is None:
+        stamped |= dict.fromkeys(_ANNOTATIONS, user)
+    elif user and old is not None and not same_json(new.get("spec"), old.get("spec")):
+        stamped[LAST_MODIFIER_ANNOTATION] = user
+    if given.items() >= stamped.items():
+        return new
+    return {**new, "metadata": {**new["metadata"], "annotations": given | stamped}}
+
+
+def user_info_problems(kind: Kind, new: Object, old: Object | None) -> Iterator[Problem]:
+    """Yield a problem for each annotation that a writer changed; the modifier may change with the spec."""
+    if old is None or not _is_annotated(kind, new):
+        return
+    given, before = annotations_of(new), annotations_of(old)
+    if given.get(CREATOR_ANNOTATION) != before.get(CREATOR_ANNOTATION):
+        yield _immutable(CREATOR_ANNOTATION, before)
+    is_same_spec = same_json(new.get("spec"), old.get("spec"))
+    if is_same_spec and given.get(LAST_MODIFIER_ANNOTATION) != before.get(LAST_MODIFIER_ANNOTATION):
+        yield _immutable(LAST_MODIFIER_ANNOTATION, before)
+
+
+def _immutable(annotation: str, before: dict[str, str]) -> Problem:
+    where = f"metadata.annotations[{annotation}]"
+    kept = before.get(annotation, "no value")
+    return Problem(where=where, what="Invalid value: annotation value is immutable", expected=kept)
+
 
 _OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
 _METADATA = frozenset(

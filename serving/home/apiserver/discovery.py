@@ -4,7 +4,11 @@ Built from ``kinds.py``. Newer clients request the aggregated form (``apidiscove
 group; older ones walk the groups.
 """
 
+from aiohttp import web
+
 from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
+from serving.home.apiserver.answers import json_answer
+from serving.model.errors import NotFound
 from serving.model.objects import Object
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -150,3 +154,37 @@ def _entries(kind: Kind) -> list[Object]:
             {"name": f"{kind.plural}/eviction", "singularName": "", **common, "verbs": ["create"]} | eviction,
         )
     return entries
+
+
+_UNKNOWN = "the server could not find the requested resource"
+
+
+def discovery_answer(raw_path: str, accept: str) -> web.Response | None:
+    """The response to a discovery path; None for other paths."""
+    version = aggregated_version(accept)
+    found: Object | None
+    match raw_path.strip("/").split("/"):
+        case ["api" | "apis" as root] if version:
+            answer = json_answer(aggregated(version, core=root == "api"))
+            kind = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+            answer.headers["Content-Type"] = kind
+            return answer
+        case ["api"]:
+            found = api_versions()
+        case ["apis"]:
+            found = group_list()
+        case ["api", version]:
+            found = resource_list("", version)
+        case ["apis", group]:
+            found = group_of(group)
+        case ["apis", group, version]:
+            found = resource_list(group, version)
+        case [""]:
+            found = {
+                "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            }
+        case _:
+            return None
+    if found is None:
+        raise NotFound(_UNKNOWN)
+    return json_answer(found)

@@ -4,13 +4,52 @@ Input: an object; output: a sentence for each such field, for ``Warning`` header
 its effect or is rejected; none is ignored silently.
 """
 
-from collections.abc import Iterator, Mapping
+import functools
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
-from serving.home.apiserver.located import located
+from serving.aio.clock import stamp
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, EVENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.port import Cluster
+from serving.model.errors import AlreadyExists, ClusterError, SettingsError
+from serving.model.event import Words, about, digest, new_event, repeated
 from serving.model.knative import COMMAND_ANNOTATION
-from serving.model.objects import Object, nested
+from serving.model.objects import Object, name_of, namespace_of, nested
+from serving.settings.daemons import DAEMONS
+from serving.settings.live import config_map_of
+from serving.settings.load import load
+
+_PART = re.compile(r"([^.\[\]]+)|\[\*\]")
+
+
+def located(value: object, at: str) -> list[tuple[str, Any]]:
+    """All places that a path names, each with its value; ``[*]`` is every item of a list. Missing places are left out."""
+    found: list[tuple[str, Any]] = [("", value)]
+    for key in _steps(at):
+        if key is None:
+            found = [
+                (f"{path}[{index}]", item)
+                for path, items in found
+                if isinstance(items, list)
+                for index, item in enumerate(items)
+            ]
+        else:
+            found = [
+                (f"{path}.{key}" if path else key, one[key])
+                for path, one in found
+                if isinstance(one, dict) and one.get(key) is not None
+            ]
+    return found
+
+
+@functools.cache
+def _steps(at: str) -> tuple[str | None, ...]:
+    """The keys of a path, and None for every item of a list."""
+    return tuple(match.group(1) for match in _PART.finditer(at))
+
 
 _ONE_NODE = "pods run on this machine"
 _NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
@@ -107,3 +146,46 @@ def _annotations(body: Object) -> Iterator[str]:
 def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
     """An empty or false value requests the default; exported manifests are full of them."""
     return value not in (None, False, "", {}, [])
+
+
+_log = logging.getLogger(__name__)
+
+_COMPONENT = "serving-api"
+_REASON = "AcceptedWithoutEffect"
+
+
+def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:
+    """The Event for one warning about an object. The same warning about the same object gets the same name."""
+    spoken_of = about({**of, "apiVersion": kind.api_version, "kind": kind.name})
+    words = Words(reason=_REASON, message=text, is_warning=True)
+    return new_event(spoken_of, words, suffix=digest(spoken_of.uid, text), component=_COMPONENT, now=now)
+
+
+async def record_remarks(cluster: Cluster, kind: Kind, of: Object, *, texts: Iterable[str]) -> None:
+    """Record warnings about a namespaced object. A failure is logged only, because the write itself has succeeded."""
+    for text in texts:
+        event = remark_event(kind, of, text, now=stamp())
+        metadata = event["metadata"]
+        try:
+            try:
+                await cluster.create(EVENT, event)
+            except AlreadyExists:
+                before = await cluster.get(EVENT, metadata["namespace"], metadata["name"])
+                patch = repeated(before, now=event["lastTimestamp"])
+                await cluster.patch(EVENT, metadata["namespace"], metadata["name"], patch=patch)
+        except ClusterError as error:
+            _log.warning("api.unremarked", extra={"object": metadata["name"], "error": str(error)})
+
+
+def settings_warnings(kind: Kind, stored: Object) -> list[str]:
+    """A sentence for each unknown key and each invalid value, without repetitions."""
+    if kind != CONFIG_MAP or namespace_of(stored) != system_namespace():
+        return []
+    config_map = config_map_of(name_of(stored), stored.get("data") or {})
+    found: list[str] = []
+    for daemon in DAEMONS:
+        try:
+            load(daemon, registry=DAEMONS, config_maps=[config_map])
+        except SettingsError as error:
+            found += [str(problem) for problem in error.problems]
+    return list(dict.fromkeys(found))

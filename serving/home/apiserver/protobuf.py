@@ -17,9 +17,27 @@ import msgspec
 
 from serving.cluster.kinds import kind_of
 from serving.home.apiserver.status import Fault
-from serving.home.schemas.builtin_schemas import builtin_schemas, referred, schema_name
-from serving.home.schemas.protobuf_numbers import message_numbers
+from serving.home.schemas.builtin_schemas import SCHEMAS_FILE, builtin_schemas, referred, schema_name
 from serving.home.schemas.schema import Schema
+
+NUMBERS_FILE = SCHEMAS_FILE.with_name("protobuf.json")
+
+
+class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of one message."""
+
+    numbers: Mapping[str, tuple[int, ...]]
+    """A field's number by its name in JSON. A field of an embedded message has the numbers of both, the outer one first."""
+
+    pointers: frozenset[str] = frozenset()
+    """Fields that are pointers in Go: on the wire only if they are set, so that a zero counts. Go writes all others."""
+
+
+@functools.cache
+def message_numbers() -> Mapping[str, MessageNumbers]:
+    """All messages by the short names of their schemas, such as "core.v1.Pod"."""
+    return msgspec.json.decode(NUMBERS_FILE.read_bytes(), type=dict[str, MessageNumbers])
+
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"

@@ -4,7 +4,8 @@ Who signs tokens verifies them: the owner of the server passes in a function tha
 format of a real server's.
 """
 
-from collections.abc import Callable
+import hmac
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -92,3 +93,23 @@ def _status(token: KnownToken | None, asked: set[str]) -> Object:
     }
     username = f"system:serviceaccount:{token.namespace}:{token.account}"
     return {"authenticated": True, "audiences": audiences, "user": {"username": username, "extra": extra}}
+
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def check_host(header: str, allowed: Collection[str]) -> None:
+    """Raise ``Fault`` 403 unless a Host header names one of the allowed hosts, with any port."""
+    host = header.strip().lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name not in allowed:
+        raise Fault(403, f"the Host header names {name or 'nothing'}; this server is {', '.join(sorted(allowed))}")
+
+
+def check_token(header: str, *, token: str) -> None:
+    """Raise ``Fault`` 401 unless an Authorization header carries the token."""
+    scheme, _, given = header.partition(" ")
+    offered = given.strip() if scheme.lower() == "bearer" else ""
+    # Bytes: compare_digest rejects texts beyond ASCII, which a client may send.
+    if not hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode()):
+        raise Fault(401, "Unauthorized: a bearer token is needed; the kubeconfig has it")

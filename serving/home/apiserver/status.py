@@ -1,9 +1,10 @@
 """``Status`` objects: the bodies of errors and of deletions.
 
 Input: an error of ``serving.model.errors``, or a ``Fault`` of the HTTP layer; output: the object and its HTTP status.
-``cluster/replies.py`` is the inverse.
+``cluster/kubeclient.py`` is the inverse.
 """
 
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from serving.home.apiserver.paths import RequestTarget
@@ -79,3 +80,17 @@ def success(target: RequestTarget, uid: str) -> Object:
         "status": "Success",
         "details": {key: value for key, value in details.items() if value},
     }
+
+
+# kube-apiserver's bound, and its name for a client that gives none.
+_LENGTH_MAX = 128
+_UNKNOWN = "unknown"
+
+
+def field_manager(query: Mapping[str, str], user_agent: str) -> str:
+    """The manager that owns the fields of a write; never empty. Raises ``Fault`` 400."""
+    given = query.get("fieldManager", "")
+    if len(given) > _LENGTH_MAX or not given.isprintable():
+        raise Fault(400, f"fieldManager: at most {_LENGTH_MAX} printable characters")
+    program = "".join(letter for letter in user_agent.partition("/")[0] if letter.isprintable())
+    return given or program.strip()[:_LENGTH_MAX] or _UNKNOWN

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from serving.cluster.kinds import Kind
-from serving.home.apiserver.ages import age
-from serving.home.apiserver.columns import COLUMNS, Cell, CellColumn
+from serving.home.apiserver.columns import COLUMNS, Cell, CellColumn, age
 from serving.home.apiserver.jsonpath import compiled
 from serving.home.schemas.crds import Column, crds
 from serving.model.objects import Object

@@ -15,11 +15,9 @@ from serving.home.admission.admission import annotation_warnings
 from serving.home.admission.kuberules.objects import undecodable
 from serving.home.apiserver.answers import ServerSideApply
 from serving.home.apiserver.content import decode_body, duplicate_fields
-from serving.home.apiserver.effects import effectless, unrunnable
+from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.fields import check_fields, touched
 from serving.home.apiserver.paths import RequestTarget
-from serving.home.apiserver.remarks import record_remarks
-from serving.home.apiserver.settingswarnings import settings_warnings
 from serving.home.apiserver.status import Fault, success
 from serving.model.errors import Conflict, NotFound, Unsupported
 from serving.model.objects import Object

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.home.containers.bundle import ContainerBox, bundle_config
 from serving.home.containers.users import ContainerUser
-from serving.home.processes.containerlaunch import ContainerLaunch
+from serving.home.processes.launches import ContainerLaunch
 from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
 

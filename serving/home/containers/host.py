@@ -4,7 +4,7 @@ from pathlib import Path
 
 from serving.home.containers.cgroups import find_cgroups
 from serving.home.containers.engine import find_engine
-from serving.home.containers.leftovers import cgroup_name_of, networks_of
+from serving.home.containers.network import cgroup_name_of, networks_of
 from serving.home.containers.podbox import ContainerHost
 from serving.home.images.pullers import installed_pullers
 from serving.home.images.source import ImageSource

@@ -7,13 +7,15 @@ do not reach each other. ``ip`` of iproute2 makes the links.
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import subprocess
 import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from serving.home.containers.gateway import Gateway
+from serving.home.containers.cgroups import find_cgroups
+from serving.home.containers.gateway import Gateway, gateway_of
 from serving.home.pods.locations import host_part
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -138,3 +140,24 @@ def _checked(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
+
+
+def networks_of(state: Path) -> PodNetworks:
+    """The networks of a system's pods."""
+    return PodNetworks(state / "networks", gateway=gateway_of(state))
+
+
+def cgroup_name_of(state: Path) -> str:
+    """The name of the cgroup above those of a system's pods."""
+    return f"serving-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}"
+
+
+def remove_leftovers(state: Path) -> None:
+    """Remove the networks and cgroups of a system that has ended, so that its folder can be removed. Blocks."""
+    if not (state / "networks").is_dir():
+        # It had no containers.
+        return
+    networks_of(state).close()
+    cgroups = find_cgroups(cgroup_name_of(state))
+    if cgroups is not None:
+        cgroups.remove("")

@@ -6,10 +6,11 @@ made is decided in ``workloads``. Writes are made through the port; nothing is r
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import TypeVar
 
 from serving.aio.clock import now_s, stamp
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, EVENT, POD, SERVICE
+from serving.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, EVENT, POD, ROUTE, SERVICE
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.cluster.workqueue import WorkQueue
@@ -24,9 +25,10 @@ from serving.home.controllers.workloads import (
     owner_of_pods,
     plan_pods,
 )
-from serving.model.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from serving.model.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
 from serving.model.event import Words, about, digest, new_event
-from serving.model.objects import Object, nested
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import Object, conditions_of, nested
 
 _WORKERS = 8
 # A pod that the watch has not brought after this time has come and gone unseen.
@@ -258,3 +260,45 @@ def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> No
 
 def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
     return [(namespace, label, value) for label, value in labels.items()]
+
+
+_PAUSE_S = 0.01
+
+
+def is_rebuilt(
+    routes: list[Object], pods: list[Object], slices: list[Object], *, mappings: Sequence[Object] = ()
+) -> bool:
+    """Whether each route says where its traffic goes, or why it goes nowhere, and each pod is ready and in a slice.
+
+    ``slices`` are those of revisions. A DomainMapping has a status again.
+    """
+    if not all(map(_is_told, routes)) or not all(conditions_of(one) for one in mappings):
+        return False
+    endpoints = [one for whole in slices for one in whole.get("endpoints") or ()]
+    listed = {nested(one, "targetRef", "name") for one in endpoints if nested(one, "conditions", "ready")}
+    return all(is_ready(pod) and pod["metadata"]["name"] in listed for pod in pods)
+
+
+def _is_told(route: Object) -> bool:
+    status = route.get("status") or {}
+    has_failed = any(one["type"] == "Ready" and one["status"] == "False" for one in status.get("conditions") or ())
+    return bool(status.get("traffic")) or has_failed
+
+
+async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
+    """Wait until it is, but not for ever: a pod that is not ready may have been so before."""
+    until_s = now_s() + within_s
+    before = {one["metadata"]["name"] for one in (await cluster.list(POD)).items}
+    while now_s() < until_s:
+        await asyncio.sleep(_PAUSE_S)
+        try:
+            routes, pods, mappings = [(await cluster.list(kind)).items for kind in (ROUTE, POD, DOMAIN_MAPPING)]
+            slices = (await cluster.list(ENDPOINT_SLICE, label_selector=REVISION_LABEL)).items
+        except ClusterError:
+            continue
+        # Only those that were taken over: one that starts now is not what anybody remembers.
+        old = [
+            pod for pod in pods if pod["metadata"]["name"] in before and not pod["metadata"].get("deletionTimestamp")
+        ]
+        if is_rebuilt(routes, old, slices, mappings=mappings):
+            return

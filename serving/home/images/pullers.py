@@ -4,17 +4,23 @@ Each tool is used as it is installed: storage, mirrors and trust are configured 
 credentials come from a pod's Secrets, or from the usual files (``podman login``, ``docker login``). Everything here blocks.
 """
 
+import base64
+import binascii
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from serving.home.images.reference import ImageReference
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object, name_of
 
 _PULL_MAX_S = 900.0
 _LOOK_MAX_S = 20.0
@@ -143,3 +149,38 @@ def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = 
         said = _MESSAGE.sub(r"\1", (lines or ["failed"])[-1]).replace('\\"', '"')
         raise ImageUnavailable(image, missing or f"{command[0]}: {said[-_ERROR_CHARACTERS_MAX:]}")
     return done.stdout.decode(errors="replace")
+
+
+_CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
+_EXPECTED = (
+    f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'
+)
+
+
+def credentials_of(secrets: Iterable[Object]) -> bytes:
+    """The file of credentials; empty without any. Raises ``InvalidValue`` for a Secret that has none."""
+    auths: dict[str, Object] = {}
+    for secret in secrets:
+        auths = {**_auths_of(secret), **auths}
+    return msgspec.json.encode({"auths": auths}) if auths else b""
+
+
+def _auths_of(secret: Object) -> dict[str, Object]:
+    data: Mapping[str, str] = secret.get("data") or {}
+    try:
+        found = _decoded(data[_CONFIG])["auths"] if _CONFIG in data else _decoded(data[_LEGACY])
+        return {registry: {"auth": _auth_of(entry)} for registry, entry in found.items()}
+    except (KeyError, TypeError, AttributeError, ValueError, msgspec.DecodeError) as error:
+        raise InvalidValue(text=name_of(secret), expected=_EXPECTED) from error
+
+
+def _decoded(text: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return msgspec.json.decode(base64.b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise ValueError(text) from error
+
+
+def _auth_of(entry: Mapping[str, str]) -> str:
+    """The pair in base64, which kubectl writes beside its parts and other tools leave out."""
+    return entry.get("auth") or base64.b64encode(f"{entry['username']}:{entry['password']}".encode()).decode()

@@ -14,7 +14,7 @@ from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import SECRET
 from serving.home.containers.podbox import PodBox
-from serving.home.images.pullsecrets import credentials_of
+from serving.home.images.pullers import credentials_of
 from serving.home.images.store import ImageUnavailable, StoredImage
 from serving.home.kubelet.podsetup import PodSetup
 from serving.home.pods.podfolder import disk_error

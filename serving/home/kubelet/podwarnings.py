@@ -2,17 +2,87 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.home.containers.bundle import security_of
 from serving.home.containers.podbox import PodBox
-from serving.home.kubelet.podevents import pod_event
-from serving.home.pods.limits import warnings_of
 from serving.home.pods.podplan import all_containers
-from serving.model.errors import AlreadyExists, ClusterError
-from serving.model.objects import Object, name_of
+from serving.model.errors import AlreadyExists, ClusterError, InvalidValue
+from serving.model.event import MESSAGE_LENGTH_MAX, About, Words, digest, new_event
+from serving.model.objects import Object, name_of, nested
+from serving.model.quantity import parse_bytes
+
+
+def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
+    """A warning about a pod. The same words about the same pod have the same name: they are said once."""
+    metadata = pod["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    # Without a version: it is the pod that fails, in whatever state its object is.
+    of = About(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=metadata.get("uid", ""))
+    words = Words(reason=reason, message=message[-MESSAGE_LENGTH_MAX:], is_warning=True)
+    return new_event(of, words, suffix=digest(name, reason, message), component="kubelet", now=now, instance="local")
+
+
+_NOT_ENFORCED = "CpuLimitNotEnforced"
+_ELSEWHERE = "VolumesElsewhere"
+_INSECURE = "SecurityContextNotEnforced"
+_NEEDS_USERS = ("runAsUser", "runAsGroup")
+_NEEDS_CONTAINER = ("runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "capabilities")
+
+
+def memory_limit_bytes(container: Object) -> int | None:
+    """``resources.limits.memory`` in bytes; None if there is none that can be read."""
+    text = nested(container, "resources", "limits", "memory")
+    try:
+        return None if text is None else parse_bytes(str(text))
+    except InvalidValue:
+        return None
+
+
+def warnings_of(
+    container: Object, *, security: Object, refused: Collection[str] | None = None, is_rootless: bool = False
+) -> list[tuple[str, str]]:
+    """What a container asks for and does not get here. ``refused`` are the limits that a cgroup did not take; None without one.
+
+    ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user.
+    """
+    insecure = _insecure(container, security, is_container=refused is not None, is_rootless=is_rootless)
+    if refused is not None:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        name = container.get("name", "")
+        return [
+            (
+                f"{what.title()}LimitNotEnforced",
+                f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup takes it",
+            )
+            for what in refused
+            if what in limits
+        ] + insecure
+    name, found = container.get("name", ""), []
+    cpu = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
+    if cpu is not None:
+        message = f"container {name}: the cpu limit {cpu} is not enforced on one machine; it may use more"
+        found.append((_NOT_ENFORCED, message))
+    paths = [one["mountPath"] for one in container.get("volumeMounts", ())]
+    if paths:
+        message = (
+            f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
+        )
+        found.append((_ELSEWHERE, message))
+    return found + insecure
+
+
+def _insecure(container: Object, security: Object, *, is_container: bool, is_rootless: bool) -> list[tuple[str, str]]:
+    fields = _NEEDS_USERS if is_rootless else () if is_container else _NEEDS_CONTAINER
+    ignored = [field for field in fields if security.get(field)]
+    if not ignored:
+        return []
+    why = "a rootless container has one user" if is_container else "it runs as a process of this machine"
+    return [(_INSECURE, f"container {container.get('name', '')}: {', '.join(ignored)} is not enforced: {why}")]
+
 
 _log = logging.getLogger("kubelet")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serving.home.kubelet.pod import PodRun
-from serving.home.pods.limits import memory_limit_bytes
+from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.pods.podplan import all_containers, container_name_of
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

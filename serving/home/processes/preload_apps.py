@@ -9,11 +9,13 @@ memory; the next pod then starts in the ordinary way. It ends with the template.
 import contextlib
 import json
 import os
+import re
 import select
+import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,71 @@ import msgspec
 
 from serving.home.processes import preload_program as program
 from serving.home.processes.orders import StartProcess
-from serving.home.processes.preload_command import PythonCommand, python_command
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import InvalidValue
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
+_SHELL = ("/bin/sh", "-c")
+_EXEC = "exec "
+# Options of the interpreter without a value.
+_HARMLESS = frozenset({"-u", "-B"})
+_EXPECTED = "a command that Python runs: python SCRIPT, python -m MODULE, or a script of Python such as uvicorn"
+
+
+class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command of Python: the interpreter, its options, and its arguments: a script, or "-m" and a module, and theirs."""
+
+    interpreter: str
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...]
+
+
+def python_command(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    find: Callable[[str, str], str | None],
+    first_line: Callable[[str], str],
+) -> PythonCommand:
+    """The command that an interpreter runs. ``find`` looks for a command in a PATH; ``first_line`` reads that of a file.
+
+    Raises:
+        InvalidValue: for a command that no Python interpreter runs.
+    """
+    words = _without_shell(arguments, environment)
+    path = find(words[0], environment.get("PATH", ""))
+    if path is None:
+        raise InvalidValue(text=words[0], expected="a command in the pod's PATH")
+    if _PYTHON.fullmatch(path.rpartition("/")[2]):
+        count = next((at for at, word in enumerate(words[1:]) if word not in _HARMLESS), len(words) - 1)
+        options, rest = words[1 : count + 1], words[count + 1 :]
+        is_module = len(rest) > 1 and rest[0] == "-m"
+        if not is_module and (not rest or rest[0].startswith("-")):
+            raise InvalidValue(text=shlex.join(words), expected=_EXPECTED)
+        return PythonCommand(interpreter=path, options=tuple(options), arguments=tuple(rest))
+    line = first_line(path)
+    interpreter = line.removeprefix("#!").split()
+    if not line.startswith("#!") or not interpreter or not _PYTHON.fullmatch(interpreter[0].rpartition("/")[2]):
+        raise InvalidValue(text=words[0], expected=_EXPECTED)
+    return PythonCommand(interpreter=interpreter[0], options=tuple(interpreter[1:]), arguments=(path, *words[1:]))
+
+
+def _without_shell(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The words of a command; those of a shell's with its variables in place."""
+    if tuple(arguments[:2]) != _SHELL or len(arguments) != len(_SHELL) + 1:
+        return list(arguments)
+    text = arguments[2]
+    bare = _VARIABLE.sub("", text)
+    if not text.startswith(_EXEC) or re.search(r"[$`;&|<>*?~()\\]", bare):
+        raise InvalidValue(text=text, expected="a command without shell syntax other than variables")
+    values = [environment.get(name.strip("{}"), "") for name in _VARIABLE.findall(text)]
+    if any(shlex.quote(value) != value for value in values):
+        raise InvalidValue(text=text, expected="variables without characters that mean something to a shell")
+    filled = iter(values)
+    return shlex.split(_VARIABLE.sub(lambda _: next(filled), text).removeprefix(_EXEC))
+
 
 # How often the processes are looked through for some to drop.
 _LOOK_PERIOD_S = 10.0

@@ -41,8 +41,7 @@ from serving.home.processes.mounts import (
     show_over,
     take_hostname,
 )
-from serving.home.processes.orders import StartProcess
-from serving.home.processes.orderstreams import open_streams
+from serving.home.processes.orders import StartProcess, open_streams
 from serving.home.processes.process_lifetime import (
     QUEUE_PROXY_NAME,
     STANDBY_NAME,

@@ -53,8 +53,7 @@ from serving.home.processes.orders import (
 )
 from serving.home.processes.preload_apps import PreloadedApps
 from serving.home.processes.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
-from serving.home.processes.processevents import EventReader
-from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
 from serving.home.processes.spawn import Spawner, warm_up
 from serving.queueproxy.io.readiness import PUSH_AGAIN
 

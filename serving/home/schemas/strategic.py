@@ -8,12 +8,53 @@ Custom resources have no merge keys: as on a real server, they reject patches of
 "strategic merge patch" design (community/contributors/devel/sig-api-machinery). Pure.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from serving.cluster.kinds import Kind
-from serving.home.schemas.merge_keys import NO_HINT, Hint, hints_of
+from serving.cluster.port import PatchType
+from serving.home.schemas.builtin_schemas import builtin_schemas, resolved, schema_name
+from serving.home.schemas.patch import json_patch, merge_patch
+from serving.home.schemas.schema import Schema
 from serving.model.errors import Invalid, UnsupportedMediaType
+from serving.model.objects import Object
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True):
+    """How one field is merged: a list by ``merge_key``, a list of texts as a union, an object field by field."""
+
+    merge_key: str = ""
+    texts: bool = False
+    below: "Mapping[str, Hint]" = {}
+
+
+NO_HINT = Hint()
+
+
+@functools.cache
+def hints_of(kind: Kind) -> Mapping[str, Hint] | None:
+    """How a kind's fields are merged; None for a custom resource."""
+    schema = builtin_schemas().get(schema_name(kind))
+    return None if schema is None else _below(schema)
+
+
+def _below(schema: Schema) -> Mapping[str, Hint]:
+    """The hints of an object's fields, without those that say nothing."""
+    hints = {name: _hint(one) for name, one in schema.get("properties", {}).items()}
+    return {name: hint for name, hint in hints.items() if hint != NO_HINT}
+
+
+def _hint(schema: Schema) -> Hint:
+    merge_key = schema.get("x-kubernetes-patch-merge-key", "")
+    is_merged = "merge" in schema.get("x-kubernetes-patch-strategy", "")
+    inner = schema.get("items", schema)
+    # Elements of a list that is replaced are never merged.
+    below = {} if inner is not schema and not is_merged else _below(resolved(inner))
+    return Hint(merge_key=merge_key, texts=is_merged and not merge_key and "items" in schema, below=below)
+
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"
@@ -142,3 +183,26 @@ def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any]
             result.append(others.pop(0))
         result.append(one)
     return [*result, *others]
+
+
+def patched(
+    kind: Kind, target: Object, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, patch_type: PatchType
+) -> Mapping[str, Any]:
+    """The object after the patch. Raises ``Invalid`` if the patch does not fit its type or leaves no object."""
+    try:
+        match patch_type, patch:
+            case PatchType.JSON, Sequence():
+                result = json_patch(target, patch)
+            case PatchType.MERGE, Mapping():
+                result = merge_patch(target, patch)
+            case PatchType.STRATEGIC, Mapping():
+                result = strategic_merge(kind, target, patch)
+            case _:
+                raise Invalid(
+                    f"a patch of type {patch_type} is {'a list' if patch_type is PatchType.JSON else 'an object'}"
+                )
+    except RecursionError as error:
+        raise Invalid("the patch is nested too deep") from error
+    if not isinstance(result, Mapping):
+        raise Invalid("the patch does not leave an object")
+    return result

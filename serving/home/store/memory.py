@@ -22,8 +22,8 @@ from serving.cluster.port import Listing, PatchType, Subresource
 from serving.home.schemas.metadata import checked_metadata, read_metadata
 from serving.home.schemas.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
 from serving.home.schemas.patch import same_json
-from serving.home.schemas.patching import patched
 from serving.home.schemas.records import Key, decoded
+from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
 from serving.home.store.commits import Commits
 from serving.home.store.durability import Disk, disk_for

@@ -23,11 +23,10 @@ from types import MappingProxyType
 
 from serving.aio.startup import READY_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
-from serving.home.processes.processevents import ProcessEvents
+from serving.home.processes.processrecords import ProcessEvents
 from serving.home.state import StateFolder, write_private
-from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess
+from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess, ControllingTerminal
 from serving.home.supervisor.reloading import ReloadReport
-from serving.home.supervisor.terminal import ControllingTerminal
 
 # A child that lived this long was sound; its next end is answered at once.
 _SOUND_S = 10.0

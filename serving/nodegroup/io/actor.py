@@ -9,6 +9,7 @@ on several nodes run side by side.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from serving.model.errors import (
     TooManyRequests,
 )
 from serving.model.event import Words
+from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object, is_being_deleted, name_of, namespace_of, nested, uid_of, version_of
 from serving.nodegroup.cloud import Cloud, CloudMachine
 from serving.nodegroup.facts import is_mirror_pod, node_of, pod_of
@@ -34,9 +36,22 @@ from serving.nodegroup.plan import DeleteNodes, Drain, Effect, IncreaseSize, Tai
 from serving.nodegroup.records import Failures, GroupNode
 from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.status import sentence_of
-from serving.nodegroup.taints import taints_after
 from serving.nodegroup.view import pod_role
 from serving.settings.nodegroup import NodeGroupSettings
+
+
+def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
+    """All taints of the node once the effect is carried out; None if there is nothing to do."""
+    taints: list[Object] = list(nested(found, "spec", "taints") or ())
+    state = state_of(node_of(found))
+    if isinstance(effect, Taint):
+        if state is not NodeState.UNTAINTED:
+            return None
+        return [*taints, {"key": REMOVAL_TAINT, "value": str(effect.at_s), "effect": effect.effect}]
+    if state is not NodeState.TAINTED:
+        return None
+    return [one for one in taints if one.get("key") != REMOVAL_TAINT]
+
 
 _log = logging.getLogger("nodegroup")
 

@@ -264,3 +264,22 @@ def _tokens(values: "tuple[()] | list[bytes]") -> frozenset[bytes]:
     if not values:
         return frozenset()
     return frozenset(token.strip(b" \t").lower() for token in b",".join(values).split(b",")) - {b""}
+
+
+_NAME = b"traceparent"
+
+
+def with_traceparent(head: RequestHead, value: bytes) -> RequestHead:
+    """The same head with this traceparent as the only one."""
+    # Not read_line: a line that never comes again has no place in its memory.
+    line = HeaderLine(name=_NAME, value=value, wire=b"traceparent: %b\r\n" % value, plain=True, matters=False)
+    rest = head.without(lambda one: one.name == _NAME)
+    return msgspec.structs.replace(rest, lines=[*rest.lines, line], wire=rest.wire + line.wire)
+
+
+GRPC_TYPE = b"application/grpc"
+
+
+def is_grpc_call(head: RequestHead) -> bool:
+    """Whether the request is a gRPC call."""
+    return (head.get(b"content-type") or b"").startswith(GRPC_TYPE)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.http1.grpccall import is_grpc_call
 from serving.proxy.http1.lines import header_lines
+from serving.proxy.http1.requesthead import is_grpc_call
 from serving.queueproxy.io.podrequests import DIRECT, QUEUE_FULL, RETRY, WAITED_TOO_LONG, PodRequests, is_probe
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.breaker import Admitted, Queued

@@ -12,9 +12,11 @@ import bisect
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from serving.model.errors import InvalidValue
+from serving.scaling.adaptive.policy_story import HazardCurve
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -179,3 +181,79 @@ SHIPPED_PRIOR: tuple[float, ...] = tuple(
     1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
 )
 """Rates by group of a population that is not known yet."""
+
+
+_WINDOWS_WIDTHS_S = np.diff(BIN_STARTS_S)
+_STARTS_S = BIN_STARTS_S.tolist()
+
+
+class KeepWindow(msgspec.Struct, frozen=True):
+    """A pod should be ready from one age of the gap to another, in seconds since the last request ended."""
+
+    from_s: float
+    to_s: float
+
+
+class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds the windows. All in seconds but ``pre_warms``."""
+
+    worth_s: float
+    """Pod-seconds that a cold start is worth."""
+
+    min_s: float
+    max_s: float
+    bridge_s: float
+    start_s: float
+    """Time that a pod takes to start."""
+
+    pre_warms: bool
+
+
+def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
+    """The windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
+
+    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window has to be worth the start
+    of its pod too: what it is expected to save, less what it costs, is at least the time that the pod takes to start.
+    """
+    kept = np.zeros(len(hazard) + 1, dtype=bool)
+    np.greater_equal(hazard[:-1] * bounds.worth_s, 1.0, out=kept[1:-1])
+    edges = (kept[1:] != kept[:-1]).nonzero()[0].tolist()
+    found = [(0.0, bounds.min_s)]
+    for first, last in zip(edges[::2], edges[1::2], strict=True):
+        from_s, to_s = _STARTS_S[first], _STARTS_S[last]
+        if from_s - found[-1][1] <= bounds.bridge_s:
+            found[-1] = (found[-1][0], max(found[-1][1], to_s))
+        elif not bounds.pre_warms:
+            break
+        elif _saved_s(hazard[first:last], _WINDOWS_WIDTHS_S[first:last], bounds.worth_s) >= bounds.start_s:
+            found.append((from_s, to_s))
+    found[0] = (0.0, min(found[0][1], max(bounds.max_s, bounds.min_s)))
+    return tuple(KeepWindow(from_s, to_s) for from_s, to_s in found)
+
+
+def _saved_s(hazard: Array, widths_s: Array, worth_s: float) -> float:
+    """Pod-seconds that a window is expected to save over what it costs, if no request has come before it."""
+    ahead = hazard * widths_s
+    waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
+    return float((waiting * (hazard * worth_s - 1.0) * widths_s).sum())
+
+
+# The curve goes on for half as long as the last window again, and to this age at least, in seconds.
+_BEYOND_RATIO = 1.5
+_AGE_MIN_S = 300.0
+# Bins that are shown one by one; of later ones, every second.
+_FINE_BINS = 20
+
+
+def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, gap_count: int) -> HazardCurve:
+    """The curve of a revision to which a cold start is worth ``worth_s`` pod-seconds."""
+    last = int(np.searchsorted(BIN_STARTS_S, max(_AGE_MIN_S, _BEYOND_RATIO * windows[-1].to_s)))
+    bins = [*range(_FINE_BINS), *range(_FINE_BINS, min(last + 1, len(hazard)), 2)]
+    return HazardCurve(
+        ages_s=tuple(round(float(BIN_STARTS_S[one]), 1) for one in bins),
+        # Of two bins that are one point the higher rate counts: a narrow peak is what a pod is started for.
+        rates=tuple(float(f"{hazard[one : one + 1 + (one >= _FINE_BINS)].max():.3g}") for one in bins),
+        threshold=1.0 / worth_s,
+        windows=tuple((round(one.from_s, 1), round(one.to_s, 1)) for one in windows),
+        gap_count=gap_count,
+    )

@@ -15,11 +15,19 @@ from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason
 from serving.scaling.adaptive.budget import PreWarmBudget
-from serving.scaling.adaptive.curve import curve_of
-from serving.scaling.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
+from serving.scaling.adaptive.gaps import (
+    BIN_STARTS_S,
+    SHIPPED_PRIOR,
+    Array,
+    GapHistory,
+    GapPrior,
+    KeepBounds,
+    KeepWindow,
+    curve_of,
+    keep_windows,
+)
 from serving.scaling.adaptive.policy_story import HazardCurve
 from serving.scaling.adaptive.room import PodRoom, quiet_load
-from serving.scaling.adaptive.windows import KeepBounds, KeepWindow, keep_windows
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings

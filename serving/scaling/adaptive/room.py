@@ -12,10 +12,103 @@ from statistics import NormalDist
 
 import msgspec
 
-from serving.scaling.adaptive.demand import ServedLoad
 from serving.scaling.adaptive.forecast import LoadForecast, LoadLevel
-from serving.scaling.adaptive.hold import HeldCount
+from serving.scaling.kpa.delay import DelayWindow, slot_count
 from serving.scaling.spec import ScalingSpec
+
+# Time constant of the mean time of a request, in seconds with load.
+_MEAN_S = 120.0
+_KEPT = math.exp(-1.0 / _MEAN_S)
+# Requests that have to be answered before their mean time is believed.
+_ANSWERED_MIN = 5.0
+_SHORTEST_S = 1e-3
+# Seconds after which a queue is load: clients that send their next request after the last one is answered keep it up.
+_LASTING_S = 6
+
+
+class ServedLoad:
+    """The load of one revision, second by second."""
+
+    __slots__ = ("_answered", "_area_s", "_inside", "_load", "_second", "_waiting")
+
+    def __init__(self) -> None:
+        self._area_s = self._answered = 0.0
+        self._inside = self._load = 0.0
+        self._second = 0
+        self._waiting: list[float] = []
+
+    def __repr__(self) -> str:
+        return f"ServedLoad({self._load:.2f} in flight)"
+
+    @property
+    def request_s(self) -> float | None:
+        """Mean time that a request takes in a pod, in seconds; None while too few were answered."""
+        return max(_SHORTEST_S, self._area_s / self._answered) if self._answered >= _ANSWERED_MIN else None
+
+    def take(self, second: int, concurrency: float, request_count: float, *, slot_count: float) -> float:
+        """The load of a second that is over, in requests in flight; seconds that are left out had none."""
+        if second > self._second + 1:
+            self._answered += self._inside
+            self._inside = self._load = 0.0
+            self._waiting.clear()
+        waiting, over = self._waiting, concurrency - slot_count
+        waiting.append(over if over > 0 else 0.0)
+        if len(waiting) > _LASTING_S:
+            del waiting[0]
+        # At the end of the second half of its arrivals may be inside beyond the mean.
+        inside = concurrency + request_count / 2.0
+        if slot_count > 0:
+            self._area_s = self._area_s * _KEPT + min(concurrency, slot_count)
+            self._answered = self._answered * _KEPT + max(0.0, request_count + self._inside - inside)
+        # Of those inside while no pod was ready, the time in a pod is not known.
+        self._inside, self._second = inside if slot_count > 0 else 0.0, second
+        if concurrency <= slot_count:
+            self._load = concurrency
+            return concurrency
+        request_s = self.request_s
+        if request_s is None:
+            self._load = concurrency
+        else:
+            kept = math.exp(-1.0 / request_s)
+            self._load = min(concurrency, self._load * kept + request_count * request_s * (1.0 - kept))
+        lasting = min(waiting) if len(waiting) == _LASTING_S else 0.0
+        return min(concurrency, self._load + lasting)
+
+
+# A count goes down to at most this part of itself at once.
+_STEP_RATIO = 0.7
+# How many times the patience a smaller step waits for.
+_SMALL_STEP_PATIENCES = 2.0
+
+
+class HeldCount:
+    """The pods of one revision that were wanted, and ``count`` of them that stay."""
+
+    __slots__ = ("_asked_at_s", "_delay", "_low_since_s", "count")
+
+    def __init__(self) -> None:
+        self._delay = DelayWindow()
+        self.count = 0
+        self._low_since_s: float | None = None
+        self._asked_at_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"HeldCount({self.count} pods)"
+
+    def hold(self, count: int, *, patience_s: float, now_s: float) -> int:
+        """The pods that stay, ``count`` at least. 10 wanted at 0 s and 8 from 2 s on, with patience for 10 s: 10 up to 30 s."""
+        self._delay = self._delay.record(count, slot_count=max(1, slot_count(patience_s)), now_s=now_s)
+        latest = self._delay.maximum
+        is_first = not 0 <= now_s - self._asked_at_s <= patience_s
+        self._asked_at_s = now_s
+        if is_first or latest >= self.count or latest <= self.count * _STEP_RATIO:
+            self.count, self._low_since_s = latest, None
+        elif self._low_since_s is None:
+            self._low_since_s = now_s
+        elif now_s - self._low_since_s >= _SMALL_STEP_PATIENCES * patience_s:
+            self.count, self._low_since_s = latest, None
+        return self.count
+
 
 # A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
 # spends what Knative does on sparse loads spends as much on heavy ones.

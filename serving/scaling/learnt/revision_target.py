@@ -8,9 +8,8 @@ import msgspec
 
 from serving.model.resources import Resources
 from serving.model.stat import Stat
-from serving.scaling.container import ServingContainer
 from serving.scaling.learnt.learner import LearntTarget, TargetLearner
-from serving.scaling.revision import ScaledRevision
+from serving.scaling.revision import ScaledRevision, ServingContainer
 from serving.scaling.spec import ScalingSpec
 from serving.settings.adaptive import AdaptiveSettings
 

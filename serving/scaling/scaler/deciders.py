@@ -14,6 +14,7 @@ from typing import Self
 
 import msgspec
 
+from serving.model.knative import ServingState
 from serving.model.load.metric import LoadMetric
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
@@ -21,8 +22,12 @@ from serving.scaling.classic.classic import ClassicDecision, ClassicMode, Classi
 from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.kpa.metric_windows import MetricWindows, Observation, WindowContents
+from serving.scaling.kpa.zero import GatePhase, GateState, InactiveReason
+from serving.scaling.resolve import classic_target
+from serving.scaling.revision import ScaledRevision
 from serving.scaling.sources import Second
 from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 from serving.settings.classic import ClassicSettings
 from serving.settings.kpa_quirks import KpaQuirks
 
@@ -265,3 +270,30 @@ def at_least(observed: Observation | NoData, load: float) -> Observation | NoDat
     if isinstance(observed, NoData):
         return Observation(stable=load, panic=load) if load else observed
     return Observation(stable=max(observed.stable, load), panic=max(observed.panic, load))
+
+
+def decider_of(
+    revision: ScaledRevision, settings: AutoscalerSettings, *, present_scale: int, ready_count: int, now_s: float
+) -> Decider:
+    """The algorithm. ``present_scale`` and ``ready_count`` are held until there is a window of data; 0 holds nothing."""
+    if revision.class_name == CLASSIC_CLASS:
+        target = classic_target(settings, container_concurrency=revision.container_concurrency)
+        return ClassicDecider(settings.classic, target_concurrency=target, present_scale=present_scale, now_s=now_s)
+    return KpaDecider(
+        revision.spec,
+        quirks=settings.quirks,
+        ready_count=ready_count,
+        present_scale=present_scale,
+        now_s=now_s,
+    )
+
+
+def starting_gate(revision: ScaledRevision, *, ready_count: int, now_s: float) -> GateState:
+    """The gate as the revision says that it was left."""
+    if revision.serving_state is not ServingState.ACTIVE:
+        phase, reason = GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC
+    elif ready_count and revision.was_ready:
+        phase, reason = GatePhase.ACTIVE, None
+    else:
+        phase, reason = GatePhase.ACTIVATING, InactiveReason.QUEUED
+    return GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=revision.was_ready)

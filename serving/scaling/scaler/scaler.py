@@ -27,10 +27,9 @@ from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GateP
 from serving.scaling.learnt.learner import LearntTarget
 from serving.scaling.learnt.revision_target import RevisionTarget
 from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside
+from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
 from serving.scaling.scaler.path import wanted_path
 from serving.scaling.scaler.shadow import PolicyShadow
-from serving.scaling.scaler.starting import decider_of, starting_gate
 from serving.scaling.scaler.view import ScalerView
 from serving.scaling.sources import Sources
 from serving.scaling.spec import ScalingSpec

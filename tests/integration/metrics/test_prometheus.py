@@ -20,7 +20,7 @@ import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from serving.home.supervisor.ports import PORTS
+from serving.home.supervisor.binding import PORTS
 from serving.metrics.names import TABLES
 from serving.metrics.spec import MetricKind
 from serving.samples import hello

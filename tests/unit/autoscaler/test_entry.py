@@ -1,13 +1,14 @@
 """What an entry passes on to the learnt target of its revision."""
 
 import msgspec
+import pytest
 
-from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.entry import PodStarts, PodState, PodStates, RevisionEntry, state_of
 from serving.model.resources import Resources
+from serving.model.revisionnumbers import PodCounts
 from serving.model.stat import Stat
-from serving.scaling.container import ServingContainer
 from serving.scaling.policies.usage import Usages
-from serving.scaling.revision import ScaledPod
+from serving.scaling.revision import ScaledPod, ServingContainer
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.autoscaler import AutoscalerSettings
@@ -87,3 +88,72 @@ def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
     assert learnt.bound == "memory"
     assert learnt.above is not None
     assert abs(learnt.above - 16) < 0.5
+
+
+READY = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
+STARTING = msgspec.structs.replace(READY, is_ready=False, phase="Pending")
+ENDING = msgspec.structs.replace(READY, is_ready=False, is_ending=True)
+
+
+def test_a_start_lasts_from_the_first_look_until_the_pod_is_ready() -> None:
+    starts = PodStarts()
+    assert starts.take(STARTING, 10.0, is_gone=False) is None
+    assert starts.take(STARTING, 11.0, is_gone=False) is None
+    assert starts.take(READY, 14.5, is_gone=False) == 4.5
+
+
+def test_a_pod_that_is_ready_again_has_not_started_again() -> None:
+    starts = PodStarts()
+    starts.take(STARTING, 0.0, is_gone=False)
+    starts.take(READY, 1.0, is_gone=False)
+    starts.take(STARTING, 50.0, is_gone=False)
+    assert starts.take(READY, 60.0, is_gone=False) is None
+
+
+def test_a_pod_that_is_ready_when_it_is_seen_first_is_not_measured() -> None:
+    starts = PodStarts()
+    assert starts.take(READY, 5.0, is_gone=False) is None
+    starts.take(STARTING, 6.0, is_gone=False)
+    assert starts.take(READY, 7.0, is_gone=False) is None
+
+
+def test_a_pod_that_goes_is_forgotten() -> None:
+    starts = PodStarts()
+    starts.take(STARTING, 0.0, is_gone=False)
+    assert repr(starts) == "PodStarts(1 of 1 pods are starting)"
+    starts.take(ENDING, 1.0, is_gone=False)
+    starts.take(STARTING, 2.0, is_gone=False)
+    starts.take(STARTING, 3.0, is_gone=True)
+    assert repr(starts) == "PodStarts(0 of 0 pods are starting)"
+
+
+def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, phase: str = "Running") -> ScaledPod:
+    return msgspec.structs.replace(READY, name=name, is_ready=is_ready, is_ending=is_ending, phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (READY, PodState.READY),
+        (pod(), PodState.NOT_READY),
+        (pod(phase="Pending"), PodState.PENDING),
+        (pod(is_ending=True), PodState.TERMINATING),
+        (pod(is_ending=True, phase="Pending"), PodState.TERMINATING),
+        (pod(phase="Failed"), None),
+        (pod(phase="Succeeded"), None),
+    ],
+)
+def test_a_pod_is_in_one_state_or_has_ended(found: ScaledPod, state: PodState | None) -> None:
+    assert state_of(found) is state
+
+
+def test_each_pod_counts_once_as_it_is_now() -> None:
+    states = PodStates()
+    for found in (pod("a", phase="Pending"), pod("b"), pod("c", is_ending=True), pod("d", is_ready=True)):
+        states.take(found, is_gone=False)
+    assert states.counts() == PodCounts(not_ready=1, pending=1, terminating=1)
+    states.take(pod("a"), is_gone=False)
+    states.take(pod("c", is_ending=True), is_gone=True)
+    states.take(pod("b", phase="Failed"), is_gone=False)
+    assert states.counts() == PodCounts(not_ready=1)
+    assert repr(states) == "PodStates(2 pods)"

@@ -12,7 +12,7 @@ import yaml
 
 from serving import __version__
 from serving.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
-from serving.cluster.leases.allotment import shard_name
+from serving.cluster.leases.shards import shard_name
 from serving.settings.daemons import DAEMONS
 from serving.settings.election import ElectionSettings
 from serving.settings.load import load

@@ -1,11 +1,13 @@
+import base64
 import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
+import yaml
 
-from serving.home.state import StateFolder, default_state_path
+from serving.home.state import StateFolder, default_state_path, kubeconfig
 from serving.model.errors import SettingsError
 
 
@@ -46,3 +48,18 @@ def test_state_is_kept_where_the_desktop_standard_says(monkeypatch: pytest.Monke
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/me")
     assert default_state_path() == Path("/me/.local/state/serving")
+
+
+def test_the_file_is_yaml_and_json() -> None:
+    text = kubeconfig("http://127.0.0.1:6080", "t0k-_en")
+    assert yaml.safe_load(text) == json.loads(text)
+
+
+def test_the_token_is_the_users_and_not_in_the_url() -> None:
+    content = json.loads(kubeconfig("https://127.0.0.1:6080/", "abc", authority="PEM"))
+    (cluster,) = content["clusters"]
+    assert cluster["cluster"] == {
+        "server": "https://127.0.0.1:6080",
+        "certificate-authority-data": base64.b64encode(b"PEM").decode(),
+    }
+    assert content["users"][0]["user"] == {"token": "abc"}

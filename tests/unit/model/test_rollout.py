@@ -9,6 +9,7 @@ from serving.model.rollout import (
     Rollout,
     StepParameters,
     read_rollout,
+    split_digest,
     tag_splits,
     write_rollout,
 )
@@ -69,3 +70,13 @@ def test_only_tags_between_revisions_have_a_split() -> None:
     assert tag_splits({ROLLOUT_ANNOTATION: write_rollout(rollout)}) == {
         "new": (("hello-00001", 60), ("hello-00002", 40))
     }
+
+
+def test_the_same_split_has_the_same_digest_however_it_is_written() -> None:
+    whole = split_digest([("a", 90), ("b", 10)])
+    assert len(whole) == 16
+    assert split_digest([("b", 10), ("a", 50), ("c", 0), ("a", 40)]) == whole
+
+
+def test_another_split_has_another_digest() -> None:
+    assert len({split_digest(one) for one in ([("a", 100)], [("b", 100)], [("a", 90), ("b", 10)], [])}) == 4

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Placement, PodPhase, Snapshot
-from serving.nodegroup.starve import free_amounts
+from serving.nodegroup.rules import free_amounts
 from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.view import gathered
 from serving.settings.nodegroup import NodeGroupSettings

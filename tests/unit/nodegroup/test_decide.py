@@ -3,6 +3,7 @@
 import msgspec
 
 from serving.nodegroup.breaker import BreakerPhase, BreakerState
+from serving.nodegroup.decide import Shrinkage, shrink
 from serving.nodegroup.lock import ScaleLock
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.outcome import carried_out
@@ -17,8 +18,8 @@ from serving.nodegroup.plan import (
     Taint,
     Untaint,
 )
-from serving.nodegroup.records import Failures
-from tests.unit.nodegroup.builders import NODE_AMOUNT, NOW_S, decided, load, node, nodes, pod, settings, snapshot
+from serving.nodegroup.records import CloudGroup, Failures
+from tests.unit.nodegroup.builders import NODE_AMOUNT, NOW_S, decided, load, node, nodes, pod, settings, snapshot, view
 
 LOCK = ScaleLock(requested_count=2, locked_at_s=NOW_S - 60.0)
 LOCKED = NodeGroupState(lock=LOCK)
@@ -250,3 +251,30 @@ def test_machines_that_do_not_become_nodes_are_missing_after_the_window() -> Non
     assert plan.unregistered_count == 0
     state, plan = decided(snapshot(nodes(5), load(50, nodes(5)), target=5), state=state, now_s=NOW_S + 140)
     assert (plan.unregistered_count, state.coming_since_s) == (0, None)
+
+
+FREE = CloudGroup(target_size=100, min_size=0, max_size=100)
+
+
+def test_the_oldest_nodes_are_tainted() -> None:
+    assert shrink(view(snapshot(nodes(5))), 2, FREE) == Shrinkage(tainted=("n000", "n001"))
+
+
+def test_a_node_that_could_not_be_tainted_is_tried_last() -> None:
+    failures = Failures(node_names=frozenset({"n000"}))
+    assert shrink(view(snapshot(nodes(5), failures=failures)), 2, FREE).tainted == ("n001", "n002")
+
+
+def test_the_minimum_stays_untainted() -> None:
+    shrunk = shrink(view(snapshot(nodes(2))), 5, FREE)
+    assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.MIN_NODES,))
+
+
+def test_below_the_minimum_nothing_is_tainted() -> None:
+    assert shrink(view(snapshot(nodes(2)), settings(min_nodes=3)), 1, FREE).tainted == ()
+
+
+def test_no_more_is_tainted_than_the_cloud_lets_go() -> None:
+    cloud = CloudGroup(target_size=4, min_size=3, max_size=9)
+    shrunk = shrink(view(snapshot(nodes(5))), 4, cloud)
+    assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.CLOUD_MIN,))

@@ -1,15 +1,18 @@
 """What each rule wants, and which one prevails."""
 
 import msgspec
+import pytest
 
 from serving.nodegroup.lock import ScaleLock
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.plan import GroupRule, PassError, WantedNodes
-from serving.nodegroup.records import Amount, GroupNode, GroupPod
-from serving.nodegroup.rules import Course, RuleVerdict, judge
+from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
+from serving.nodegroup.rules import Course, RuleVerdict, free_amounts, judge, renewal_is_due, starving_pods
 from serving.nodegroup.utilisation import FromZero, Utilisation
 from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup_quirks import NodeGroupQuirks
 from tests.unit.nodegroup.builders import (
+    GIB,
     NODE_AMOUNT,
     NOW_S,
     SETTINGS,
@@ -153,3 +156,101 @@ def test_a_sick_group_neither_grows_nor_shrinks() -> None:
 def test_the_quirk_of_below_min_ends_the_pass() -> None:
     found = judge(NodeGroupState(), view(snapshot(nodes(1)), quirky("below_min_does_nothing", min_nodes=2)))
     assert (found.course, found.error) == (Course.STOP, PassError.BELOW_MIN)
+
+
+def due(*group: GroupNode, tainted_count: int = 0, min_nodes: int = 1, max_node_age_s: float = 3600.0) -> bool:
+    asked = settings(min_nodes=min_nodes, max_node_age_s=max_node_age_s)
+    return renewal_is_due(group, tainted_count=tainted_count, settings=asked, now_s=NOW_S)
+
+
+@pytest.mark.parametrize(("age_s", "is_due"), [(3600.0, False), (3600.5, True)])
+def test_a_node_is_too_old_beyond_the_maximum_age(age_s: float, *, is_due: bool) -> None:
+    assert due(node(0, age_s=age_s)) is is_due
+
+
+def test_nothing_is_renewed_above_the_minimum() -> None:
+    assert not due(node(0), node(1))
+
+
+def test_nothing_is_renewed_while_a_node_is_on_its_way_out() -> None:
+    assert not due(node(0), tainted_count=1)
+
+
+def test_a_group_that_may_be_empty_is_not_renewed() -> None:
+    assert not due(min_nodes=0)
+
+
+@pytest.mark.parametrize("max_node_age_s", [0.0, -60.0])
+def test_a_maximum_age_of_0_or_less_is_none(max_node_age_s: float) -> None:
+    assert not due(node(0), max_node_age_s=max_node_age_s)
+
+
+GROUP = nodes(2)
+HALF_FULL = tuple(pod(2000, on=one) for one in GROUP)
+
+
+def starving(*pods: GroupPod, largest: tuple[Amount, ...] = (NODE_AMOUNT,), **quirks: bool) -> tuple[str, ...]:
+    everything = (*HALF_FULL, *pods)
+    free = free_amounts(GROUP, everything)
+    return starving_pods(everything, free=free, largest=largest, quirks=NodeGroupQuirks(**quirks))
+
+
+def waiting(
+    cpu_m: int, *, on: GroupNode | None = None, memory_bytes: int = GIB, phase: PodPhase = PodPhase.PENDING
+) -> GroupPod:
+    return pod(cpu_m, name="waiting", on=on, memory_bytes=memory_bytes, phase=phase)
+
+
+def test_free_is_what_scheduled_pods_leave() -> None:
+    one = node(0)
+    pods = (
+        pod(1000, on=one),
+        pod(500, on=one, phase=PodPhase.PENDING),
+        pod(300, on=one, is_scheduled=False),
+        pod(200, on=one, phase=PodPhase.UNKNOWN),
+        pod(100),
+    )
+    assert free_amounts([one], pods) == {"n000": Amount(cpu_m=2500, memory_bytes=14 * GIB)}
+
+
+def test_a_pod_that_fits_exactly_does_not_starve() -> None:
+    assert starving(waiting(2000)) == ()
+    assert starving(waiting(2001)) == ("waiting",)
+
+
+def test_memory_starves_too() -> None:
+    assert starving(waiting(1, memory_bytes=15 * GIB + 1)) == ("waiting",)
+
+
+def test_a_pod_larger_than_any_node_does_not_count() -> None:
+    assert starving(waiting(4100)) == ()
+    assert starving(waiting(4100), starve_counts_impossible_pods=True) == ("waiting",)
+
+
+def test_where_no_node_is_known_nothing_is_impossible() -> None:
+    assert starving(waiting(4100), largest=()) == ("waiting",)
+
+
+def test_a_pod_that_has_its_node_does_not_count() -> None:
+    starting = waiting(2000, on=GROUP[0], phase=PodPhase.PENDING)
+    other = pod(2000, on=GROUP[1])
+    assert starving(starting, other) == ()
+    assert starving(starting, other, starve_counts_bound_pods=True) == ("waiting",)
+
+
+def test_cpu_on_one_node_and_memory_on_another_are_no_room() -> None:
+    split = (pod(1000, on=GROUP[0], memory_bytes=14 * GIB), pod(2000, on=GROUP[1], memory_bytes=GIB))
+    asking = waiting(500, memory_bytes=10 * GIB)
+    assert starving(*split, asking) == ("waiting",)
+    assert starving(*split, asking, starve_compares_resources_apart=True) == ()
+
+
+def test_a_pod_that_asks_for_nothing_fits_on_an_overcommitted_node() -> None:
+    overcommitted = tuple(pod(3000, on=one) for one in GROUP)
+    assert starving(*overcommitted, waiting(0, memory_bytes=0)) == ()
+
+
+def test_without_an_untainted_node_every_pending_pod_starves() -> None:
+    quirks = NodeGroupQuirks(starve_compares_resources_apart=True)
+    assert starving_pods([waiting(1)], free={}, largest=(), quirks=quirks) == ("waiting",)
+    assert starving_pods([waiting(1)], free={}, largest=(), quirks=NodeGroupQuirks()) == ("waiting",)

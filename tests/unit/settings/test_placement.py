@@ -3,7 +3,7 @@
 import pytest
 
 from serving.model.errors import InvalidValue
-from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings, read_weights
+from serving.settings.placement import ORIGINAL, ExtenderTlsSettings, PlacementQuirks, PlacementSettings, read_weights
 
 
 def test_defaults_are_kubernetes_and_trimarans() -> None:
@@ -46,3 +46,18 @@ def test_weights_that_are_not_right_are_refused(text: str) -> None:
 def test_weights_that_cannot_be_read_are_a_clash() -> None:
     (clash,) = PlacementSettings(score_weights="A=0").check()
     assert (clash.fields, "'A=0' is not" in clash.what) == (("score_weights",), True)
+
+
+def test_files_are_right_together_only() -> None:
+    assert list(ExtenderTlsSettings().check()) == []
+    assert list(ExtenderTlsSettings(certificate_file="c", key_file="k", client_ca_file="a").check()) == []
+
+
+@pytest.mark.parametrize("given", [{"certificate_file": "c"}, {"key_file": "k"}, {"client_ca_file": "a"}])
+def test_one_without_the_others_is_a_clash(given: dict[str, str]) -> None:
+    (clash,) = ExtenderTlsSettings(**given).check()  # type: ignore[arg-type]
+    assert clash.fields[0].startswith("tls.")
+
+
+def test_the_files_that_are_read() -> None:
+    assert ExtenderTlsSettings(certificate_file="c", key_file="k").paths == ("c", "k")

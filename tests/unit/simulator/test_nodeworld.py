@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
-from serving.simulator.nodeplan import NodePlan
+from serving.simulator.nodeplacing import NodePlan
 from serving.simulator.policies import POLICIES
 from serving.simulator.report import mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult

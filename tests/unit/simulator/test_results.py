@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.simulator.charts import bars, sparkline
 from serving.simulator.results import SERIES_COLUMNS, PodSeries, WaitHistogram, summed
+from serving.simulator.svg import bars, sparkline
 
 
 @given(waits_s=st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200), share=st.sampled_from([0.5, 0.9, 0.99, 0.999]))

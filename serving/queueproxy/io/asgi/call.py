@@ -8,13 +8,53 @@ the same reason a client that leaves frees nothing: the app reads ``http.disconn
 import asyncio
 import enum
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.queueproxy.io.asgi.inbox import Inbox
 from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send, send_answer
 from serving.queueproxy.io.podrequests import QUEUE_FULL, RETRY, TEXT, WAITED_TOO_LONG, Headers
 from serving.traffic.breaker import Admitted, Queued, Rejected
+
+
+class Inbox:
+    """Messages from the server, read ahead up to a bound. ``on_gone`` is called when the client has left."""
+
+    def __init__(self, receive: Receive, *, held_bytes_max: int, on_gone: Callable[[], None]) -> None:
+        self._receive = receive
+        self._held_bytes_max = held_bytes_max
+        self._on_gone = on_gone
+        self._held: deque[Message] = deque()
+        self._reading: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Inbox({len(self._held)} messages)"
+
+    def read_ahead(self) -> None:
+        """Read until the client leaves, or as much as is held at most."""
+        self._reading = asyncio.get_running_loop().create_task(self._read(), name="read ahead")
+
+    async def _read(self) -> None:
+        held_bytes = 0
+        while held_bytes < self._held_bytes_max:
+            message = await self._receive()
+            self._held.append(message)
+            if message["type"].endswith(".disconnect"):
+                self._on_gone()
+                return
+            held_bytes += len(message.get("body") or b"")
+
+    async def stop(self) -> None:
+        """Read ahead no more. A server loses no message when a read of it is cancelled."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+            self._reading = None
+
+    async def receive(self) -> Message:
+        """The next message, for the app."""
+        return self._held.popleft() if self._held else await self._receive()
+
 
 _CLOSE = (b"connection", b"close")
 _GAUGES = b"endpoint-load-metrics"

@@ -4,7 +4,12 @@ An app without a lifespan raises at once, and the server would go on without; th
 """
 
 import asyncio
+import contextlib
+import signal
+import threading
 from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import Any
 
 from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send
 
@@ -66,3 +71,35 @@ async def run_lifespan(
     answer = await app_side.ask("lifespan.shutdown")
     await app_side.close()
     await send(answer)
+
+
+class StopSignal:
+    """SIGTERM, held back from the server until ``release``."""
+
+    def __init__(self) -> None:
+        self._servers_own: Any = None
+        self._is_held = False
+
+    def hold(self, on_stop: Callable[[], None]) -> None:
+        """Call ``on_stop`` in the loop at each SIGTERM from now on, instead of the server's own handler."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            loop.call_soon_threadsafe(on_stop)
+
+        self._servers_own = signal.signal(signal.SIGTERM, handler)
+        self._is_held = True
+
+    def release(self, *, is_due: bool) -> None:
+        """Give the signal back to the server; ``is_due`` sends it."""
+        if not self._is_held:
+            return
+        self._is_held = False
+        with contextlib.suppress(TypeError):
+            # None is a handler that Python did not install.
+            signal.signal(signal.SIGTERM, self._servers_own)
+        if is_due:
+            signal.raise_signal(signal.SIGTERM)

@@ -4,7 +4,7 @@ import pytest
 
 from serving.activator.routing.probes import ProbeAnswer, ProbeQuestion, is_probe_agent, probe_answer
 from serving.activator.routing.sites import Listener, Site
-from serving.model.split import split_digest
+from serving.model.rollout import split_digest
 
 ACTIVATOR = ProbeAnswer(status=200, body=b"activator")
 SITE = Site(route="default/r", namespace="default", revisions=("a", "b"), bounds=(90, 100))

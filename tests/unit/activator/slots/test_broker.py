@@ -3,8 +3,8 @@
 import pytest
 
 from serving.activator.queueing.outcome import Dispatch
+from serving.activator.slots.ledger import share_of
 from serving.activator.slots.messages import Ask, Give, PeerHello
-from serving.activator.slots.shares import share_of
 from tests.property.slot_world import KEY, Life, World
 
 _ADDRESSES = [f"127.64.0.{number}:8012" for number in range(2, 40)]

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
-from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.state import kubeconfig
 
 # Nobody listens on it: ports below 1024 are the system's, and this one is no service's.
 NOBODY = "http://127.0.0.1:9"

@@ -1,3 +1,5 @@
+import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -5,7 +7,10 @@ import pytest
 
 from serving.cli.services.deployment import (
     Deployment,
+    asgi_command,
     check_name,
+    environment_of,
+    find_virtualenv,
     kept_options,
     manifest_of,
     merged,
@@ -153,3 +158,51 @@ def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
     found = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
     assert found["autoscaling.serving.dev/policy"] == "adaptive"
     assert policy_annotation(None) == {}
+
+
+def made(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "pyvenv.cfg").touch()
+    return path
+
+
+def test_the_folders_own_goes_before_the_active_one(tmp_path: Path) -> None:
+    active = made(tmp_path / "active")
+    environment = {"VIRTUAL_ENV": str(active)}
+    assert find_virtualenv(tmp_path / "app", environment) == active
+    own = made(tmp_path / "app" / ".venv")
+    assert find_virtualenv(tmp_path / "app", environment) == own
+
+
+def test_a_folder_of_that_name_alone_is_none(tmp_path: Path) -> None:
+    (tmp_path / "venv").mkdir()
+    assert find_virtualenv(tmp_path, {"VIRTUAL_ENV": str(tmp_path / "gone")}) is None
+
+
+def test_its_programs_are_found_first() -> None:
+    found = environment_of(Path("/v"))
+    assert found["VIRTUAL_ENV"] == "/v"
+    assert found["PATH"].startswith("/v/bin:/usr/local/sbin:")
+
+
+def test_the_command_runs_the_app_by_an_interpreter_that_has_both_packages() -> None:
+    assert asgi_command("app.main:make.app", None) == f"{sys.executable} -m serving.asgi app.main:make.app"
+
+
+@pytest.mark.parametrize("app", ["app", "app.py", "a:b:c", "app:", "a b:c", "-m:a"])
+def test_what_names_no_app_is_refused(app: str) -> None:
+    with pytest.raises(InvalidValue, match="as in --asgi app:app"):
+        asgi_command(app, None)
+
+
+def test_an_environment_without_the_packages_says_what_is_missing_and_how_it_is_installed(tmp_path: Path) -> None:
+    venv.create(tmp_path / "v", with_pip=False)
+    with pytest.raises(
+        InvalidValue, match=r"serving and uvicorn in the environment of .*/v/bin/python: .* pip install"
+    ):
+        asgi_command("app:app", tmp_path / "v")
+
+
+def test_an_environment_without_a_python_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="a Python that starts"):
+        asgi_command("app:app", tmp_path)

@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 from serving.cli.system.running import check_daemons, check_reach
-from serving.home.apiserver.kubeconfig import kubeconfig
+from serving.home.state import kubeconfig
 from serving.home.supervisor.children import CHILDREN
 
 

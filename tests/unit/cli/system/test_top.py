@@ -3,9 +3,9 @@ from typing import Any
 from rich.console import Console
 
 from serving.cli.system.top import record_of, screen_of
-from serving.dashboard.history import COLUMNS
+from serving.dashboard.board import COLUMNS
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
-from tests.unit.cli.system.test_topnodes import node
+from tests.unit.cli.system.test_top_topnodes import node
 
 
 def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, Any], list[float | None]]:

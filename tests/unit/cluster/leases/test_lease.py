@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import LEASE
-from serving.cluster.leases.election import LeaseRecord, LeaseTimes
 from serving.cluster.leases.lease import (
     LeaseClient,
     LeaseName,
@@ -12,6 +11,7 @@ from serving.cluster.leases.lease import (
     released_record,
     renewed_record,
 )
+from serving.cluster.leases.rules import LeaseRecord, LeaseTimes
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists, Conflict
 

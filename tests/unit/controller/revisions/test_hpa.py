@@ -7,7 +7,7 @@ import pytest
 
 from serving.controller.decide import decide
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
-from serving.controller.revisions.scaling import start_scale
+from serving.controller.revisions.revision_status import start_scale
 from serving.controller.values.writes import Create, Delete, Patch, ResourceKind
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings

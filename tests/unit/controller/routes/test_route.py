@@ -13,7 +13,7 @@ from serving.controller.values.routing import revisions_named_by
 from serving.controller.values.writes import Create, Note, Patch, ResourceKind, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
-from serving.model.routedigest import route_digest
+from serving.model.routepolicy import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
     NOW,

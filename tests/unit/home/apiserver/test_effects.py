@@ -2,8 +2,17 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
-from serving.home.apiserver.effects import effectless, unrunnable
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, REVISION, SECRET, SERVING_SERVICE, Kind
+from serving.home.apiserver.effects import (
+    effectless,
+    located,
+    record_remarks,
+    remark_event,
+    settings_warnings,
+    unrunnable,
+)
+from serving.home.store.memory import MemoryCluster
+from serving.model.objects import Object
 
 
 def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
@@ -90,3 +99,67 @@ def test_what_containers_of_images_honour_is_reported_for_processes_only() -> No
     body = service({"imagePullSecrets": [{"name": "s"}]})
     assert len(effectless(SERVING_SERVICE, body)) == 1
     assert effectless(SERVING_SERVICE, body, runs_images=True) == []
+
+
+def test_a_path_names_every_item_of_a_list() -> None:
+    assert located({"a": [{"b": 1}, {"c": 2}, {"b": 3}]}, "a[*].b") == [("a[0].b", 1), ("a[2].b", 3)]
+
+
+def test_a_path_through_something_else_names_nothing() -> None:
+    assert located({"a": 1}, "a.b[*]") == []
+
+
+ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
+SAID = "spec.x: accepted without effect: because"
+
+
+def test_an_event_names_its_object_and_fits_into_the_api() -> None:
+    event = remark_event(SERVING_SERVICE, ABOUT, SAID * 100, now="2026-11-21T08:00:00Z")
+    assert (len(event["metadata"]["name"]), len(event["message"])) == (253, 1024)
+    assert event["involvedObject"] == {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "name": "a" * 253,
+        "namespace": "default",
+        "uid": "u",
+        "resourceVersion": "7",
+    }
+
+
+async def test_what_is_told_again_is_counted() -> None:
+    cluster = MemoryCluster()
+    for texts in ((SAID, "other"), (SAID,)):
+        await record_remarks(cluster, SERVING_SERVICE, ABOUT, texts=texts)
+    found = (await cluster.list(EVENT, "default")).items
+    assert {one["message"]: one["count"] for one in found} == {SAID: 2, "other": 1}
+
+
+async def test_what_cannot_be_kept_is_no_reason_to_fail() -> None:
+    nowhere = {"metadata": {**ABOUT["metadata"], "namespace": "Not A Namespace"}}
+    await record_remarks(MemoryCluster(), SERVING_SERVICE, nowhere, texts=[SAID])
+
+
+def config_map(name: str = "config-autoscaler", namespace: str = "knative-serving", **data: str) -> dict[str, Any]:
+    texts = {key if key == "_example" else key.replace("_", "-"): text for key, text in data.items()}
+    return {"metadata": {"name": name, "namespace": namespace}, "data": texts}
+
+
+def test_an_unknown_key_and_an_invalid_value_are_reported_to_the_writer() -> None:
+    unknown, invalid = sorted(settings_warnings(CONFIG_MAP, config_map(stabel_window="30s", max_scale="many")))
+    assert "config-autoscaler has no key stabel-window" in unknown
+    assert "did you mean stable-window?" in unknown
+    assert "max-scale: 'many' is not right" in invalid
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        (CONFIG_MAP, config_map(stable_window="30s", _example="x: y")),
+        (CONFIG_MAP, config_map(namespace="default", nonsense="1")),
+        (CONFIG_MAP, config_map(name="of-an-app", nonsense="1")),
+        (CONFIG_MAP, {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving"}}),
+        (SECRET, config_map(nonsense="1")),
+    ],
+)
+def test_other_objects_get_no_warning(kind: Any, stored: dict[str, Any]) -> None:  # noqa: ANN401 - a kind
+    assert settings_warnings(kind, stored) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.aio.clock import wall_s
-from serving.home.apiserver.reviews import KnownToken, TokenReviews
+from serving.home.apiserver.reviews import LOOPBACK_HOSTS, KnownToken, TokenReviews, check_host, check_token
 from serving.home.apiserver.status import Fault
 from serving.model.objects import Object
 
@@ -51,3 +51,32 @@ def test_by_itself_the_server_knows_nobodys() -> None:
 def test_what_is_no_review_is_refused() -> None:
     with pytest.raises(Fault, match="this is no TokenReview"):
         TokenReviews().answer({"spec": 1})
+
+
+ACCESS_TOKEN = "secret"  # noqa: S105 - of no server
+
+
+@pytest.mark.parametrize("header", ["127.0.0.1:6080", "localhost", "LOCALHOST:1", "[::1]:6080", "[::1]"])
+def test_our_own_names_are_let_in(header: str) -> None:
+    check_host(header, LOOPBACK_HOSTS)
+
+
+@pytest.mark.parametrize(
+    "header", ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:6080", "[::2]"]
+)
+def test_other_names_are_refused(header: str) -> None:
+    with pytest.raises(Fault) as caught:
+        check_host(header, LOOPBACK_HOSTS)
+    assert caught.value.code == 403
+
+
+@pytest.mark.parametrize("header", ["Bearer secret", "bearer  secret "])
+def test_the_token_opens(header: str) -> None:
+    check_token(header, token=ACCESS_TOKEN)
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer secre", "Basic secret", "Bearer gehëim", "secret"])
+def test_without_the_token_nothing_opens(header: str) -> None:
+    with pytest.raises(Fault) as caught:
+        check_token(header, token=ACCESS_TOKEN)
+    assert caught.value.code == 401

@@ -1,7 +1,7 @@
 import msgspec
 
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.replies import error_of
+from serving.cluster.kubeclient import error_of
 from serving.home.apiserver.paths import RequestTarget
 from serving.home.apiserver.status import Fault, refusal, refusal_code, success
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem

@@ -2,7 +2,13 @@
 
 import pytest
 
-from serving.proxy.http1.requesthead import RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http1.requesthead import (
+    RequestHead,
+    RequestRefusal,
+    is_grpc_call,
+    read_request_head,
+    with_traceparent,
+)
 
 
 def read(raw: bytes) -> RequestHead:
@@ -64,3 +70,25 @@ def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
     assert dropped.get(b"x_forwarded_for") is None
     assert kept.wire == b"X_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5\r\n"
     assert not kept.has_body
+
+
+OURS = b"00-0af7651916cd43dd8448eb211c80319c-00000000000000aa-01"
+
+
+def test_every_traceparent_is_replaced_and_the_rest_goes_on() -> None:
+    raw = b"GET / HTTP/1.1\r\nHost: h\r\nTraceparent: 00-1\r\nA: 1\r\ntraceparent: 00-2\r\ntracestate: x=1"
+    head = with_traceparent(read_request_head(raw, header_count_max=100), OURS)
+    assert list(head.values(b"traceparent")) == [OURS]
+    assert head.wire == b"A: 1\r\ntracestate: x=1\r\ntraceparent: %b\r\n" % OURS
+
+
+def test_a_head_without_one_gets_one_even_if_connection_takes_such_out() -> None:
+    raw = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: traceparent"
+    head = with_traceparent(read_request_head(raw, header_count_max=100), OURS)
+    assert head.wire.endswith(b"traceparent: %b\r\n" % OURS)
+
+
+def test_a_client_of_grpc_says_so() -> None:
+    raw = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc+proto"
+    assert is_grpc_call(read_request_head(raw, header_count_max=9))
+    assert not is_grpc_call(read_request_head(b"GET / HTTP/1.1\r\nHost: h", header_count_max=9))

@@ -2,8 +2,10 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from serving.scaling.adaptive.room import PodRoom, Room, deviations_of, quiet_load
+from serving.scaling.adaptive.room import HeldCount, PodRoom, Room, ServedLoad, deviations_of, quiet_load
 from serving.scaling.spec import ScalingSpec
 from tests.unit.scaling.kpa_builders import spec_with
 
@@ -164,3 +166,127 @@ def test_one_pod_is_enough_in_silence_only_if_the_level_stays_below_its_room() -
 
     assert was_enough == all(room_at(room, 120.0 + after_s, in_flight=0.0).count <= 1 for after_s in range(0, 120, 2))
     assert loaded(*[1.0] * 100).is_one_enough_in_silence(TEN, 2.0)
+
+
+def steady(seconds: int, *, concurrency: float, requests: float, slots: float = 10.0) -> ServedLoad:
+    load = ServedLoad()
+    for second in range(seconds):
+        load.take(second, concurrency, requests, slot_count=slots)
+    return load
+
+
+def test_without_a_queue_the_load_is_what_is_in_flight() -> None:
+    assert ServedLoad().take(0, 7.0, 3.0, slot_count=10.0) == 7.0
+
+
+@pytest.mark.parametrize(("concurrency", "requests"), [(5.0, 20.0), (8.0, 2.0)])
+def test_the_time_of_a_request_is_its_share_of_the_load(concurrency: float, requests: float) -> None:
+    assert steady(300, concurrency=concurrency, requests=requests).request_s == pytest.approx(
+        concurrency / requests, rel=0.05
+    )
+
+
+def test_the_time_of_a_request_is_not_known_before_some_were_answered() -> None:
+    assert steady(3, concurrency=5.0, requests=1.0).request_s is None
+
+
+def test_a_queue_of_short_requests_is_no_load() -> None:
+    load = steady(300, concurrency=5.0, requests=20.0)
+
+    assert load.take(300, 60.0, 20.0, slot_count=10.0) == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_queue_of_long_requests_is_as_many_as_arrive() -> None:
+    load = steady(900, concurrency=8.0, requests=0.2)
+
+    assert load.take(900, 30.0, 22.0, slot_count=10.0) == pytest.approx(30.0, rel=0.1)
+
+
+def test_a_queue_that_lasts_is_load() -> None:
+    """6 clients on 2 slots send their next request when the last one is answered: as many arrive as are answered."""
+    load = steady(300, concurrency=2.0, requests=10.0, slots=2.0)
+    found = [load.take(second, 6.0, 10.0, slot_count=2.0) for second in range(300, 320)]
+
+    assert found[0] == pytest.approx(2.0, rel=0.05)
+    assert found[-1] == pytest.approx(6.0, rel=0.05)
+
+
+def test_an_overload_that_lasts_is_what_arrives_times_its_time_and_the_queue() -> None:
+    """10 slots answer 5 requests a second of 2 s each; 8 come, and the queue grows by 3 a second."""
+    load = steady(300, concurrency=9.0, requests=4.5)
+    found = 0.0
+    for second in range(300, 420):
+        found = load.take(second, 10.0 + 3.0 * (second - 299), 8.0, slot_count=10.0)
+
+    assert load.request_s == pytest.approx(2.0, rel=0.1)
+    assert found == pytest.approx(16.0 + 3.0 * 115, rel=0.1)
+
+
+def test_what_waits_for_the_first_pod_says_nothing_of_the_time_of_a_request() -> None:
+    load = steady(20, concurrency=50.0, requests=0.0, slots=0.0)
+
+    assert load.request_s is None
+    assert load.take(20, 50.0, 0.0, slot_count=0.0) == 50.0
+
+
+def test_a_pause_ends_all_requests() -> None:
+    load = steady(300, concurrency=5.0, requests=20.0)
+    load.take(400, 30.0, 20.0, slot_count=10.0)
+
+    assert load.request_s == pytest.approx(0.25, rel=0.1)
+    assert repr(load) == "ServedLoad(4.96 in flight)"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 90), st.floats(0, 1e4), st.floats(0, 1e4), st.sampled_from([0.0, 1.0, 40.0])),
+        max_size=60,
+    )
+)
+def test_the_load_is_never_more_than_what_is_inside(seconds: list[tuple[int, float, float, float]]) -> None:
+    load, second = ServedLoad(), 0
+    for step, concurrency, requests, slots in seconds:
+        second += step
+        found = load.take(second, concurrency, requests, slot_count=slots)
+        assert 0.0 <= found <= concurrency
+        assert found == concurrency or concurrency > slots
+
+
+def held(*wanted: int, patience_s: float = 10.0, period_s: float = 2.0) -> list[int]:
+    """What stays after each decision, one each period."""
+    count = HeldCount()
+    return [count.hold(one, patience_s=patience_s, now_s=index * period_s) for index, one in enumerate(wanted)]
+
+
+def test_more_pods_come_at_once() -> None:
+    assert held(1, 3, 10) == [1, 3, 10]
+
+
+def test_a_large_step_down_waits_for_the_patience() -> None:
+    assert held(10, 2, 2, 2, 2, 2, 2) == [10, 10, 10, 10, 10, 2, 2]
+
+
+def test_a_small_step_down_waits_for_twice_as_long_more() -> None:
+    found = held(10, *[8] * 20)
+
+    assert found.index(8) * 2.0 == 30.0
+    assert found[-1] == 8
+
+
+def test_a_load_that_comes_back_holds_all_of_them_again() -> None:
+    assert held(10, *[8] * 8, 10, *[8] * 8) == [10] * 18
+
+
+def test_nothing_is_held_through_a_time_without_decisions() -> None:
+    count = HeldCount()
+    count.hold(4, patience_s=10.0, now_s=0.0)
+
+    assert count.hold(3, patience_s=10.0, now_s=3600.0) == 3
+    assert count.hold(2, patience_s=10.0, now_s=10.0) == 3
+
+
+def test_a_line_says_how_many_are_held() -> None:
+    count = HeldCount()
+    count.hold(4, patience_s=10.0, now_s=0.0)
+
+    assert repr(count) == "HeldCount(4 pods)"

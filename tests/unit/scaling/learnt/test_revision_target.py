@@ -3,8 +3,8 @@ import pytest
 
 from serving.model.resources import Resources
 from serving.model.stat import Stat
-from serving.scaling.container import ServingContainer
 from serving.scaling.learnt.revision_target import RevisionTarget
+from serving.scaling.revision import ServingContainer
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
 from serving.scaling.spec import ScalingSpec

@@ -1,12 +1,14 @@
 """What is published of the pods that a revision will want by the time at which a new node takes pods."""
 
+import random
+
 import msgspec
 import pytest
 
 from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
-from serving.scaling.scaler.anticipation import Anticipation, Publication
+from serving.scaling.scaler.anticipation import Anticipation, LoadTrend, Publication
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS
@@ -180,3 +182,41 @@ def test_it_shows_what_it_holds() -> None:
     anticipation = Anticipation()
     anticipation.look(outcome_of([10.0] * 70), None, boot_s=BOOT_S)
     assert repr(anticipation) == "Anticipation(((35, 0),))"
+
+
+def trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0) -> LoadTrend:
+    made = LoadTrend()
+    for number, load in enumerate(loads):
+        made.record(load, at_s=number * step_s, window_s=window_s)
+    return made
+
+
+def test_a_climb_without_noise_goes_on() -> None:
+    assert trend([0.0, 2.0, 4.0, 6.0, 8.0]).expected(ahead_s=10.0) == pytest.approx(28.0)
+
+
+def test_few_samples_are_no_trend() -> None:
+    assert trend([0.0, 2.0, 4.0, 6.0]).expected(ahead_s=10.0) is None
+
+
+def test_a_fall_and_a_constant_are_no_climb() -> None:
+    assert trend([8.0, 6.0, 4.0, 2.0, 0.0]).expected(ahead_s=10.0) is None
+    assert trend([3.0] * 10).expected(ahead_s=10.0) is None
+
+
+def test_noise_around_a_constant_is_seldom_a_climb() -> None:
+    dice = random.Random(7)
+    found = [trend([dice.gauss(20.0, 4.5) for _ in range(30)]).expected(ahead_s=30.0) is not None for _ in range(300)]
+    assert sum(found) <= 6
+
+
+def test_only_the_window_counts() -> None:
+    # Long ago it was high: all that is left climbs by 1 a second.
+    loads = [100.0] * 20 + [float(number) for number in range(31)]
+    assert trend(loads).expected(ahead_s=10.0) == pytest.approx(40.0)
+
+
+def test_samples_that_come_close_together_are_left_out() -> None:
+    made = trend([float(number) for number in range(1000)], step_s=0.1)
+    assert repr(made) == "LoadTrend(31 samples)"
+    assert made.expected(ahead_s=1.0) == pytest.approx(1009.0, abs=11.0)

@@ -1,0 +1,111 @@
+"""Which mappings an activator serves, and where their requests go."""
+
+from typing import Any
+
+import msgspec
+
+from serving.activator.routing.hostclaims import DomainTarget, DomainTargets, domain_target_of
+from serving.activator.routing.routes import Routes
+from serving.activator.routing.sites import Listener
+from serving.settings.controller import ControllerSettings
+from tests.unit.activator.routing.test_routes import facts
+
+RULES = ControllerSettings().host_rules
+HOST = "shop.example.com"
+KEY = ("default", HOST)
+
+
+def a_mapping(*, certificate: str = "", observed: int = 1, **conditions: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {"ref": {"name": "hello"}, **({"tls": {"secretName": certificate}} if certificate else {})}
+    stated = {"ReferenceResolved": "True", **conditions}
+    return {
+        "metadata": {"name": "shop.example.com", "namespace": "default", "generation": 1},
+        "spec": spec,
+        "status": {
+            "observedGeneration": observed,
+            "conditions": [{"type": name, "status": status} for name, status in stated.items()],
+        },
+    }
+
+
+def a_claim(namespace: str) -> dict[str, Any]:
+    return {"metadata": {"name": "shop.example.com"}, "spec": {"namespace": namespace}}
+
+
+def not_taken(host: str) -> bool:
+    del host
+    return False
+
+
+def test_a_mapping_leads_to_its_reference_with_its_certificate() -> None:
+    wanted = DomainTarget(host="shop.example.com", namespace="default", name="hello")
+    assert domain_target_of(a_mapping()) == wanted
+    found = domain_target_of(a_mapping(certificate="cert"))
+    assert found is not None
+    assert (found.secret, msgspec.structs.replace(found, secret=None)) == ("cert", wanted)
+
+
+def test_a_mapping_is_not_served_before_its_reference_is_good() -> None:
+    assert domain_target_of(a_mapping(ReferenceResolved="Unknown")) is None
+    assert domain_target_of(a_mapping(observed=0)) is None
+    assert domain_target_of({"metadata": {"name": "a.b", "generation": 1}}) is None
+
+
+def test_a_host_leads_where_the_namespace_with_its_claim_says() -> None:
+    targets = DomainTargets()
+    assert targets.put(KEY, a_mapping(certificate="cert"))
+    assert (targets.hosts(RULES), targets.secrets(not_taken)) == ({}, {})
+    assert targets.claim(HOST, a_claim("default"))
+    assert not targets.claim(HOST, a_claim("default"))
+    assert not targets.put(KEY, a_mapping(certificate="cert"))
+    assert targets.hosts(RULES) == {HOST: "hello.default.svc.cluster.local"}
+    assert targets.secrets(not_taken) == {HOST: ("default", "cert")}
+    assert targets.put(KEY, a_mapping())
+    assert (targets.secrets(not_taken), repr(targets)) == ({}, "DomainTargets(1)")
+    assert targets.claim(HOST, None)
+    assert targets.hosts(RULES) == {}
+    assert targets.put(KEY, None)
+
+
+def test_no_status_takes_a_host_or_its_certificate_from_the_namespace_with_the_claim() -> None:
+    """Each condition of the forged mapping is True; its namespace has no claim."""
+    targets = DomainTargets()
+    targets.claim(HOST, a_claim("default"))
+    targets.put(KEY, a_mapping(certificate="cert"))
+    forged = a_mapping(certificate="own", Ready="True", IngressReady="True")
+    forged["metadata"]["namespace"] = "aaa"
+    forged["status"] |= {"url": f"https://{HOST}", "address": {"url": f"https://{HOST}"}}
+    for _ in range(2):
+        targets.put(("aaa", HOST), forged)
+        assert targets.hosts(RULES) == {HOST: "hello.default.svc.cluster.local"}
+        assert targets.secrets(not_taken) == {HOST: ("default", "cert")}
+        # The order of events makes no difference.
+        targets.put(KEY, a_mapping(certificate="cert"))
+    assert not targets.claim("other.example.com", {"spec": {}})
+
+
+def test_a_host_that_a_route_has_gets_no_certificate_of_a_mapping() -> None:
+    targets, routes = DomainTargets(), Routes()
+    targets.claim("hello.default.localhost", a_claim("aaa"))
+    mapping = a_mapping(certificate="own")
+    mapping["metadata"] |= {"name": "hello.default.localhost", "namespace": "aaa"}
+    targets.put(("aaa", "hello.default.localhost"), mapping)
+    assert targets.secrets(routes.holds) == {"hello.default.localhost": ("aaa", "own")}
+    routes.set(facts())
+    assert targets.secrets(routes.holds) == {}
+
+
+def test_a_mapped_host_finds_the_route_on_both_listeners() -> None:
+    routes = Routes()
+    routes.set(facts())
+    turn = routes.turn
+    routes.set_domains({"shop.example.com": "hello.default.svc.cluster.local"})
+    assert routes.turn > turn
+    for listener in Listener:
+        site = routes.find(listener, "Shop.example.com:8080")
+        assert site is not None
+        assert site.route == "default/hello"
+    assert routes.find(Listener.PUBLIC, "other.example.com") is None
+    assert routes.find(Listener.PUBLIC, "") is None
+    routes.remove("default/hello")
+    assert routes.find(Listener.PUBLIC, "shop.example.com") is None

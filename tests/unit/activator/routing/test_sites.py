@@ -1,0 +1,61 @@
+"""Who may call a private service."""
+
+import pytest
+
+from serving.activator.routing.sites import AccessRule, access_refusal
+from serving.wire.tokens import access_token
+
+_RULE = AccessRule(namespace="default", route="hello", version="")
+_TOKEN = access_token(bytes(32), namespace="default", route="hello")
+
+
+def bearer(text: str) -> bytes:
+    return f"Bearer {text}".encode()
+
+
+@pytest.mark.parametrize(
+    ("own", "usual"),
+    [
+        ([], [bearer(_TOKEN)]),
+        ([bearer(_TOKEN)], []),
+        ([bearer(_TOKEN)], [b"Basic the app's own"]),
+        ([], [f"bEaReR  {_TOKEN} ".encode()]),
+    ],
+)
+def test_the_token_opens(own: list[bytes], usual: list[bytes]) -> None:
+    assert access_refusal(_RULE, _TOKEN, own=own, usual=usual) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "usual"),
+    [
+        ([], [bearer("x")]),
+        ([], [b"Basic " + _TOKEN.encode()]),
+        ([bearer("x")], [bearer(_TOKEN)]),
+        ([], [bearer(_TOKEN), bearer(_TOKEN)]),
+        ([], [bearer("\xff")]),
+    ],
+)
+def test_anything_else_is_refused_as_invalid(own: list[bytes], usual: list[bytes]) -> None:
+    refusal = access_refusal(_RULE, _TOKEN, own=own, usual=usual)
+    assert refusal is not None
+    assert refusal.status == 401
+    assert b'Bearer realm="default/hello", error="invalid_token"' in refusal.headers
+
+
+def test_a_request_without_a_token_hears_what_to_send() -> None:
+    refusal = access_refusal(_RULE, _TOKEN, own=[], usual=[])
+    assert refusal is not None
+    assert b"send Authorization: Bearer TOKEN" in refusal.text
+    assert refusal.headers.endswith(b'WWW-Authenticate: Bearer realm="default/hello"\r\n')
+
+
+def test_each_route_and_version_has_a_token_of_its_own() -> None:
+    tokens = {
+        access_token(bytes(32), namespace="default", route="hello"),
+        access_token(bytes(32), namespace="other", route="hello"),
+        access_token(bytes(32), namespace="default", route="hi"),
+        access_token(bytes(32), namespace="default", route="hello", version="2"),
+        access_token(bytes(31) + b"\1", namespace="default", route="hello"),
+    }
+    assert len(tokens) == 5

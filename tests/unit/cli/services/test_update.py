@@ -1,0 +1,47 @@
+import pytest
+
+from serving.cli.services.update import ServiceUpdate, updated
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+SERVICE: Object = {
+    "metadata": {"name": "s"},
+    "spec": {
+        "template": {
+            "metadata": {"name": "s-fixed", "annotations": {"autoscaling.knative.dev/min-scale": "1", "k": "v"}},
+            "spec": {"containers": [{"image": "i", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}]},
+        },
+        "traffic": [{"revisionName": "s-fixed", "percent": 100}],
+    },
+}
+
+
+def test_what_is_not_named_stays() -> None:
+    changed = updated(SERVICE, ServiceUpdate(environment={"B": "3", "C": "4"}, memory="1Gi", concurrency=2))
+    template = changed["spec"]["template"]
+    container = template["spec"]["containers"][0]
+    assert [(one["name"], one["value"]) for one in container["env"]] == [("A", "1"), ("B", "3"), ("C", "4")]
+    assert (container["image"], container["resources"]) == ("i", {"limits": {"memory": "1Gi"}})
+    assert template["spec"]["containerConcurrency"] == 2
+    assert template["metadata"]["annotations"] == SERVICE["spec"]["template"]["metadata"]["annotations"]
+    # A revision's name is used once; the service that was given is not changed.
+    assert "name" not in template["metadata"]
+    assert changed["spec"]["traffic"] == SERVICE["spec"]["traffic"]
+    assert SERVICE["spec"]["template"]["metadata"]["name"] == "s-fixed"
+
+
+def test_variables_and_annotations_are_removed() -> None:
+    changed = updated(SERVICE, ServiceUpdate(removed=("A",), annotations={"k": ""}, max_scale=3))
+    template = changed["spec"]["template"]
+    assert [one["name"] for one in template["spec"]["containers"][0]["env"]] == ["B"]
+    assert template["metadata"]["annotations"] == {
+        "autoscaling.knative.dev/min-scale": "1",
+        "autoscaling.knative.dev/max-scale": "3",
+    }
+    cleared = updated(SERVICE, ServiceUpdate(clear_env=True, environment={"C": "1"}))
+    assert [one["name"] for one in cleared["spec"]["template"]["spec"]["containers"][0]["env"]] == ["C"]
+
+
+def test_a_variable_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(InvalidValue, match="A, B"):
+        updated(SERVICE, ServiceUpdate(removed=("Z",)))

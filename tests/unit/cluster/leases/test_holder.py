@@ -1,0 +1,316 @@
+"""On a virtual clock, over a memory store that can hang, fail and lose answers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import LEASE, Kind
+from serving.cluster.leases.holder import Leader
+from serving.cluster.leases.lease import LeaseClient, LeaseName, record_of
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import NotLeading, Unavailable
+from serving.model.objects import Object
+from tests.virtual_time import run_virtually
+
+NAME = LeaseName(namespace="knative-serving", name="controller")
+
+
+class Troubled:
+    """A memory store: ``hangs`` lets every call wait for ever, ``loses`` makes writes and loses the answers."""
+
+    def __init__(self) -> None:
+        self.store = MemoryCluster()
+        self.hangs = self.fails = self.loses = False
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        await self._trouble()
+        return await self.store.get(kind, namespace, name)
+
+    async def create(self, kind: Kind, body: Mapping[str, Any]) -> Object:
+        await self._trouble()
+        return self._answer(await self.store.create(kind, body))
+
+    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> Object:
+        await self._trouble()
+        return self._answer(await self.store.replace(kind, body))
+
+    async def _trouble(self) -> None:
+        if self.fails:
+            raise Unavailable("down")
+        if self.hangs:
+            await asyncio.Event().wait()
+
+    def _answer(self, body: Object) -> Object:
+        if self.loses:
+            raise Unavailable("lost")
+        return body
+
+
+class Worker:
+    """An elector with work that notes when it runs. ``skew_s`` moves its clock ahead, as a freeze does."""
+
+    def __init__(self, name: str, cluster: Troubled) -> None:
+        self.name = name
+        self.skew_s = 0.0
+        self.terms: list[tuple[float, float]] = []
+        self._begun_s: float | None = None
+        self.stop = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.leader = Leader(LeaseClient(cluster, NAME), name, clock=lambda: now_s() + self.skew_s)  # type: ignore[arg-type] # what a lease needs of the port
+
+    async def run(self) -> None:
+        await self.leader.run(self._work, self.stop)
+        self.ended.set()
+
+    async def _work(self) -> None:
+        self._begun_s = begun_s = now_s()
+        try:
+            await self.stop.wait()
+        finally:
+            self._begun_s = None
+            self.terms.append((begun_s, now_s()))
+
+    def works(self) -> bool:
+        return self._begun_s is not None
+
+
+@contextlib.asynccontextmanager
+async def at_work(*workers: Worker) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(one.run()) for one in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def holder(cluster: Troubled) -> str:
+    return record_of(await cluster.store.get(LEASE, NAME.namespace, NAME.name)).holder
+
+
+def test_the_first_one_leads_and_the_other_waits() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await asyncio.sleep(100)
+            assert (one.works(), two.works()) == (True, False)
+            assert (one.leader.is_leading, two.leader.is_leading) == (True, False)
+            assert two.leader.holder == "one"
+            assert "does not lead" in repr(two.leader)
+            one.leader.check()
+            with pytest.raises(NotLeading):
+                two.leader.check()
+        assert (len(one.terms), two.terms) == (1, [])
+
+    run_virtually(run())
+
+
+def test_a_leader_that_is_told_to_stop_lets_go_and_the_next_one_begins_at_its_next_look() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await asyncio.sleep(31)
+            one.stop.set()
+            await one.ended.wait()
+            assert await holder(cluster) == ""
+            await asyncio.sleep(2.1)
+            assert two.works()
+            assert await holder(cluster) == "two"
+        assert one.terms[0][1] == 31
+
+    run_virtually(run())
+
+
+def test_a_leader_that_is_cancelled_lets_go_too() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await asyncio.sleep(5)
+        assert await holder(cluster) == ""
+        assert not one.works()
+
+    run_virtually(run())
+
+
+def test_one_who_waits_and_is_told_to_stop_ends_without_a_word() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await asyncio.sleep(5)
+            two.stop.set()
+            await two.ended.wait()
+            assert now_s() == 5
+            assert await holder(cluster) == "one"
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "fails"])
+def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_cancelled(trouble: str) -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await asyncio.sleep(20.5)
+            setattr(cluster, trouble, True)
+            await asyncio.sleep(9.4)
+            assert one.works()
+            await asyncio.sleep(4.2)
+            assert not one.works()
+            setattr(cluster, trouble, False)
+            await asyncio.sleep(10)
+            assert one.works(), "it comes back by itself"
+        (_, ended_s), _ = one.terms
+        assert 30.0 <= ended_s <= 34.0
+
+    run_virtually(run())
+
+
+def test_a_server_that_is_away_for_less_costs_nothing() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await asyncio.sleep(20.5)
+            cluster.fails = True
+            await asyncio.sleep(6)
+            cluster.fails = False
+            await asyncio.sleep(30)
+            assert one.works()
+        assert len(one.terms) == 1
+
+    run_virtually(run())
+
+
+def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        cluster.loses = True
+        async with at_work(one):
+            await asyncio.sleep(1)
+            assert (await holder(cluster), one.leader.is_leading) == ("one", False)
+            cluster.loses = False
+            await asyncio.sleep(2)
+            assert one.works()
+
+    run_virtually(run())
+
+
+def test_one_who_was_frozen_does_not_believe_before_it_has_looked() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await asyncio.sleep(20)
+            one.skew_s = 60.0
+            assert one.works(), "its task has not had its turn"
+            with pytest.raises(NotLeading):
+                one.leader.check()
+            await asyncio.sleep(2.1)
+            assert len(one.terms) == 1
+            # Nobody took it meanwhile: it is its own again, for another term.
+            assert one.leader.is_leading
+        assert len(one.terms) == 2
+
+    run_virtually(run())
+
+
+def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await asyncio.sleep(5)
+            patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 5}}
+            await cluster.store.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
+            await asyncio.sleep(2)
+            assert (one.works(), one.leader.holder) == (False, "thief")
+            await asyncio.sleep(6)
+            assert one.works()
+
+    run_virtually(run())
+
+
+def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)  # type: ignore[arg-type] # what a lease needs of the port
+
+        async def work() -> None:
+            await asyncio.sleep(3)
+            raise ValueError("broken")
+
+        with pytest.raises(ValueError, match="broken"):
+            await leader.run(work, asyncio.Event())
+        assert (now_s(), await holder(cluster)) == (3, "")
+
+    run_virtually(run())
+
+
+def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_process() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        terms = 0
+
+        async def work() -> None:
+            nonlocal terms
+            terms += 1
+            await asyncio.sleep(3)
+            if terms == 1:
+                one.skew_s = 60.0
+                one.leader.check()
+
+        await one.leader.run(work, asyncio.Event())
+        assert terms == 2
+
+    run_virtually(run())
+
+
+def test_work_that_fails_while_it_is_cancelled_is_told_and_costs_no_more_than_the_term() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        ends: list[float] = []
+
+        async def work() -> None:
+            try:
+                await one.stop.wait()
+            except asyncio.CancelledError:
+                ends.append(now_s())
+                raise ValueError("broken") from None
+
+        running = asyncio.create_task(one.leader.run(work, one.stop))
+        await asyncio.sleep(5)
+        one.skew_s = 60.0
+        await asyncio.sleep(10)
+        assert len(ends) == 1
+        assert one.leader.is_leading
+        one.stop.set()
+        await running
+
+    run_virtually(run())
+
+
+def test_a_release_that_fails_is_told_and_no_more() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await asyncio.sleep(5)
+            cluster.fails = True
+            one.stop.set()
+            await one.ended.wait()
+        assert await holder(cluster) == "one"
+
+    run_virtually(run())

@@ -1,0 +1,40 @@
+"""Notes become Events."""
+
+from serving.controller.io.note_writer import event_name, note_event
+from serving.controller.values.writes import Note
+from tests.unit.controller.builders import NOW, a_service, stored
+
+
+def note(message: str = "boom", *, warning: bool = True, reason: str = "ExitCode1") -> Note:
+    return Note(about=a_service(), reason=reason, message=message, warning=warning)
+
+
+def test_an_event_is_about_its_object() -> None:
+    event = note_event(note(), now=NOW)
+    assert event["involvedObject"] == {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "name": "hello",
+        "namespace": "default",
+        "uid": "uid-of-service-hello",
+        "resourceVersion": "7",
+    }
+    assert (event["type"], event["reason"], event["message"], event["count"]) == ("Warning", "ExitCode1", "boom", 1)
+
+
+def test_good_news_are_normal() -> None:
+    assert note_event(note(warning=False, reason=""), now=NOW)["type"] == "Normal"
+
+
+def test_the_same_words_have_the_same_name() -> None:
+    assert event_name(note()) == event_name(note())
+    assert len({event_name(note()), event_name(note("other")), event_name(note(reason="Other"))}) == 3
+
+
+def test_a_name_is_short_enough_for_the_api() -> None:
+    about = stored(a_service(), name="a" * 253)
+    assert len(event_name(Note(about=about, reason="R", message="m"))) == 253
+
+
+def test_a_long_message_keeps_its_end() -> None:
+    assert note_event(note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"

@@ -1,0 +1,85 @@
+"""Which DomainMappings a change wakes, in the index and in the memory around it."""
+
+import msgspec
+
+from serving.controller.cache import ControllerCache
+from serving.controller.decide import decide
+from serving.controller.routes.domain_mapping import Domains
+from serving.controller.values.writes import Create, Delete, ResourceKind, WorkKey
+from serving.model.objects import Object
+from tests.unit.controller.builders import NOW, SCALING, SETTINGS, a_route, a_service, stored, written_status
+from tests.unit.controller.routes.test_domain_mapping import CLAIMING, HOST, a_claim, a_mapping, reachable
+
+KEY = ("default", HOST)
+MAPPING: WorkKey = (ResourceKind.DOMAIN_MAPPING, *KEY)
+CLAIM: WorkKey = (ResourceKind.DOMAIN_CLAIM, "", HOST)
+
+
+def later(one: Object) -> Object:
+    return stored(one, resourceVersion="8")
+
+
+def test_mappings_are_found_by_host_and_forgotten() -> None:
+    domains = Domains()
+    domains.put(KEY, before=None, after=a_mapping())
+    domains.put(("other", HOST), before=None, after=a_mapping(kind="Job"))
+    assert domains.of_host(HOST) == {KEY, ("other", HOST)}
+    assert repr(domains) == "Domains(2 mappings)"
+    domains.put(("other", HOST), before=a_mapping(kind="Job"), after=None)
+    domains.put(KEY, before=a_mapping(), after=None)
+    assert (domains.of_host(HOST), repr(domains)) == (set(), "Domains(0 mappings)")
+
+
+def test_two_mappings_of_one_target_are_told_apart() -> None:
+    domains = Domains()
+    for name in ("a.b", "c.d"):
+        domains.put(("default", name), before=None, after=a_mapping())
+    domains.put(("default", "a.b"), before=a_mapping(), after=None)
+    woken = domains.woken(ResourceKind.SERVICE, ("default", "hello"), before=None, after=a_service())
+    assert list(woken) == [(ResourceKind.DOMAIN_MAPPING, "default", "c.d")]
+
+
+def test_a_mapping_follows_its_target_only() -> None:
+    cache = ControllerCache(SETTINGS, SCALING)
+    assert cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
+    assert MAPPING in cache.put(ResourceKind.SERVICE, reachable(a_service()))
+    # What a mapping does not read of it is nothing to look at.
+    assert MAPPING not in cache.put(ResourceKind.SERVICE, later(reachable(a_service())))
+    assert MAPPING in cache.drop(ResourceKind.SERVICE, ("default", "hello"))
+    moved = later(a_mapping(kind="Route"))
+    cache.put(ResourceKind.DOMAIN_MAPPING, moved)
+    assert MAPPING not in cache.put(ResourceKind.SERVICE, reachable(a_service()))
+    assert MAPPING in cache.put(ResourceKind.ROUTE, a_route())
+
+
+def test_a_claim_wakes_the_mappings_of_its_host() -> None:
+    cache = ControllerCache(SETTINGS, SCALING)
+    cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
+    assert cache.put(ResourceKind.DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
+
+
+def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
+    settings = msgspec.structs.replace(
+        SETTINGS, domain="example.com", domain_template="{{.Name}}-{{.Namespace}}.{{.Domain}}"
+    )
+    cache = ControllerCache(settings, SCALING)
+    mapping = stored({**a_mapping(), "metadata": {"name": "shop-default.example.com"}})
+    key: WorkKey = (ResourceKind.DOMAIN_MAPPING, "default", "shop-default.example.com")
+    cache.put(ResourceKind.DOMAIN_MAPPING, mapping)
+    assert key in cache.put(ResourceKind.ROUTE, a_route("shop"))
+    status = written_status(decide(cache, key, now=NOW, now_s=0.0), ResourceKind.DOMAIN_MAPPING)
+    assert {one["type"]: one["status"] for one in status["conditions"]}["IngressReady"] == "False"
+    assert key in cache.drop(ResourceKind.ROUTE, ("default", "shop"))
+
+
+def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
+    cache = ControllerCache(CLAIMING, SCALING)
+    cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
+    (create,) = decide(cache, MAPPING, now=NOW, now_s=0.0).writes
+    assert isinstance(create, Create)
+    cache.put(ResourceKind.DOMAIN_CLAIM, stored(create.body, namespace=""))
+    assert decide(cache, CLAIM, now=NOW, now_s=0.0).writes == ()
+    assert cache.drop(ResourceKind.DOMAIN_MAPPING, KEY) == {MAPPING, CLAIM}
+    (delete,) = decide(cache, CLAIM, now=NOW, now_s=0.0).writes
+    assert isinstance(delete, Delete)
+    assert MAPPING in cache.reconfigure(SETTINGS, SCALING) or not cache.keys(ResourceKind.DOMAIN_MAPPING)

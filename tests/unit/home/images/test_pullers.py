@@ -1,0 +1,53 @@
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from serving.home.images.pullers import credentials_of
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+PAIR = base64.b64encode(b"me:hush").decode()
+
+
+def secret(content: object, key: str = ".dockerconfigjson") -> Object:
+    return {"metadata": {"name": "s"}, "data": {key: base64.b64encode(json.dumps(content).encode()).decode()}}
+
+
+def found(*secrets: Object) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(credentials_of(secrets))
+
+
+def test_credentials_are_those_of_all_secrets_the_first_before_the_others() -> None:
+    one = secret({"auths": {"a.example": {"auth": PAIR, "email": "me@example"}}})
+    two = secret({"auths": {"a.example": {"auth": "other"}, "b.example": {"auth": "b"}}})
+    assert found(one, two) == {"auths": {"a.example": {"auth": PAIR}, "b.example": {"auth": "b"}}}
+
+
+@pytest.mark.parametrize("key", [".dockercfg", ".dockerconfigjson"])
+def test_a_name_and_a_password_are_enough(key: str) -> None:
+    entries = {"a.example": {"username": "me", "password": "hush"}}
+    content = entries if key == ".dockercfg" else {"auths": entries}
+    assert found(secret(content, key)) == {"auths": {"a.example": {"auth": PAIR}}}
+
+
+def test_without_secrets_there_is_no_file() -> None:
+    assert credentials_of([]) == b""
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"metadata": {"name": "s"}},
+        {"metadata": {"name": "s"}, "data": {".dockerconfigjson": "!"}},
+        {"metadata": {"name": "s"}, "data": {".dockerconfigjson": base64.b64encode(b"{").decode()}},
+        secret([]),
+        secret({"auths": {"a.example": {"username": "me"}}}),
+        secret({"auths": {"a.example": "me"}}),
+    ],
+)
+def test_a_secret_without_credentials_is_refused_by_its_name(one: Object) -> None:
+    with pytest.raises(InvalidValue) as raised:
+        credentials_of([one])
+    assert raised.value.expected.startswith("a Secret of type kubernetes.io/dockerconfigjson")

@@ -1,0 +1,51 @@
+import pytest
+
+from serving.home.kubelet.podwarnings import memory_limit_bytes, pod_event, warnings_of
+
+POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
+
+
+def test_an_event_says_what_happened_to_whom() -> None:
+    event = pod_event(POD, reason="OOMKilled", message="too much", now="now")
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "n", "uid": "u"}
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "OOMKilled", "too much")
+
+
+def test_the_same_words_are_said_once_and_others_again() -> None:
+    names = {pod_event(POD, reason="r", message=one, now=now)["metadata"]["name"] for one, now in ("a1", "a2", "b3")}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"), [({"memory": "64Mi"}, 64 * 2**20), ({"memory": "many"}, None), ({}, None), (None, None)]
+)
+def test_a_memory_limit_in_bytes(limits: object, wanted: int | None) -> None:
+    assert memory_limit_bytes({"resources": {"limits": limits}}) == wanted
+
+
+def test_what_is_not_held_is_said() -> None:
+    container = {"name": "c", "resources": {"limits": {"cpu": "100m"}}, "volumeMounts": [{"mountPath": "/etc/x"}]}
+    assert [reason for reason, _ in warnings_of(container, security={})] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
+
+
+def test_a_container_that_asks_for_nothing_hears_nothing() -> None:
+    assert warnings_of({"name": "c"}, security={"allowPrivilegeEscalation": False}) == []
+
+
+def test_a_user_that_a_process_does_not_become_is_said() -> None:
+    security = {"runAsUser": 1000, "readOnlyRootFilesystem": True, "runAsNonRoot": False}
+    ((reason, message),) = warnings_of({"name": "c"}, security=security)
+    assert (reason, "runAsUser, readOnlyRootFilesystem" in message) == ("SecurityContextNotEnforced", True)
+
+
+def test_a_container_hears_of_refused_limits_only() -> None:
+    container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
+    found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"])
+    assert [reason for reason, _ in found] == ["CpuLimitNotEnforced"]
+
+
+def test_a_rootless_container_hears_that_it_has_one_user() -> None:
+    ((reason, message),) = warnings_of(
+        {"name": "c"}, security={"runAsUser": 1000, "readOnlyRootFilesystem": True}, refused=[], is_rootless=True
+    )
+    assert (reason, "c: runAsUser is not enforced" in message) == ("SecurityContextNotEnforced", True)

@@ -9,9 +9,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.model.stat import Stat
-from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.adaptive.policy import RevisionPolicy
 from serving.scaling.kpa.merge import Proposal

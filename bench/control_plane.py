@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.shares import cpu_shares
 from serving.aio.clock import now_s, stamp, steady_s
-from serving.aio.collecting import collect_in_small_steps
+from serving.aio.daemon import collect_in_small_steps
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster

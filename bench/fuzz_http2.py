@@ -24,7 +24,7 @@ from serving.proxy.http2.hpack_encoder import HeaderEncoder
 from serving.proxy.http2.pool import Http2Pool
 from serving.proxy.http2.session import Session
 from serving.proxy.http2.upstreamsession import UpstreamSession
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 
 __all__ = ["fuzz", "main"]

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.decide import decide, decide_on
 from serving.nodegroup.facts import node_of, pod_of
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Snapshot
 from serving.settings.nodegroup import NodeGroupSettings
 

@@ -18,10 +18,8 @@ from bench.parts.bootstrap import cold_change_interval
 from bench.parts.quality_page import QualityResult, page
 from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.curve import CurvePoint
-from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.policies import POLICIES, DialPosition
-from serving.simulator.results import RevisionResult
+from serving.simulator.curve import POLICIES, CurvePoint, DialPosition
+from serving.simulator.results import DurationModel, Quantiles, RevisionResult
 from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
 from serving.simulator.workload_run import Workload
 

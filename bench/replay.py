@@ -28,9 +28,8 @@ from bench.system import System, running_system
 from serving.home.pods.podplan import DRAIN_LAG_S
 from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.policies import POLICIES
-from serving.simulator.results import SERIES_COLUMNS, RevisionResult
+from serving.simulator.curve import POLICIES
+from serving.simulator.results import SERIES_COLUMNS, DurationModel, Quantiles, RevisionResult
 from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow, read_trace
 from serving.simulator.workload_run import Workload, run_workload
 

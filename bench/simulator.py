@@ -17,13 +17,12 @@ import resource
 import time
 from pathlib import Path
 
-from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.engine import Engine
-from serving.simulator.policies import POLICIES
+from serving.simulator.curve import POLICIES
 from serving.simulator.report import report_of
+from serving.simulator.results import DurationModel, Quantiles
 from serving.simulator.trace import FunctionTrace, RecordedFunction, read_trace
 from serving.simulator.workload_run import Workload, run_workload
-from serving.simulator.world import Plan, World
+from serving.simulator.world import Engine, Plan, World
 
 DAY_S = 86_400.0
 SERVICE_S = 0.1

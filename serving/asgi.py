@@ -28,10 +28,9 @@ from typing import NoReturn, cast
 import msgspec
 
 from serving.aio.startup import STOP_SIGNALS
-from serving.queueproxy.io.asgi.calls import RunningCalls
+from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
 from serving.queueproxy.io.asgi.lifespan import StopSignal, run_lifespan
-from serving.queueproxy.io.asgi.messages import App, Receive, Scope, Send
-from serving.queueproxy.io.asgi.pod import AsgiPod
+from serving.queueproxy.io.asgi.pod import AsgiPod, RunningCalls
 from serving.queueproxy.io.podservice import PodService
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment

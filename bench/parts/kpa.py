@@ -5,7 +5,7 @@ from bench.timing import Row, compare
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import decide, starting_state
-from serving.scaling.kpa.metric_windows import MetricWindows, Observation
+from serving.scaling.kpa.window import MetricWindows, Observation
 from serving.scaling.spec import ScalingSpec, WindowKind
 
 __all__ = ["rows"]

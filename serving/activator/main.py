@@ -39,7 +39,7 @@ from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ingress import Ingress
 from serving.activator.io.peers import PeerProcesses
 from serving.activator.io.reports import StatsClient, report_loads
-from serving.activator.queueing.outcome import RevisionWake
+from serving.activator.queueing.readiness import RevisionWake
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.table import RevisionTable
 from serving.activator.routing.probes import is_probe_agent
@@ -49,8 +49,8 @@ from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
-from serving.cluster.connect import connect
 from serving.cluster.identity import system_namespace
+from serving.cluster.kube import connect
 from serving.cluster.port import Cluster
 from serving.metrics.activator import add_tls
 from serving.metrics.export import exporting, span_outbox
@@ -62,7 +62,7 @@ from serving.proxy.forwarding.accesslog import stdout_log
 from serving.proxy.forwarding.exchange import Exchange, Handler
 from serving.proxy.forwarding.redirect import HttpsRedirect
 from serving.proxy.http1.requesthead import RequestHead
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.proxy.tls.keeper import silence_unreadable_names
 from serving.proxy.tls.layer import TlsLayer
 from serving.settings.activator import REDIRECTED, ActivatorSettings

@@ -11,13 +11,6 @@ Environment:
 - ``SERVING_AUTOSCALER_<FIELD>``: each setting of ``serving.settings.autoscaler`` in its plain unit.
 """
 
-if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
-
-    exit_on_signals()
-
-
 import asyncio
 import contextlib
 import logging
@@ -29,8 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serving.aio.clock import now_s
-from serving.aio.collecting import collect_in_small_steps
-from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.aio.startup import report_serving
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
@@ -40,29 +32,88 @@ from serving.autoscaler.io.scale_writes import Prober
 from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
-from serving.autoscaler.measured import measured
 from serving.cluster.configmaps import followed
-from serving.cluster.connect import connect
 from serving.cluster.identity import new_identity, system_namespace
+from serving.cluster.kube import connect
 from serving.cluster.leases.rules import lease_times
 from serving.cluster.leases.shards import ShardOptions, Shards
 from serving.cluster.port import Cluster
 from serving.metrics.autoscaler import AutoscalerMetrics
 from serving.metrics.export import exporting
 from serving.metrics.hosts import host_names_of
-from serving.metrics.lag import watch_lag
-from serving.metrics.page import wanted_type
+from serving.metrics.page import wanted_type, watch_lag
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import RevisionKey
-from serving.model.revisionnumbers import PodCounts
+from serving.model.loadmetric import CONCURRENCY
+from serving.model.nodata import NoData
+from serving.model.revisionnumbers import PodCounts, RevisionNumbers
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.scaling.kpa.zero import GateAction
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
-from serving.scaling.scaler.scaler import Scaler
+from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
 from serving.settings.election import ElectionSettings
 from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
+
+_ACTIVATOR = "activator"
+
+
+def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
+    """What a decision about a revision says in numbers."""
+    facts, merged, detail = outcome.facts, outcome.merged, outcome.decided.detail
+    metric, stable_load, panic_load, target_load, excess = CONCURRENCY.name, None, None, None, None
+    if isinstance(detail, ScaleDecision):
+        metric = outcome.inputs.spec.metric
+        stable_load, panic_load = detail.observed_stable, detail.observed_panic
+        target_load, excess = outcome.inputs.spec.target_value, detail.excess_burst_capacity
+    elif isinstance(detail, ClassicDecision):
+        stable_load, panic_load = detail.observed_stable_concurrency, detail.observed_panic_concurrency
+        target_load = detail.target_concurrency
+    return RevisionNumbers(
+        namespace=revision.key[0],
+        configuration=revision.configuration,
+        revision=revision.key[1],
+        desired_count=None if isinstance(merged, NoData) else merged.desired_count,
+        requested_count=facts.present_scale,
+        ready_count=facts.ready_count,
+        is_panic=not isinstance(detail, NoData) and detail.mode in (ScalerMode.PANIC, ClassicMode.PANIC),
+        rule=rule_of(outcome),
+        metric=metric,
+        stable_load=stable_load,
+        panic_load=panic_load,
+        target_load=target_load,
+        excess_burst_capacity=excess,
+        learnt_target=None if outcome.inputs.learnt is None else outcome.inputs.learnt.total,
+    )
+
+
+def rule_of(outcome: ScalerOutcome) -> str:
+    """The rule that had the last word, from the last in the chain to the first."""
+    merged, decided = outcome.merged, outcome.decided
+    if isinstance(merged, NoData):
+        return "no-data"
+    if outcome.gate.action is not GateAction.APPLY and merged.desired_count == 0 and outcome.facts.present_scale:
+        return "gate-to-zero"
+    if merged.bounds.limited_by is not None:
+        return merged.bounds.limited_by.value
+    if merged.decided_by is None:
+        return "silence"
+    if merged.decided_by == decided.proposal.decider and not isinstance(decided.detail, NoData):
+        limit = decided.detail.limited_by
+        return decided.detail.mode.value if limit is None else limit.value
+    return "wake" if merged.decided_by == _ACTIVATOR else "policy"
+
+
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
 
 _log = logging.getLogger("autoscaler")
 

@@ -1,17 +1,110 @@
 """The command ``serving``: a group of subcommands, each in a module of its own that is loaded when it is asked for."""
 
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
 import click
 
 from serving import __version__
-from serving.cli.lazy import LazyGroup, Section
+
+Section = Mapping[str, tuple[str, str]]
+"""Commands by name: "module:attribute", and the line that the help of the group shows."""
+
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+_TRACEBACK = "SERVING_TRACEBACK"
+
+
+class LazyGroup(click.Group):
+    """Commands in sections. A new command is one line in one of them."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Section] | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*args, **kwargs)
+        self._sections = dict(sections or {})
+        self._places = {name: place for section in self._sections.values() for name, (place, _) in section.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return sorted({*self._places, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one command; None if there is none of that name."""
+        place = self._places.get(cmd_name)
+        if place is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = place.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, click.Command), f"{place} is no command"
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The named command; the error for an unknown name suggests similar ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx)) if args else []
+            if not near or "Did you mean" in error.message:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The help's sections, from the tables alone."""
+        del ctx
+        width = max(map(len, self._places), default=0)
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in section.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        """Run the command; an unexpected error becomes one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(_EXIT_INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:  # the outermost frame of the command line
+            if os.environ.get(_TRACEBACK):
+                raise
+            _end_with(error)
+
+
+def _end_with(error: Exception) -> NoReturn:
+    """Print one line for an unexpected error; errors with a message for users are printed as they are."""
+    # Only here, so that the help does not wait for the import.
+    from serving.model.errors import ServingError, SettingsError  # noqa: PLC0415 - as said
+
+    if isinstance(error, ServingError):
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_USAGE if isinstance(error, SettingsError) else _EXIT_FAILED)
+    if isinstance(error, OSError):
+        click.echo("".join(_os_error(error)), err=True)
+    else:
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        click.echo(f"internal error: {text}; {_TRACEBACK}=1 shows the traceback", err=True)
+    sys.exit(_EXIT_FAILED)
+
+
+def _os_error(error: OSError) -> Iterator[str]:
+    if error.filename is not None:
+        yield f"{error.filename}: "
+    yield error.strerror or str(error) or type(error).__name__
+
 
 # A new command is one line: its name, where it is, and what the help says of it.
 SECTIONS: dict[str, Section] = {
     "The system": {
         "up": ("serving.cli.system.up:up", "Run everything on this machine."),
-        "down": ("serving.cli.system.down:down", "End what `up` runs."),
+        "down": ("serving.cli.system.status:down", "End what `up` runs."),
         "status": ("serving.cli.system.status:status", "Whether the system runs, and where it answers."),
-        "version": ("serving.cli.system.version:version", "The versions of this program and of the server."),
+        "version": ("serving.cli.system.status:version", "The versions of this program and of the server."),
         "dashboard": ("serving.cli.system.dashboard:dashboard", "Where the dashboard is; or serve one for a cluster."),
         "top": ("serving.cli.system.top:top", "What runs now, in the terminal."),
         "doctor": ("serving.cli.system.doctor:doctor", "Is this machine fit, does the system run and answer."),
@@ -37,7 +130,7 @@ SECTIONS: dict[str, Section] = {
         "token": ("serving.cli.services.token:token", "The token that callers of a private service send."),
         "traffic": ("serving.cli.services.traffic:traffic", "Split traffic between revisions, tag them, roll back."),
         "scale": ("serving.cli.services.scale:scale", "Bound the number of pods of a service."),
-        "wait": ("serving.cli.services.wait:wait", "Wait until a service is ready, gone or at zero."),
+        "wait": ("serving.cli.services.waiting:wait", "Wait until a service is ready, gone or at zero."),
         "delete": ("serving.cli.services.delete:delete", "Delete services with their revisions and pods."),
     },
     "Decisions": {

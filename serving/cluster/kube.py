@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
+from serving.cluster.identity import new_identity, user_agent
 from serving.cluster.kinds import POD, Kind
 from serving.cluster.kubeclient import (
     client_of,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kubernetes.aio.client import ApiClient
+
 
 # An object may have 3 MiB on a real server; a line is one object and a few bytes.
 _WATCH_LINE_BYTES_MAX = 8 * 2**20
@@ -371,3 +373,14 @@ def _mapped(method: str, path: str) -> Iterator[None]:
         raise Unavailable(f"{method} {path}: the server did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+_KUBECONFIG_VARIABLE = "KUBECONFIG"
+
+
+def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:
+    """The cluster of KUBECONFIG; without it the one that this pod runs in, by its service account. Cheap; no call is made.
+
+    ``daemon`` and ``identity`` say in the server's audit log who writes. Use the result as a context, or close it.
+    """
+    return KubeCluster(environment.get(_KUBECONFIG_VARIABLE), user_agent=user_agent(daemon, identity or new_identity()))

@@ -17,9 +17,8 @@ from serving.controller.routes.domain_mapping import (
 )
 from serving.controller.routes.hosts import Key, claims_of
 from serving.controller.routes.httproutes import HttpRoutes
-from serving.controller.routes.route import RouteContext, reconcile_route
+from serving.controller.routes.route import RouteContext, TagServices, reconcile_route, tag_service_name
 from serving.controller.routes.service import ServiceChildren, reconcile_service
-from serving.controller.routes.tag_services import TagServices, tag_service_name
 from serving.controller.routes.traffic import RouteTargets
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.controller.values.writes import ResourceKind, WorkKey, WritePlan

@@ -23,13 +23,12 @@ import asyncio
 import os
 import sys
 
-from serving.aio.collecting import collect_in_small_steps
-from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
-from serving.cluster.connect import connect
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import new_identity, system_namespace
 from serving.cluster.kinds import POD
+from serving.cluster.kube import connect
 from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.leases.rules import lease_times

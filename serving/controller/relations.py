@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from serving.controller.routes.hosts import Key
 from serving.controller.routes.httproutes import httproute_owner_name
-from serving.controller.values.routing import revisions_named_by
+from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import ResourceKind
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, ROUTE_LABEL
 from serving.model.objects import Object, labels_of, nested

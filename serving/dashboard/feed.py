@@ -16,9 +16,8 @@ from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION,
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Key, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
-from serving.dashboard.deciders import Deciders
+from serving.dashboard.deciders import Deciders, read_pages
 from serving.dashboard.requests import Requests
-from serving.dashboard.sources import read_pages
 from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view
 from serving.model.errors import ClusterError
 from serving.model.objects import Object

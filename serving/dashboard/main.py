@@ -26,7 +26,7 @@ from aiohttp import web
 
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
-from serving.cluster.connect import connect
+from serving.cluster.kube import connect
 from serving.cluster.port import Cluster, PodLogSource
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board

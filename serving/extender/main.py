@@ -25,8 +25,8 @@ from aiohttp import web
 from serving.aio.clock import now_s, wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.periodic import every
-from serving.cluster.connect import connect
 from serving.cluster.kinds import NODE, POD, Kind
+from serving.cluster.kube import connect
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.extender.extender import BindingCall, Extender

@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from serving.aio.collecting import collect_in_small_steps
-from serving.aio.daemon import inherited_sockets, run_daemon
-from serving.aio.running import running
+from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
@@ -41,22 +39,18 @@ from serving.home.apiserver.accounttokens import read_account_token
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.containers.engine import RUNTIME_VARIABLE
-from serving.home.containers.host import container_host
-from serving.home.containers.names import NameAnswers
-from serving.home.containers.nameserver import NameServer
-from serving.home.containers.podbox import ContainerHost
-from serving.home.controllers.activator_service import publish_activators
+from serving.home.containers.nameserver import NameAnswers, NameServer
+from serving.home.containers.podbox import ContainerHost, container_host
+from serving.home.controllers.addresses import HostsFile, ServiceHosts, publish_activators
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
 from serving.home.controllers.garbage import collect_garbage
-from serving.home.controllers.hostsfile import HostsFile, ServiceHosts
 from serving.home.controllers.manager import Manager, until_rebuilt
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext
-from serving.home.kubelet.podlogs import FilePodLogs
-from serving.home.kubelet.podstreams import LocalPodStreams
+from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
@@ -64,13 +58,13 @@ from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
 from serving.metrics.export import exporting
-from serving.metrics.server import measured, serve_page
+from serving.metrics.server import measured, running, serve_page
 from serving.model.objects import Object
 from serving.model.routehosts import HostRules
 from serving.wire.tokens import read_key
 
 if TYPE_CHECKING:
-    from serving.home.controllers.placing import NodePlacing
+    from serving.home.controllers.scheduler import NodePlacing
 
 _log = logging.getLogger("control")
 
@@ -198,7 +192,7 @@ def _virtual_nodes() -> VirtualNodes | None:
 def _placing(virtual: VirtualNodes | None) -> "NodePlacing | None":
     if virtual is None:
         return None
-    from serving.home.controllers.placing import NodePlacing  # noqa: PLC0415 - numpy, where there are virtual nodes only
+    from serving.home.controllers.scheduler import NodePlacing  # noqa: PLC0415 - numpy, where there are virtual nodes only
 
     return NodePlacing(virtual.policy)
 

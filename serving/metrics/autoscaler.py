@@ -12,7 +12,7 @@ from serving.metrics.names import AUTOSCALER_METRICS, OLD_REVISION_LABELS, REVIS
 from serving.metrics.page import MetricsPage, family_of
 from serving.metrics.reporter import Row, StatsReporter
 from serving.metrics.spec import MetricKind, MetricSpec
-from serving.model.load.table import LOAD_METRICS
+from serving.model.loadmetric import LOAD_METRICS
 from serving.model.revisionnumbers import PodCounts, PolicyCosts, RevisionNumbers
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 

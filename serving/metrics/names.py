@@ -12,8 +12,7 @@ import msgspec
 
 from serving.metrics.nodegroup_names import NODEGROUP_METRICS
 from serving.metrics.spec import MetricKind, MetricSpec
-from serving.model.load.requests import CONCURRENCY, RPS
-from serving.model.load.table import LOAD_METRICS
+from serving.model.loadmetric import CONCURRENCY, LOAD_METRICS, RPS
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")

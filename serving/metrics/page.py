@@ -5,6 +5,8 @@ block the loop. The text equals that of ``prometheus_client`` byte by byte (a te
 are in OpenMetrics only; the older format has no syntax for them.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
@@ -15,7 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import BUCKETS_S, named
+from serving.metrics.names import BUCKETS_S, COMMON_METRICS, named
 from serving.metrics.spec import MetricKind, MetricSpec
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -156,3 +158,15 @@ def _escaped(value: str) -> str:
 def _exemplar(exemplar: Exemplar) -> str:
     when = "" if exemplar.timestamp is None else f" {exemplar.timestamp}"
     return f"{{{_labels(exemplar.labels)}}} {floatToGoString(exemplar.value)}{when}"
+
+
+_PERIOD_S = 0.25
+
+
+async def watch_lag(page: MetricsPage) -> None:
+    """Measure until cancelled: ask to be woken after a quarter of a second, and see when that is."""
+    lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
+    while True:
+        due_s = time.perf_counter() + _PERIOD_S
+        await asyncio.sleep(_PERIOD_S)
+        lag.observe(max(0.0, time.perf_counter() - due_s))

@@ -7,17 +7,39 @@ contains numbers and names of revisions, so it listens on loopback unless settin
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from serving.aio.running import running
 from serving.metrics.hosts import is_own_host
-from serving.metrics.lag import watch_lag
-from serving.metrics.page import MetricsPage, wanted_type
+from serving.metrics.page import MetricsPage, wanted_type, watch_lag
 from serving.model.errors import Problem, SettingsError
+
+# Watches end at once; the remaining calls take milliseconds.
+_RUNNING_SHUTDOWN_S = 5.0
+
+
+@contextlib.asynccontextmanager
+async def running(
+    application: web.Application,
+    listener: socket.socket,
+    *,
+    tls: ssl.SSLContext | None = None,
+    shutdown_s: float = _RUNNING_SHUTDOWN_S,
+) -> AsyncIterator[None]:
+    """Serve, over TLS if there is a context for it, while the context lasts. Leaving it ends watches, lets calls finish, and leaves the socket open."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
+    await runner.setup()
+    try:
+        # A copy: the site closes its socket, and the original must stay open for the next process.
+        await web.SockSite(runner, listener.dup(), ssl_context=tls).start()
+        yield
+    finally:
+        await runner.cleanup()
+
 
 TextAnswer = Callable[[Mapping[str, str]], str | None]
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from serving.nodegroup.membership import node_belongs
 from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupFacts, GroupNode, GroupPod, PodPhase
-from serving.nodegroup.states import NodeState, state_of
+from serving.nodegroup.states import NodeState, node_belongs, state_of
 from serving.nodegroup.view import PodRole, pod_role
 from serving.settings.nodegroup import NodeGroupSettings
 

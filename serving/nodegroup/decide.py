@@ -12,9 +12,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.nodegroup.breaker import allowance, growth_asked_for, observe
-from serving.nodegroup.lock import ScaleLock, lock_in_force
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.delta import nodes_to_add
+from serving.nodegroup.group_memory import (
+    NodeGroupState,
+    ScaleLock,
+    allowance,
+    growth_asked_for,
+    lock_in_force,
+    observe,
+)
 from serving.nodegroup.plan import (
     DeleteNodes,
     Drain,
@@ -29,10 +35,72 @@ from serving.nodegroup.plan import (
 from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
 from serving.nodegroup.records import CloudGroup, Failures, GroupFacts, Snapshot
 from serving.nodegroup.rules import Course, RuleVerdict, judge
-from serving.nodegroup.scale_up import Growth, GrowthBound, grow, nodes_to_untaint
-from serving.nodegroup.states import oldest_first
+from serving.nodegroup.states import newest_first, oldest_first
 from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
+
+
+class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
+    """At most ``count`` nodes may be asked for, because of ``limit``."""
+
+    limit: GroupLimit
+    count: int
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """What growing comes to. ``limits`` are the bounds that took something away from what the cloud is asked for."""
+
+    untainted: tuple[str, ...] = ()
+    added_count: int = 0
+    limits: tuple[GroupLimit, ...] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nodes are missing and the cloud is not asked for one."""
+        return self.added_count == 0 and bool(self.limits)
+
+    @property
+    def count(self) -> int:
+        """Nodes that the group wins."""
+        return len(self.untainted) + self.added_count
+
+
+def nodes_to_untaint(view: GroupView, wanted_count: int) -> tuple[str, ...]:
+    """Names of the newest tainted nodes that may come back, at most as many as wanted. Sick ones stay tainted."""
+    able = [node for node in view.parts.tainted if node.name not in view.unhealthy]
+    room = wanted_count
+    if not view.settings.quirks.scale_up_ignores_max_nodes:
+        room = min(room, view.settings.max_nodes - len(view.parts.untainted))
+    return tuple(node.name for node in newest_first(able, last=view.failed)[: max(0, room)])
+
+
+def grow(
+    view: GroupView,
+    wanted_count: int,
+    untainted: tuple[str, ...],
+    *,
+    target_size: int,
+    more_bounds: Sequence[GrowthBound] = (),
+) -> Growth:
+    """Ask the cloud for what untainting leaves open, as far as every bound allows.
+
+    With max_nodes 10, 6 untainted nodes, 2 that come back and 1 on its way, a wish for 5 asks the cloud for
+    min(5 - 2, 10 - 6 - 2 - 1) = 1. ``target_size`` is the cloud's, after this pass's deletions.
+    """
+    remaining = wanted_count - len(untainted)
+    if remaining <= 0:
+        return Growth(untainted=untainted)
+    cloud_room = nodes_to_add(remaining, target_size=target_size, max_size=view.cloud.max_size)
+    bounds = [GrowthBound(limit=GroupLimit.CLOUD_MAX, count=cloud_room), *more_bounds]
+    if not view.settings.quirks.scale_up_ignores_max_nodes:
+        taken = len(view.parts.untainted) + len(untainted) + view.coming_count
+        bounds.append(GrowthBound(limit=GroupLimit.MAX_NODES, count=view.settings.max_nodes - taken))
+    added = max(0, min(remaining, *(bound.count for bound in bounds)))
+    return Growth(
+        untainted=untainted,
+        added_count=added,
+        limits=tuple(bound.limit for bound in bounds if bound.count < remaining),
+    )
 
 
 class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):

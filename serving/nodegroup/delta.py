@@ -6,9 +6,8 @@ bounds, no lock and no cloud. Source: atlassian/escalator 043bb1b, pkg/controlle
 
 import math
 
-from serving.nodegroup.plan import GroupRule, WantedNodes
+from serving.nodegroup.plan import FromZero, GroupRule, Utilisation, WantedNodes
 from serving.nodegroup.records import Amount
-from serving.nodegroup.utilisation import FromZero, Utilisation
 from serving.settings.nodegroup import NodeGroupSettings
 
 

@@ -3,7 +3,7 @@
 Environment:
 
 - ``KUBECONFIG``: the server whose Nodes, Pods and NodeGroups it follows; without it the cluster it runs in.
-- ``SERVING_NODEGROUP_<FIELD>``: each setting of ``serving.settings.nodegroup_daemon`` in its plain unit. The ConfigMap
+- ``SERVING_NODEGROUP_<FIELD>``: each setting of ``serving.settings.nodegroup`` in its plain unit. The ConfigMap
   config-nodegroup may change groups, interval and dry mode while it runs.
 - ``SERVING_ELECTION_ENABLED``: whether only the holder of the lease ``nodegroup`` works; the lease fences all writes.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"nodegroup-metrics": 3}``; without it the settings' address.
@@ -27,9 +27,9 @@ import msgspec
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
-from serving.cluster.connect import connect
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import new_identity, system_namespace
+from serving.cluster.kube import connect
 from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.leases.rules import lease_times
@@ -43,7 +43,7 @@ from serving.nodegroup.io.loop import NodeGroupLoop
 from serving.nodegroup.io.passes import NodeGroupPasses
 from serving.settings.daemons import DAEMONS, ELECTION, NODEGROUP
 from serving.settings.live import LiveSettings
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
 _log = logging.getLogger("nodegroup")

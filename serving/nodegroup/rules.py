@@ -13,14 +13,11 @@ import msgspec
 
 from serving.model.nodata import NoData
 from serving.nodegroup.delta import threshold_delta
-from serving.nodegroup.lock import ScaleLock, lock_in_force
-from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.plan import GroupRule, PassError, WantedNodes
+from serving.nodegroup.group_memory import NodeGroupState, ScaleLock, lock_in_force
+from serving.nodegroup.plan import FromZero, GroupRule, PassError, Usage, Utilisation, WantedNodes, utilisation
 from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
-from serving.nodegroup.utilisation import FromZero, Usage, Utilisation, utilisation
 from serving.nodegroup.view import GroupView
-from serving.settings.nodegroup import NodeGroupSettings
-from serving.settings.nodegroup_quirks import NodeGroupQuirks
+from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 
 
 def renewal_is_due(

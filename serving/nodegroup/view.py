@@ -12,10 +12,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from serving.nodegroup.membership import holds_a_node, is_finished, node_belongs, pod_belongs
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.records import Amount, CloudGroup, GroupFacts, GroupNode, GroupPod, RemovalTaint, Snapshot
-from serving.nodegroup.states import Partition, as_in_dry_mode, newest_first, oldest_first, partition
+from serving.nodegroup.states import (
+    Partition,
+    as_in_dry_mode,
+    holds_a_node,
+    is_finished,
+    newest_first,
+    node_belongs,
+    oldest_first,
+    partition,
+    pod_belongs,
+)
 from serving.settings.nodegroup import NodeGroupSettings
 
 

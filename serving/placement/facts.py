@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.resources import resources_of
+from serving.model.quantity import resources_of
 from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
 
 _OVER = ("Succeeded", "Failed")

@@ -42,10 +42,10 @@ from collections.abc import Callable, Coroutine
 from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
 from serving.proxy.forwarding.accesslog import stdout_log
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
+from serving.queueproxy.io.podrequests import PodHandler
 from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
-from serving.queueproxy.io.requests import PodHandler
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
 _USAGE_EXIT = 2

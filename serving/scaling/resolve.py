@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from serving.model.knative import LEARNT_TARGET
-from serving.model.load.metric import LoadMetric
-from serving.model.load.requests import CONCURRENCY
-from serving.model.load.table import LOAD_METRICS
+from serving.model.loadmetric import CONCURRENCY, LOAD_METRICS, LoadMetric
 from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings

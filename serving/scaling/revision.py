@@ -28,7 +28,7 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
-from serving.model.resources import Resources, resources_of
+from serving.model.quantity import Resources, resources_of
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings

@@ -10,8 +10,7 @@ import math
 
 import msgspec
 
-from serving.model.load.metric import LoadMetric
-from serving.model.load.table import LOAD_METRICS
+from serving.model.loadmetric import LOAD_METRICS, LoadMetric
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.

@@ -9,9 +9,8 @@ from typing import Annotated
 import msgspec
 
 from serving.settings.http import HttpSettings
-from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob
+from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord
 from serving.settings.otlp import OtlpSettings
-from serving.settings.record import Clash, SettingsRecord
 from serving.settings.tls import TlsSettings
 
 REDIRECTED = "Redirected"

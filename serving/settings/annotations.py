@@ -20,7 +20,7 @@ from serving.model.knative import (
     ROLLOUT_DURATION_ANNOTATION,
     TARGET_ANNOTATION,
 )
-from serving.model.load.table import LOAD_METRICS
+from serving.model.loadmetric import LOAD_METRICS
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 

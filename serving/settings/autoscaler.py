@@ -7,7 +7,8 @@ says otherwise. A revision's annotations may replace some of them: ``serving/set
 from collections.abc import Iterator
 from typing import Annotated
 
-from serving.settings.adaptive import AdaptiveSettings
+import msgspec
+
 from serving.settings.classic import ClassicSettings
 from serving.settings.knob import (
     BYTES,
@@ -18,12 +19,107 @@ from serving.settings.knob import (
     PERCENT,
     PERCENT_OR_FRACTION,
     TEXT,
+    Clash,
     Knob,
+    SettingsRecord,
 )
-from serving.settings.kpa_quirks import KpaQuirks
 from serving.settings.otlp import OtlpSettings
-from serving.settings.record import Clash, SettingsRecord
 from serving.settings.triggers import TriggerSettings
+
+
+class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
+    """The pieces of the adaptive policy. Times are in seconds."""
+
+    keep_alive: Annotated[bool, Knob(key="keep-alive", unit=FLAG)] = True
+    """Whether the last pod stays by the probability that a request comes, rather than for the stable window. Default:
+    ours, true."""
+
+    keep_alive_min_s: Annotated[float, Knob(key="keep-alive-min", unit=DURATION, low=2, high=3600)] = 6.0
+    """Shortest time for which the last pod stays after the last request, in seconds. Range: 2s to 1h. Default: ours, 6s,
+    Knative's panic window."""
+
+    keep_alive_max_s: Annotated[float, Knob(key="keep-alive-max", unit=DURATION, low=6, high=86400)] = 1800.0
+    """Longest time for which the last pod stays after the last request, in seconds. Range: 6s to 24h. Default: ours, 30m."""
+
+    keep_alive_bridge_s: Annotated[float, Knob(key="keep-alive-bridge", unit=DURATION, low=0, high=600)] = 45.0
+    """Longest time of few expected requests, between two of many, through which the pod stays all the same, in seconds.
+    Range: 0 to 10m. Default: ours, 45s: a pod that goes for less costs more in churn than it saves."""
+
+    pre_warming: Annotated[bool, Knob(key="pre-warming", unit=FLAG)] = True
+    """Whether a pod is started shortly before the time at which a periodic request is expected. Default: ours, true."""
+
+    pre_warming_per_minute: Annotated[int, Knob(key="pre-warming-per-minute", unit=COUNT, low=1, high=100_000)] = 60
+    """Most pods that one autoscaler starts ahead of requests in a minute, over all revisions. Range: 1 to 100000. Default:
+    ours, 60."""
+
+    forecast: Annotated[bool, Knob(key="forecast", unit=FLAG)] = True
+    """Whether pods with a hard limit get room for the load that is expected when a new pod is ready, with a margin of standard
+    deviations, rather than for the mean of the stable window over the utilisation. Default: ours, true."""
+
+    learnt_target: Annotated[bool, Knob(key="learnt-target", unit=FLAG)] = True
+    """Whether the autoscaler learns how many requests at once a pod should have, from response times, cpu and memory. The
+    target is shown; it is in force only where a revision has the annotation ``autoscaling.serving.dev/target: learnt``.
+    Default: ours, true."""
+
+    learnt_target_period_s: Annotated[float, Knob(key="learnt-target-period", unit=DURATION, low=1, high=3600)] = 30.0
+    """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Range: 1s to 1h.
+    Default: ours, 30s, half of the stable window: from 100 to 3 it takes five changes."""
+
+    learnt_target_max: Annotated[float, Knob(key="learnt-target-max", unit=NUMBER, low=1, high=100_000)] = 1000.0
+    """Largest learnt target, in requests in flight; containerConcurrency bounds it too. Range: 1 to 100000. Default: ours,
+    1000, ten times Knative's default target."""
+
+    def check(self) -> Iterator[Clash]:
+        """The shortest time is not above the longest."""
+        if self.keep_alive_min_s > self.keep_alive_max_s:
+            yield Clash(
+                fields=("adaptive.keep_alive_min_s", "adaptive.keep_alive_max_s"),
+                what=f"keep-alive-min of {self.keep_alive_min_s:g} s is above keep-alive-max",
+                expected=f"at most {self.keep_alive_max_s:g} s",
+            )
+
+
+class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Behaviours of Knative's algorithm of today that users suffer from. Each is off; on, it is the original's."""
+
+    window_ends_in_zero: bool = False
+    """A window whose last stat is exactly one window old reads 0 and counts as data, so that one decision in the
+    second before it counts as empty sees no load: halves the pods, takes the last. Off: it is empty then."""
+
+    weighted_window_reads_low: bool = False
+    """A weighted window that is young, or silent of late, is averaged as if it had seen zeros: 20 % of the load after
+    the first second. Off: the weights of the seconds seen are scaled to add up to 1."""
+
+    resize_reads_low: bool = False
+    """A window that changes its length while young counts as having seen all of its old length, and one that was
+    silent for longer than that comes back as data of load 0. Off: what was not seen counts neither way."""
+
+    delay_keeps_its_length: bool = False
+    """The scale-down delay is read when the scaler is made; later changes wait for a restart. Off: it is the spec's."""
+
+    restart_may_lower: bool = False
+    """After a restart only a revision with more than one ready pod is held, by starting in panic: a single pod may go,
+    and so may all that are not counted as ready in that instant. Off: besides, the scale found at the start is held
+    until one full stable window was seen."""
+
+    zero_without_proof: bool = False
+    """The last pod goes without proof that the activator is in the path if the target burst capacity is -1, or if an
+    activation timed out, although some pods may be ready. Off: proof comes first."""
+
+
+SAFE = KpaQuirks()
+"""The product's behaviour."""
+
+ORIGINAL = KpaQuirks(
+    window_ends_in_zero=True,
+    weighted_window_reads_low=True,
+    resize_reads_low=True,
+    delay_keeps_its_length=True,
+    restart_may_lower=True,
+    zero_without_proof=True,
+)
+"""Knative's behaviour, for conformance and comparisons."""
+
 
 KPA_CLASS = "kpa.autoscaling.knative.dev"
 HPA_CLASS = "hpa.autoscaling.knative.dev"

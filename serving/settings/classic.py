@@ -8,8 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.settings.knob import DURATION, NUMBER, Knob
-from serving.settings.record import Clash, SettingsRecord
+from serving.settings.knob import DURATION, NUMBER, Clash, Knob, SettingsRecord
 
 
 class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,10 +12,9 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.model.routehosts import HostRules
-from serving.settings.features import FEATURES
-from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Knob, Unit, Value
+from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, Unit, Value
+from serving.settings.load import FEATURES
 from serving.settings.otlp import OtlpSettings
-from serving.settings.record import Clash, SettingsRecord
 from serving.settings.sidecar import SidecarSettings
 
 DISABLED = -1

@@ -5,11 +5,11 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.dashboard import DashboardSettings
 from serving.settings.election import ElectionSettings
+from serving.settings.knob import SettingsRecord
 from serving.settings.load import Daemon
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.placement import PlacementSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.settings.record import SettingsRecord
 
 ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator")
 AUTOSCALER = Daemon(name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler")

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-from serving.settings.knob import COUNT, TEXT, Knob
-from serving.settings.record import SettingsRecord
+from serving.settings.knob import COUNT, TEXT, Knob, SettingsRecord
 
 
 class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):

@@ -7,8 +7,7 @@ Kubernetes' components run with, but for a second less of waiting. Knative stret
 from collections.abc import Iterator
 from typing import Annotated
 
-from serving.settings.knob import COUNT, DURATION, FLAG, Knob
-from serving.settings.record import Clash, SettingsRecord
+from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord
 
 
 class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):

@@ -205,3 +205,35 @@ def _knob_of(name: str, hint: object) -> Knob:
         return Knob(unit=FLAG, key=name.replace("_", "-"))
     (knob,) = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Knob)]
     return knob
+
+
+class Clash(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of one record that are right alone and wrong together; the first is the one to mend."""
+
+    fields: tuple[str, ...]
+    what: str
+    expected: str
+
+
+class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the settings of all daemons have in common."""
+
+    def check(self) -> Iterator[Clash]:
+        """All contradictions between fields."""
+        yield from ()
+
+
+class ConfigMapEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of a ConfigMap with its text and the place where it stands ("file:line")."""
+
+    key: str
+    text: str
+    where: str
+
+
+class ConfigMap(msgspec.Struct, frozen=True, kw_only=True):
+    """A named ConfigMap, the place where it begins, and its entries in order."""
+
+    name: str
+    where: str
+    entries: tuple[ConfigMapEntry, ...]

@@ -15,10 +15,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.model.errors import Problem, SettingsError
-from serving.settings.configmap import ConfigMap, ConfigMapEntry
+from serving.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord
 from serving.settings.load import Daemon, load, unknown_keys
 from serving.settings.parse import EXAMPLE_KEY
-from serving.settings.record import SettingsRecord
 
 R = TypeVar("R", bound=SettingsRecord)
 

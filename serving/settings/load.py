@@ -13,10 +13,28 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem, SettingsError
-from serving.settings.configmap import ConfigMap
-from serving.settings.features import ACCEPTED_FEATURES, FEATURES
-from serving.settings.knob import Field, Value, fields_of
-from serving.settings.record import Clash, SettingsRecord
+from serving.settings.knob import Clash, ConfigMap, Field, SettingsRecord, Value, fields_of
+
+FEATURES = "config-features"
+_POD_FIELDS = (
+    *("affinity", "dnsconfig", "dnspolicy", "fieldref", "hostaliases", "hostipc", "hostnetwork", "hostpid"),
+    *("init-containers", "nodeselector", "persistent-volume-claim", "persistent-volume-write", "priorityclassname"),
+    *("runtimeclassname", "schedulername", "securitycontext", "shareprocessnamespace", "tolerations"),
+    *("topologyspreadconstraints", "volumes-csi", "volumes-emptydir", "volumes-ephemeral", "volumes-hostpath"),
+    *("volumes-image", "volumes-mount-propagation"),
+)
+ACCEPTED_FEATURES = frozenset(
+    {
+        "kubernetes.containerspec-addcapabilities",
+        "multi-container",
+        "multi-container-probing",
+        "queueproxy.mount-podinfo",
+        "queueproxy.resource-defaults",
+        "tag-header-based-routing",
+        *(f"kubernetes.podspec-{name}" for name in _POD_FIELDS),
+    }
+)
+
 
 # Records are read, never put in: a daemon of one record is a daemon of its base.
 R_co = TypeVar("R_co", bound=SettingsRecord, covariant=True)

@@ -8,9 +8,95 @@ docs/configuration/nodegroup.md and pkg/controller/node_group.go, unless a field
 from collections.abc import Iterator
 from typing import Annotated
 
-from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Knob
-from serving.settings.nodegroup_quirks import NodeGroupQuirks
-from serving.settings.record import Clash, SettingsRecord
+import msgspec
+
+from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord
+
+
+class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Behaviours of the original. Each is off by default; the string below a flag says what off and on mean."""
+
+    scale_up_ignores_max_nodes: bool = False
+    """Only the cloud's own maximum limits growth, and untainting has no limit; the excess over max_nodes is tainted
+    again later. Off: max_nodes bounds untainted nodes, nodes on their way and new ones together."""
+
+    lock_stops_reaping: bool = False
+    """While the scale lock holds nothing is deleted. Off: nodes whose grace is over go."""
+
+    scale_up_stops_reaping: bool = False
+    """A pass that grows the group deletes nothing. Off: nodes that growth does not take back go, and make room."""
+
+    unhealthy_tainted_without_limit: bool = False
+    """All unhealthy nodes are tainted at once, down to none, also when the whole group is unhealthy. Off: at most the
+    fast removal rate a pass, not below min_nodes, and none while the group is unhealthy; at min_nodes a new node
+    comes first (a group of fixed size goes one node below)."""
+
+    deletes_all_or_none: bool = False
+    """A batch of deletions that would pass the cloud's minimum is given up whole. Off: as many as fit go, those without
+    pods and those tainted longest first."""
+
+    force_taint_overrides_no_delete: bool = False
+    """A force-tainted node is deleted in spite of its no-delete annotation. Off: the annotation holds."""
+
+    below_min_does_nothing: bool = False
+    """With fewer nodes than min_nodes in all the pass fails and waits for the cloud. Off: the group grows to
+    min_nodes."""
+
+    below_min_asks_every_pass: bool = False
+    """With fewer untainted nodes than min_nodes the cloud is asked again each pass, although nodes are on their way
+    and the lock holds. Off: it is asked for what is not on its way, and not while the lock holds."""
+
+    dry_mode_takes_lock: bool = False
+    """A growth that dry mode withholds locks the group all the same. Off: it does not."""
+
+    dry_mode_ignores_real_state: bool = False
+    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: what is real counts, with the
+    dry run's changes on top."""
+
+    capacity_cached_from_first_node: bool = False
+    """The capacity of a node, for growth from zero, is that of the first node of the list, whatever its state. Off: the
+    smallest of the untainted nodes, so that growth from zero rather asks for one node too many than too few."""
+
+    foreign_pods_do_not_protect: bool = False
+    """A node is empty if no pod of the group is on it. Off: other pods keep it too, but for those of DaemonSets and
+    static ones."""
+
+    starve_counts_impossible_pods: bool = False
+    """A pending pod that is larger than any node adds a node each time the lock opens, up to max_nodes. Off: it does
+    not count."""
+
+    starve_counts_bound_pods: bool = False
+    """A pod that has its node and is still starting counts as pending. Off: only pods without a node do."""
+
+    starve_compares_resources_apart: bool = False
+    """The largest pending request is compared with the largest free amount, each resource for itself, over different
+    pods and nodes. Off: a pod starves if no single node has room for both its cpu and its memory."""
+
+    shrinking_crosses_scale_up_threshold: bool = False
+    """The removal rates are followed even where the nodes that stay are then above the scale-up threshold, so that a
+    small group shrinks and grows for ever. Off: no more nodes are tainted than leave it at the threshold."""
+
+    taints_below_cloud_min: bool = False
+    """With the cloud's target below its own minimum, that minimum no longer limits tainting. Off: nothing is
+    tainted."""
+
+    min_equal_to_max_refused: bool = False
+    """min_nodes equal to max_nodes is an error. Off: it is a group of fixed size."""
+
+    negative_rates_accepted: bool = False
+    """Removal rates below 0 pass the check, and add nodes when the group is idle. Off: they are an error."""
+
+    follow_on_problems_reported: bool = False
+    """A duration that is missing or does not parse is taken for 0 and reported again for that, and for what follows
+    from it. Off: each mistake is reported once."""
+
+    sidecars_count_as_init_containers: bool = False
+    """The request of a sidecar counts only while the pod starts. Off: it counts beside the containers, as the scheduler
+    counts it."""
+
+
+ORIGINAL = NodeGroupQuirks(**dict.fromkeys(NodeGroupQuirks.__struct_fields__, True))
+
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
@@ -147,3 +233,50 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
             relation = "at most" if may_equal else "less than"
             what = f"{low} {low_value:g} is not {relation} {high} {high_value:g}"
             yield Clash(fields=(low, high), what=what, expected=f"{relation} {high_value:g}")
+
+
+CLOUDS = ("aws", "cluster-api", "external-grpc", "local", "memory")
+
+
+class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the node group daemon."""
+
+    node_groups: Annotated[str, Knob(key="nodegroups_config.yaml", unit=TEXT)] = ""
+    """Node groups in Escalator's format, a YAML text with the list node_groups. Each becomes a NodeGroup object;
+    groups may also be written as NodeGroup objects. Default: ours, no group."""
+
+    scan_interval_s: Annotated[float, Knob(key="scan-interval", unit=DURATION, above=0, high=3600)] = 60.0
+    """Time between two passes over all groups, in seconds. Range: above 0, up to 1h. Default: Escalator, 60s."""
+
+    dry_mode: Annotated[bool, Knob(key="dry-mode", unit=FLAG)] = False
+    """Whether plans of all groups are only made and not carried out. Default: Escalator, false."""
+
+    cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUDS)] = "cluster-api"
+    """The cloud whose groups have the machines; memory is for trials and forgets everything. Default: ours, cluster-api."""
+
+    cloud_timeout_s: Annotated[float, Knob(key="cloud-timeout", unit=DURATION, above=0, high=600)] = 30.0
+    """Longest time for one call of the cloud, in seconds. Range: above 0, up to 10m. Default: ours, 30s."""
+
+    aws_region: Annotated[str, Knob(key="aws-region", unit=TEXT)] = ""
+    """Region of the Auto Scaling groups. Empty is that of the AWS environment. Default: ours, empty."""
+
+    aws_endpoint_url: Annotated[str, Knob(key="aws-endpoint-url", unit=TEXT)] = ""
+    """Another address of the AWS API, for private endpoints and tests. Default: ours, empty."""
+
+    aws_assume_role_arn: Annotated[str, Knob(key="aws-assume-role-arn", unit=TEXT)] = ""
+    """Role to assume before the first call. Empty is none. Default: Escalator, empty."""
+
+    grpc_address: Annotated[str, Knob(key="external-grpc-address", unit=TEXT)] = ""
+    """Host and port of a provider of cluster-autoscaler's externalgrpc protocol. Default: ours, empty."""
+
+    grpc_ca_file: Annotated[str, Knob(key="external-grpc-ca-file", unit=TEXT)] = ""
+    """CA certificates (PEM) of that provider. Empty means plain text without TLS. Default: ours, empty."""
+
+    grpc_certificate_file: Annotated[str, Knob(key="external-grpc-certificate-file", unit=TEXT)] = ""
+    """Client certificate (PEM) for that provider. Empty is none. Default: ours, empty."""
+
+    grpc_key_file: Annotated[str, Knob(key="external-grpc-key-file", unit=TEXT)] = ""
+    """Key (PEM) of the client certificate. Default: ours, empty."""
+
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6085"
+    """Where the metrics page listens, as host and port. Default: ours, 127.0.0.1:6085; Escalator's is :8080."""

@@ -13,10 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem, SettingsError
-from serving.settings.knob import DURATION, FLAG, TEXT, Field, Unit, Value, fields_of
-from serving.settings.nodegroup import NodeGroupSettings
-from serving.settings.nodegroup_quirks import NodeGroupQuirks
-from serving.settings.record import Clash
+from serving.settings.knob import DURATION, FLAG, TEXT, Clash, Field, Unit, Value, fields_of
+from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 
 _AWS: Final = "aws"
 _QUIRKS: Final = "quirks"

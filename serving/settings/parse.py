@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import yaml
 
 from serving.model.errors import Problem
-from serving.settings.configmap import ConfigMap, ConfigMapEntry
+from serving.settings.knob import ConfigMap, ConfigMapEntry
 
 EXAMPLE_KEY = "_example"
 _TEXT_TAG = "tag:yaml.org,2002:str"

@@ -10,8 +10,7 @@ from typing import Annotated
 import msgspec
 
 from serving.settings.http import HttpSettings
-from serving.settings.knob import COUNT, DURATION, FLAG, Knob, Unit, fields_of
-from serving.settings.record import Clash, SettingsRecord
+from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
 
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from serving.settings.knob import Field
+from serving.settings.knob import Field, SettingsRecord
 from serving.settings.load import Daemon
 from serving.settings.parse import EXAMPLE_KEY
-from serving.settings.record import SettingsRecord
 
 _COMMENT_WIDTH = 110
 

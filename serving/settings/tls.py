@@ -8,8 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.settings.knob import COUNT, DURATION, TEXT, Knob
-from serving.settings.record import Clash
+from serving.settings.knob import COUNT, DURATION, TEXT, Clash, Knob
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

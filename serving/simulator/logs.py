@@ -16,7 +16,7 @@ import msgspec
 
 from serving.model.errors import Problem, SettingsError
 from serving.scaling.scaler.decision_history import DecisionRecord
-from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.results import DurationModel, Quantiles
 from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow
 
 _LISTENERS = ("public", "inner")

@@ -13,8 +13,7 @@ import msgspec
 
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.decide import decide_on
-from serving.nodegroup.membership import DEFAULT_GROUP
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.plan import DeleteNodes, Drain, Effect, IncreaseSize, Taint, Untaint
 from serving.nodegroup.records import (
     CloudGroup,
@@ -25,11 +24,11 @@ from serving.nodegroup.records import (
     PodPhase,
     RemovalTaint,
 )
+from serving.nodegroup.states import DEFAULT_GROUP
 from serving.scaling.adaptive.policy import RevisionPolicy
 from serving.scaling.scaler.anticipation import Anticipation, validity_s
 from serving.scaling.scaler.scaler import ScalerOutcome
-from serving.simulator.nodeplacing import NodePlan, SimulatedPlacing
-from serving.simulator.nodes import NodeTenant
+from serving.simulator.nodes import NodePlan, NodeTenant, SimulatedPlacing
 from serving.simulator.pods import SimulatedPod
 from serving.simulator.results import NodesResult, PodSeries
 

@@ -23,10 +23,9 @@ from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.decisions import Decisions, RevisionCounts
-from serving.simulator.durations import Durations, Quantiles, durations_of
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, SimulatedPod
-from serving.simulator.results import PodSeries, RevisionResult
+from serving.simulator.results import Durations, PodSeries, Quantiles, RevisionResult, durations_of
 from serving.traffic.backoff import backoff_s
 from serving.traffic.policy import policy_for
 

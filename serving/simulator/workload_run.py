@@ -15,11 +15,9 @@ from serving.settings.activator import ActivatorSettings
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.nodeplacing import NodePlan
-from serving.simulator.nodes import NodeRoom, SharedNodes, run_together
-from serving.simulator.policies import DialPosition, SimulatedPolicy
-from serving.simulator.results import NodesResult, RevisionResult
+from serving.simulator.curve import DialPosition, SimulatedPolicy
+from serving.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
+from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
 from serving.simulator.trace import FunctionTrace
 

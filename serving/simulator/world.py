@@ -5,6 +5,7 @@ settings; nothing is decided here. What is simulated is the world around them: r
 ``service_s``, pods that take ``start_s`` until they are ready. The activator is always in the path, as on one machine.
 """
 
+import heapq
 import random
 from collections.abc import Callable, Sequence
 
@@ -14,18 +15,52 @@ from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import KpaState, ScaleDecision, decide, is_poke, starting_state
 from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
-from serving.scaling.kpa.metric_windows import MetricWindows
+from serving.scaling.kpa.window import MetricWindows
 from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.scaling.resolve import resolve
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.simulator.engine import Engine
 from serving.traffic.balance import Balancer, Chosen
 from serving.traffic.breaker import Admitted, Breaker, Granted, Rejected
 from serving.traffic.meter import Meter, stat_of
 from serving.traffic.policy import policy_for
+
+Action = Callable[[], None]
+
+
+class Engine:
+    """Actions in the order of their times; those of one time in the order in which they were planned."""
+
+    __slots__ = ("_heap", "_planned_count", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Action]] = []
+        self._planned_count = 0
+
+    def at(self, at_s: float, action: Action) -> None:
+        """Plan an action; one in the past happens next."""
+        self._planned_count += 1
+        heapq.heappush(self._heap, (max(at_s, self.now_s), self._planned_count, action))
+
+    def every(self, period_s: float, action: Action) -> None:
+        """Plan an action at once and each ``period_s`` seconds after."""
+
+        def beat() -> None:
+            action()
+            self.at(self.now_s + period_s, beat)
+
+        self.at(self.now_s, beat)
+
+    def run(self, until_s: float) -> None:
+        """Let everything happen that is planned up to ``until_s``, which is the time afterwards."""
+        while self._heap and self._heap[0][0] <= until_s:
+            self.now_s, _, action = heapq.heappop(self._heap)
+            action()
+        self.now_s = until_s
+
 
 REPORT_PERIOD_S = 1.0
 

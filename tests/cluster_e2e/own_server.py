@@ -18,7 +18,6 @@ import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from serving.aio.running import running
 from serving.home.admission.admission import admit
 from serving.home.apiserver.reviews import KnownToken, TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
@@ -26,6 +25,7 @@ from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
 from serving.home.state import kubeconfig
 from serving.home.store.memory import MemoryCluster
+from serving.metrics.server import running
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.config.server_rules import objections
 from tests.unit.config.strict import faults, model_of

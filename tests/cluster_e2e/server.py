@@ -18,7 +18,7 @@ import yaml
 
 from serving.cli.client.api import ApiClient
 from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
-from serving.cli.system.installation import Installation
+from serving.cli.system.install import Installation
 from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 

@@ -13,10 +13,10 @@ from serving.cluster.kinds import NODE, NODE_GROUP, POD
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.nodegroup.facts import node_of
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.groups import GroupReading, WrittenGroup
 from serving.nodegroup.io.clouds.memory import MemoryCloud
 from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
-from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.records import CloudGroup
 from serving.nodegroup.states import Partition, as_in_dry_mode, partition
 from serving.nodegroup.status import state_from, written_state

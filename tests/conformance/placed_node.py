@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of, node_of, pod_of
 from serving.placement.scores.metrics import NodeUsage

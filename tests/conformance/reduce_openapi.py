@@ -17,8 +17,7 @@ from typing import Any
 
 from serving.cluster.kinds import KINDS, UNUSED_KINDS, Kind
 from serving.home.apiserver.protobuf import NUMBERS_FILE
-from serving.home.schemas.builtin_schemas import SCHEMAS_FILE, schema_name
-from serving.home.schemas.crds import crds
+from serving.home.schemas.crds import SCHEMAS_FILE, crds, schema_name
 
 _REF = "#/components/schemas/"
 _KEPT = (

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from serving.cli.client import completion, progress
+from serving.cli.client import completion, output
 from serving.cli.main import main
-from serving.cli.system import running
+from serving.cli.system import doctor
 from serving.home.supervisor.binding import PORTS
 from serving.samples import hello
 
@@ -95,10 +95,10 @@ def staged(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
         assert re.search(r"localhost:\d+", process.stdout.readline()), process.communicate()
         with pytest.MonkeyPatch.context() as patch:
             # What is said of something slow depends on what else the machine does.
-            patch.setattr(progress, "_PATIENCE_S", _PATIENCE_S)
+            patch.setattr(output, "_PATIENCE_S", _PATIENCE_S)
             patch.setattr(completion, "_TIMEOUT_S", _PATIENCE_S)
-            patch.setattr(running, "_TIMEOUT_S", _PATIENCE_S)
-            patch.setattr(running, "_SLOW_S", _PATIENCE_S)
+            patch.setattr(doctor, "_TIMEOUT_S", _PATIENCE_S)
+            patch.setattr(doctor, "_SLOW_S", _PATIENCE_S)
             yield Stage(state, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.running import running
 from serving.cluster.port import Cluster
 from serving.home.apiserver.logoptions import PodLogs
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
-from serving.home.certificates import ApiCertificate
-from serving.home.state import kubeconfig
+from serving.home.state import ApiCertificate, kubeconfig
+from serving.metrics.server import running
 
 __all__ = ["TOKEN", "Served", "served"]
 

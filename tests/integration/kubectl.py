@@ -11,8 +11,8 @@ import pytest
 from serving.cluster.kinds import Kind
 from serving.home.admission.admission import admit
 from serving.home.apiserver.logoptions import LogOptions
+from serving.home.store.history import Watch
 from serving.home.store.memory import MemoryCluster
-from serving.home.store.watching import Watch
 from tests.integration.api_server import served
 
 __all__ = ["KUBECTLS", "Kubectl", "needs_kubectl", "serve_kubectl"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.activator.main import Activator
-from serving.activator.queueing.outcome import RevisionWake
+from serving.activator.queueing.readiness import RevisionWake
 from serving.activator.routing.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
 from serving.cluster.port import Listing

@@ -17,7 +17,7 @@ from serving.cluster.port import WatchEvent
 from serving.home.admission.admission import admit
 from serving.home.apiserver import watching
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
-from serving.home.store.limits import StoreLimits
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import TOKEN, served
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from serving.aio.running import running
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
 from serving.cluster.port import EventType, PatchType
 from serving.home.admission.admission import admit
 from serving.home.state import kubeconfig
-from serving.home.store.limits import StoreLimits
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
+from serving.metrics.server import running
 from serving.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType
 from tests.integration.api_server import served
 

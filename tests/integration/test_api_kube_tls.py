@@ -9,8 +9,7 @@ from pathlib import Path
 
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
-from serving.home.certificates import ApiCertificate
-from serving.home.state import kubeconfig
+from serving.home.state import ApiCertificate, kubeconfig
 from tests.integration.api_server import TOKEN
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from serving.cluster.kinds import REVISION
+from serving.dashboard.deciders import read_pages
 from serving.dashboard.main import read_token
-from serving.dashboard.sources import read_pages
 from serving.model.errors import SettingsError
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, SCALE, TOKEN, served, staged

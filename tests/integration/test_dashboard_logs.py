@@ -15,7 +15,7 @@ from serving.cli.client.tree import tree_folder
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
 from serving.home.admission.admission import admit
-from serving.home.kubelet.podlogs import FilePodLogs
+from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Forbidden, Unavailable
 from tests.integration.api_server import served

@@ -9,9 +9,8 @@ import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.home.containers.cgroups import Limits
-from serving.home.containers.host import container_host
 from serving.home.containers.network import remove_leftovers
-from serving.home.containers.podbox import ContainerHost
+from serving.home.containers.podbox import ContainerHost, container_host
 from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.model.objects import Object
 from tests.eventually import until

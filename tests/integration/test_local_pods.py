@@ -372,7 +372,7 @@ async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Ma
     await machine.start(manifest())
     await machine.ready()
     freed = weakref.ref(machine.kubelet.find("default", "p"))
-    # Control never looks for old cycles (``serving.aio.collecting``).
+    # Control never looks for old cycles (``serving.aio.daemon``).
     gc.disable()
     try:
         await machine.cluster.delete(POD, "default", "p")

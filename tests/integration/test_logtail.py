@@ -8,13 +8,13 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from serving.cli.client.api import ApiClient
-from serving.cli.client.logtail import last_lines
+from serving.cli.client.objects import last_lines
 from serving.cli.services.describe import describe
 from serving.cli.services.logs import logs as logs_command
 from serving.cli.services.waiting import failure_text
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
-from serving.home.kubelet.podlogs import FilePodLogs
+from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.store.memory import MemoryCluster
 from serving.model.event import Words, about, new_event
 from serving.model.objects import Object

@@ -9,7 +9,7 @@ from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, POD_DISRUPTION_BUDGET
 from serving.model.errors import CloudRefused, CloudUnavailable, Conflict, NotFound, NotLeading
 from serving.model.objects import name_of
-from serving.nodegroup.breaker import BreakerPhase
+from serving.nodegroup.group_memory import BreakerPhase
 from serving.nodegroup.groups import groups_of_text
 from serving.nodegroup.plan import GroupLimit, GroupRule
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups

@@ -2,7 +2,7 @@
 
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.nodegroup.io.loop import NodeGroupLoop
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 
 SETTINGS = NodeGroupDaemonSettings(cloud_provider="memory")

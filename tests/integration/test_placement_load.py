@@ -20,8 +20,7 @@ from serving.extender.loadreport import LoadReport
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
 from serving.placement.scores.metrics import Usage
-from serving.settings.loadsource import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings
-from serving.settings.placement import PlacementSettings
+from serving.settings.placement import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings, PlacementSettings
 from tests.integration.test_placement import put, staged
 
 _PROMETHEUS = shutil.which("prometheus") or ""

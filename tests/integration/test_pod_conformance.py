@@ -21,11 +21,10 @@ from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.apiserver.podstreams import ExecOptions
-from serving.home.containers.host import container_host
 from serving.home.containers.network import remove_leftovers
+from serving.home.containers.podbox import container_host
 from serving.home.controllers.workloads import is_ready
-from serving.home.kubelet.podlogs import FilePodLogs
-from serving.home.kubelet.podstreams import LocalPodStreams
+from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.pods.podfolder import previous_of
 from serving.home.pods.runtime import PodProcess
 from serving.model.objects import Object, nested

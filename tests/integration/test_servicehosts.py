@@ -3,7 +3,7 @@
 import asyncio
 
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
-from serving.home.controllers.hostsfile import ServiceHosts
+from serving.home.controllers.addresses import ServiceHosts
 from serving.home.store.memory import MemoryCluster
 from serving.settings.controller import ControllerSettings
 from tests.eventually import until

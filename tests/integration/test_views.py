@@ -10,7 +10,7 @@ from serving.cluster.kinds import POD_AUTOSCALER, SERVERLESS_SERVICE, SERVING_SE
 from serving.cluster.kube import KubeCluster
 from serving.controller.io.view_writer import ViewWriter
 from serving.home.admission.admission import admit
-from serving.home.controllers.activator_service import publish_activators
+from serving.home.controllers.addresses import publish_activators
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError
 from serving.model.objects import nested

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from click.testing import CliRunner, Result
 
-from serving.autoscaler.changes import EventPermit, scale_event
+from serving.autoscaler.io.events import EventPermit, scale_event
 from serving.cli.main import main
 from serving.cluster.kinds import EVENT, REVISION
 from serving.home.store.memory import MemoryCluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import trustme
 
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.proxy.tls.certificate import Pair
 from serving.proxy.tls.keeper import Certificates
 from serving.proxy.tls.layer import TlsLayer

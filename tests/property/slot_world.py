@@ -4,7 +4,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from serving.activator.queueing.outcome import Dispatch, RoutingOutcome
+from serving.activator.queueing.readiness import Dispatch, RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod, ServedSlice

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.controller.revisions.collection import collectable
+from serving.controller.revisions.configuration import collectable
 from serving.controller.routes.hosts import Claims, Key
 from serving.controller.routes.traffic import RouteTargets, assign
 from serving.controller.values.naming import child_name

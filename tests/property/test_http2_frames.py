@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from serving.proxy.http2.pool import Http2Pool
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.h2frames import GET, OPENING, PREFACE, Http2, fields, frame, request
 from tests.integration.proxy.h2frames import settings as settings_frame

@@ -8,7 +8,7 @@ from serving.model.nodata import NoData
 from serving.scaling.kpa.bounds import ScaleBound
 from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
 from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
-from serving.scaling.kpa.metric_windows import MetricWindows, Observation
+from serving.scaling.kpa.window import MetricWindows, Observation
 from serving.scaling.kpa.zero import PROOF_VALID_S, GateAction, GateInputs, GatePhase, GateReason, GateState, step
 from serving.scaling.spec import ScalingSpec, WindowKind
 from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with, stat_of

@@ -8,7 +8,7 @@ from bench.naive.kpa import NaiveWindow
 from serving.scaling.kpa.delay import DelayWindow
 from serving.scaling.kpa.window import LinearWindow, window_of
 from serving.scaling.spec import WindowKind
-from serving.settings.kpa_quirks import ORIGINAL
+from serving.settings.autoscaler import ORIGINAL
 
 WIDTHS = st.integers(1, 12)
 # Times jump back and ahead by more than the widest window, so that points come late, too late, and after silence.

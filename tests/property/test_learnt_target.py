@@ -6,13 +6,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.model.stat import Stat
 from serving.scaling.learnt.learner import TargetLearner
 from serving.scaling.revision import ServingContainer
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
-from serving.settings.adaptive import AdaptiveSettings
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import facts_of, revision_with
 

@@ -7,19 +7,15 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from serving.nodegroup.breaker import BreakerPhase
 from serving.nodegroup.decide import decide
 from serving.nodegroup.delta import from_zero_delta, scale_up_delta
-from serving.nodegroup.lock import ScaleLock
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.group_memory import BreakerPhase, NodeGroupState, ScaleLock
 from serving.nodegroup.outcome import carried_out
-from serving.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint
+from serving.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint, Utilisation
 from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint, Snapshot
 from serving.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
-from serving.nodegroup.utilisation import Utilisation
 from serving.nodegroup.view import gathered, view_of
-from serving.settings.nodegroup import NodeGroupSettings
-from serving.settings.nodegroup_quirks import ORIGINAL
+from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings
 from tests.unit.nodegroup.builders import GIB, LABELS, NODE_AMOUNT, NOW_S, PLACED, settings
 
 NODES_MAX = 12

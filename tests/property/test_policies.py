@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from serving.scaling.policies.attachment import Triggered
 from serving.scaling.policies.index import Policies, kept_of, state_of
-from serving.scaling.policies.observation import ObservedPods
 from serving.scaling.policies.points import UsagePoint
 from serving.scaling.policies.tick import TriggerPhase, TriggerState, rebased
+from serving.scaling.policies.triggertypes import ObservedPods
 from serving.settings.triggers import TriggerSettings
 from tests.unit.scaling.policies.builders import policy as spec_of
 from tests.unit.scaling.policies.builders import trigger

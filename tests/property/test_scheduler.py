@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.naive import scores as naive
 from serving.model.nodata import NoData
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.placement.scores.balanced import BalancedResourceAllocation
 from serving.placement.scores.beta import DEVIATION_MIN, probability_below
 from serving.placement.scores.fit import LeastRequested, MostRequested

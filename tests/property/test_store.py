@@ -13,8 +13,8 @@ from serving.cluster.port import EventType
 from serving.home.admission.admission import admit
 from serving.home.schemas.crds import crds
 from serving.home.schemas.schema import Schema, completed
+from serving.home.store.history import StoreLimits
 from serving.home.store.journal import Journal
-from serving.home.store.limits import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.writes import with_generation
 from serving.model.errors import ClusterError, Gone

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.model.nodata import NoData
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount, change_of
 from serving.scaling.policies.evaluate import VerdictKind
-from serving.scaling.policies.observation import ContainerUse, ObservedPods
 from serving.scaling.policies.points import (
     ScaleWay,
     UsagePoint,
@@ -21,7 +20,7 @@ from serving.scaling.policies.points import (
 )
 from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
 from serving.scaling.policies.tick import TickDecision, TriggerRule, TriggerState, changed, decide, rebased
-from serving.scaling.policies.triggertypes import REGISTRY, OccupancyPolicy
+from serving.scaling.policies.triggertypes import REGISTRY, ContainerUse, ObservedPods, OccupancyPolicy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 SETTINGS = TriggerSettings()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.forwarding import Ticker
-from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
+from serving.activator.queueing.readiness import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.table import RevisionTable
 from serving.activator.queueing.wake import RevisionLoad

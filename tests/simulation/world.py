@@ -26,8 +26,7 @@ from serving.controller.io.controller import Controller
 from serving.home.admission.admission import admit
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
-from serving.home.controllers.placing import NodePlacing
-from serving.home.controllers.scheduler import PodScheduler
+from serving.home.controllers.scheduler import NodePlacing, PodScheduler
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, NotFound
 from serving.model.objects import Object, name_of

@@ -135,16 +135,16 @@ def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
 
 
 def test_a_load_metric_is_one_file_and_one_line(copy: Copy) -> None:
-    source = (copy.folder / "serving/model/load/queue_length.py").read_text()
+    source = (copy.folder / "serving/model/loadmetric.py").read_text()
     changed = (
         source.replace("QUEUE_LENGTH", "GPU_USE").replace("queue-length", "gpu-use").replace("queue_length", "gpu_use")
     )
     copy.add("serving/model/load/gpu_use.py", changed)
-    copy.edit("serving/model/load/table.py", "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
+    copy.edit("serving/model/loadmetric.py", "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
     copy.edit(
-        "serving/model/load/table.py",
-        "from serving.model.load.metric import LoadMetric\n",
-        "from serving.model.load.gpu_use import GPU_USE\nfrom serving.model.load.metric import LoadMetric\n",
+        "serving/model/loadmetric.py",
+        "from serving.model.loadmetric import LoadMetric\n",
+        "from serving.model.load.gpu_use import GPU_USE\nfrom serving.model.loadmetric import LoadMetric\n",
     )
     script = (
         "from serving.scaling.resolve import resolve\n"

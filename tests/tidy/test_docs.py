@@ -160,7 +160,7 @@ def test_the_answers_of_the_data_path_are_in_its_code() -> None:
     rows = re.findall(r"^\| [45]\d\d (`.*?`) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
     texts = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
     sources = [*(ROOT / "serving/activator").rglob("*.py"), *(ROOT / "serving/queueproxy").rglob("*.py")]
-    code = "".join(path.read_text() for path in [*sources, ROOT / "serving/proxy/forwarding/timeouts.py"])
+    code = "".join(path.read_text() for path in [*sources, ROOT / "serving/proxy/forwarding/policy.py"])
     # Names and numbers differ from answer to answer: the words around them must stand in the code.
     words = [part.strip(" .") for text in texts for part in re.split(r"NAME|\d+|\.\.\.", text)]
     assert len(texts) > 8

@@ -13,8 +13,7 @@ from serving.cluster.kinds import SECRET
 from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, InvalidCertificate
 from serving.proxy.tls.certificate import Pair
-from serving.proxy.tls.files import CertificateFiles
-from serving.proxy.tls.keeper import Certificates
+from serving.proxy.tls.keeper import CertificateFiles, Certificates
 from serving.settings.tls import TlsSettings
 
 _log = logging.getLogger("activator")

@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.readiness import RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod
 from serving.model.knative import RevisionKey
-from serving.proxy.forwarding.timeouts import Timeouts
+from serving.proxy.forwarding.policy import Timeouts
 from serving.proxy.http1.lines import header_lines
 from serving.settings.activator import SECRETS_OF_PODS
 from serving.wire.tokens import pod_secret, revision_secret

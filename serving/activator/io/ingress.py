@@ -21,14 +21,20 @@ from serving.activator.io.placeholder import (
     wants_placeholder,
 )
 from serving.activator.io.prober import PodProber
-from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
-from serving.activator.queueing.readiness import PodProbe
+from serving.activator.queueing.readiness import Dispatch, PodProbe, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_answer
 from serving.activator.routing.routes import Routes
-from serving.activator.routing.sessions import new_session
-from serving.activator.routing.sites import OWN_AUTHORIZATION, AccessRule, Listener, Site, access_refusal, choose
+from serving.activator.routing.sites import (
+    OWN_AUTHORIZATION,
+    AccessRule,
+    Listener,
+    Site,
+    access_refusal,
+    choose,
+    new_session,
+)
 from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer

@@ -6,8 +6,7 @@ route, its session, and its trace.
 
 import msgspec
 
-from serving.activator.routing.sessions import session_in_cookies, session_in_header
-from serving.activator.routing.sites import Site
+from serving.activator.routing.sites import Site, session_in_cookies, session_in_header
 from serving.model.routepolicy import SessionAffinity
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 

@@ -15,7 +15,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.readiness import RoutingOutcome
 from serving.activator.queueing.table import RevisionTable
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import Frames, PeerHello, SlotMessage, encode

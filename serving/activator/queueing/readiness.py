@@ -10,12 +10,15 @@ pkg/activator/net/revision_backends.go, which probes each pod from each activato
 without a pod.
 """
 
+import enum
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from serving.activator.queueing.slices import ServedPod
+from serving.activator.queueing.wake import Poke
 from serving.model.knative import RevisionKey
 
 _PAUSE_FIRST_S = 0.02
@@ -132,3 +135,61 @@ def _pause_s(one: _UnreadyPod, now_s: float) -> float:
     if now_s - one.since_s > _HURRY_S:
         return _PAUSE_SLOW_S
     return min(_PAUSE_FIRST_S * _PAUSE_GROWTH ** min(one.failure_count - 1, 8), _PAUSE_MAX_S)
+
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+
+class RejectionReason(enum.StrEnum):
+    """Why a request is answered with 503."""
+
+    QUEUE_COUNT = "queue-count"
+    QUEUE_BYTES = "queue-bytes"
+    WAITED = "waited"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    RETIRED = "retired"
+    SHUT_DOWN = "shut-down"
+
+
+class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """Send this request to this pod now; it waited for ``waited_s`` seconds."""
+
+    request: RequestId
+    pod: ServedPod
+    waited_s: float = 0.0
+
+
+class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """Answer this request with 503: the reason, and a sentence for people."""
+
+    request: RequestId
+    reason: RejectionReason
+    text: str
+
+
+class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
+    """Set a revision Active if ``flip``, on the condition that ``resource_version`` is its latest; send the poke if there is one."""
+
+    key: RevisionKey
+    flip: bool
+    poke: Poke | None
+    resource_version: str
+
+
+class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """A pod that is ejected because it answers nothing, with the requests that it holds; ``is_new``: since now."""
+
+    key: RevisionKey
+    pod: ServedPod
+    is_new: bool
+    requests: tuple[RequestId, ...]
+
+
+class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """Everything to do after an event, in this order."""
+
+    dispatches: Sequence[Dispatch[RequestId]] = ()
+    rejections: Sequence[Rejection[RequestId]] = ()
+    wakes: Sequence[RevisionWake] = ()
+    probes: Sequence[PodProbe] = ()

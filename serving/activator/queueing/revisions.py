@@ -11,8 +11,7 @@ import msgspec
 
 from serving.model.knative import CONDITION_READY, CONFIGURATION_LABEL, ConditionStatus, RevisionKey, ServingState
 from serving.model.nodata import NoData
-from serving.model.objects import Object, condition_of
-from serving.model.readinessprobe import kubelet_decides
+from serving.model.objects import Object, condition_of, kubelet_decides
 from serving.scaling.resolve import resolve_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 

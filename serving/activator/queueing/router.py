@@ -11,8 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from serving.activator.queueing.active import ActiveRevision
-from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RoutingOutcome
-from serving.activator.queueing.readiness import PodProbe
+from serving.activator.queueing.readiness import Dispatch, PodProbe, Rejection, RejectionReason, RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedSlice
 from serving.activator.queueing.table import RevisionTable

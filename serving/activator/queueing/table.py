@@ -10,8 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Generic, TypeVar
 
 from serving.activator.queueing.active import ActiveRevision
-from serving.activator.queueing.outcome import SilentPod
-from serving.activator.queueing.readiness import UnreadyPods
+from serving.activator.queueing.readiness import SilentPod, UnreadyPods
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod, SliceIndex
 from serving.activator.queueing.throttler import RevisionThrottler

@@ -6,12 +6,13 @@ Input: a site, a tag, and a number at random or a session's own. Output: the rev
 import bisect
 import enum
 import hmac
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from serving.model.knative import RevisionKey
 from serving.model.routepolicy import OPEN_POLICY, RoutePolicy
+from serving.traffic.sessions import session_number
 
 INNER_DOMAIN = "svc.cluster.local"
 
@@ -106,3 +107,31 @@ def access_refusal(
 def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:
     headers = b'Content-Type: text/plain; charset=utf-8\r\nWWW-Authenticate: Bearer realm="%b"%b\r\n' % (name, error)
     return AccessRefusal(status=401, text=text, headers=headers)
+
+
+SESSION_COOKIE = b"serving-session"
+# Longer ones are not from here.
+_VALUE_BYTES_MAX = 64
+
+
+def session_in_header(values: Iterable[bytes]) -> int | None:
+    """The session that a header names: equal first values are one session; None without a value."""
+    value = next(iter(values), b"")
+    return session_number(value) if value else None
+
+
+def session_in_cookies(values: Iterable[bytes]) -> int | None:
+    """The session in the Cookie headers of a request; None if it brings no session cookie."""
+    for value in values:
+        for pair in value.split(b";"):
+            name, _, text = pair.strip().partition(b"=")
+            if name == SESSION_COOKIE and 0 < len(text) <= _VALUE_BYTES_MAX:
+                return session_number(text)
+    return None
+
+
+def new_session(random: bytes, *, is_secure: bool) -> tuple[int, bytes]:
+    """A new session's number, and the header line that gives its cookie to the client; ``random`` are 16 random bytes."""
+    text = random.hex().encode()
+    attributes = b"; Path=/; HttpOnly; SameSite=Lax" + (b"; Secure" if is_secure else b"")
+    return session_number(text), b"Set-Cookie: %b=%b%b\r\n" % (SESSION_COOKIE, text, attributes)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.readiness import RoutingOutcome
 from serving.activator.queueing.table import RevisionTable
 from serving.activator.queueing.throttler import Started
 from serving.activator.slots.ledger import Ledger

@@ -38,7 +38,7 @@ from serving.model.knative import (
     SAVINGS_ANNOTATION,
     RevisionKey,
 )
-from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.revision import group_of, is_older, turn_ratio

@@ -14,7 +14,7 @@ from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.model.objects import Object
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.scaling.policies.usage import Usages, requests_of
 from serving.scaling.revision import ScaledPod, ScaledRevision, deployment_of, is_older, pod_of, revision_of
 from serving.scaling.scaler.path import PUBLIC_SLICES, public_slice_of

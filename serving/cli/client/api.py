@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from serving.cli.client.connection import ApiRequest, ApiResponse, connect
-from serving.cli.client.progress import Progress, say_aside
+from serving.cli.client.output import Progress, say_aside
 from serving.home.state import default_state_path
 from serving.model.errors import ServingError, SettingsError, Unavailable
 

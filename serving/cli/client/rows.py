@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from serving.cli.client.api import ApiCall, ApiClient
 from serving.cli.client.objects import condition, items_of, seconds_since, superseded_failures
+from serving.cli.client.output import age_text
 from serving.cli.client.resources import path_of
-from serving.cli.client.table import age_text
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object, name_of, nested

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.client.params import is_json, json_output_options
+from serving.cli.client.resources import is_json, json_output_options
 from serving.cli.decisions.simulateinputs import (
     LOAD_UNTIL_S,
     changed_settings,
@@ -17,17 +17,16 @@ from serving.cli.decisions.simulateinputs import (
     read_scaling,
     runner_of,
     settings_pairs,
+    workload_options,
 )
-from serving.cli.decisions.simulateoptions import workload_options
 from serving.cli.decisions.simulatetrace import compare_policies, print_comparison
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.simulator.engine import Engine
-from serving.simulator.policies import POLICIES
+from serving.simulator.curve import POLICIES
+from serving.simulator.report import plot, summary, timeline
 from serving.simulator.svg import comparison_svg
-from serving.simulator.timeline import plot, summary, timeline
-from serving.simulator.workload import arrivals, parse_steps
-from serving.simulator.world import Plan, World
+from serving.simulator.trace import arrivals, parse_steps
+from serving.simulator.world import Engine, Plan, World
 
 _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 # Start of a pod with --load.

@@ -14,7 +14,7 @@ from serving.nodegroup.groups import groups_of_text
 from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.placement import NODE_POLICIES
-from serving.simulator.nodeplacing import NodePlan
+from serving.simulator.nodes import NodePlan
 
 # Removal of nodes in the group that is made without a file, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0

@@ -7,8 +7,14 @@ from typing import Any
 import click
 import msgspec
 
-from serving.simulator.curve import CurvePoint, EqualPodSeconds, at_equal_pod_seconds, points_around
-from serving.simulator.policies import POLICIES, DialPosition
+from serving.simulator.curve import (
+    POLICIES,
+    CurvePoint,
+    DialPosition,
+    EqualPodSeconds,
+    at_equal_pod_seconds,
+    points_around,
+)
 from serving.simulator.report import PolicyReport, mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.svg import bars, policy_table, sparkline

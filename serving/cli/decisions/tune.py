@@ -7,15 +7,19 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.client.params import is_json, json_output_options
-from serving.cli.decisions.simulateinputs import changed_settings, known_policies, runner_of, settings_pairs
-from serving.cli.decisions.simulateoptions import workload_options
+from serving.cli.client.resources import is_json, json_output_options
+from serving.cli.decisions.simulateinputs import (
+    changed_settings,
+    known_policies,
+    runner_of,
+    settings_pairs,
+    workload_options,
+)
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.quantity import parse_percent
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.knob import fields_of
-from serving.simulator.curve import CurvePoint, best_within
-from serving.simulator.policies import POLICIES
+from serving.simulator.curve import POLICIES, CurvePoint, best_within
 from serving.simulator.report import PolicyReport
 from serving.simulator.svg import policy_table
 

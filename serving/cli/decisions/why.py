@@ -14,18 +14,17 @@ import click
 import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
-from serving.cli.client.progress import say_aside
+from serving.cli.client.output import clock_text, say_aside
 from serving.cli.client.stats import Stats, autoscaler_option
-from serving.cli.client.table import clock_text
-from serving.cli.decisions.whyejected import ejected_lines
-from serving.cli.decisions.whyunready import (
+from serving.cli.decisions.whystate import (
     ScaleEvent,
+    ejected_lines,
     pod_scaler_lines,
     said_by_events,
     said_from_now_on,
     unready_lines,
 )
-from serving.cli.nodes.whynodes import node_story, print_why_of_nodes
+from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s

@@ -2,16 +2,242 @@
 
 import json
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 
-from serving.cli.client.api import ApiClient, api_options
+from serving.cli.client.api import ApiClient, api_options, fail
 from serving.cli.client.objects import items_of, object_of
+from serving.cli.client.output import aligned
+from serving.cli.client.resources import path_of
 from serving.cli.client.rows import server_table
-from serving.cli.client.table import aligned
-from serving.cli.nodes.whynodes import events_of_groups, print_why_of_nodes
-from serving.cluster.kinds import NODE_GROUP
-from serving.model.objects import nested
+from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, REVISION
+from serving.model.anticipation import anticipated_pods_of
+from serving.model.knative import REMOVAL_TAINT, REVISION_LABEL
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    conditions_of,
+    labels_of,
+    name_of,
+    nested,
+    timestamp_s,
+)
+
+_OVER = ("Succeeded", "Failed")
+# Events of node groups in the story of a revision: the last ones.
+_EVENTS_MAX = 10
+
+
+def revision_story(
+    pods: Sequence[Object], *, nodes: Sequence[Object], groups: Sequence[Object], events: Sequence[Object]
+) -> list[str]:
+    """Where the pods of a revision are and which wait, then what the groups of its nodes did; nothing without groups.
+
+    ``events`` are those of NodeGroups, oldest first. A pod that waits may get a node of any group.
+    """
+    if not groups:
+        return []
+    living = [one for one in pods if nested(one, "status", "phase") not in _OVER]
+    placed = Counter(str(node) for one in living if (node := nested(one, "spec", "nodeName")))
+    waiting = [one for one in living if not nested(one, "spec", "nodeName")]
+    lines = []
+    if placed:
+        lines.append("pods: " + ", ".join(f"{count} on {node}" for node, count in sorted(placed.items())))
+    if waiting:
+        why = str(condition_of(waiting[0], "PodScheduled").get("message") or "the scheduler has not looked at it")
+        lines.append(f"pods: {len(waiting)} wait{'s' if len(waiting) == 1 else ''} for a node: {why}")
+    by_name = {name_of(one): one for one in nodes}
+    ours = {
+        name_of(group) for group in groups if waiting or any(_whystory_has(group, by_name.get(node)) for node in placed)
+    }
+    said = [one for one in events if nested(one, "involvedObject", "name") in ours][-_EVENTS_MAX:]
+    for one in said:
+        stamp = str(one.get("lastTimestamp") or nested(one, "metadata", "creationTimestamp") or "")
+        lines.append(f"{stamp[11:19]} nodegroup/{nested(one, 'involvedObject', 'name')}: {one.get('message')}")
+    if ours:
+        lines.append("more: " + ", ".join(f"serving why nodegroup/{name}" for name in sorted(ours)))
+    return lines
+
+
+def pods_by_revision(pods: Sequence[Object]) -> str:
+    """Pods by what they are of, most first: "hello-00001 3, words-00002 1, others 2"."""
+    counts = Counter(
+        labels_of(one).get(REVISION_LABEL, "others") for one in pods if nested(one, "status", "phase") not in _OVER
+    )
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
+
+
+def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str]:
+    """What autoscalers publish of pods to come, of each revision that does."""
+    for one in revisions:
+        found = anticipated_pods_of(annotations_of(one))
+        if found is not None and found.until_s > now_s:
+            yield f"now: {name_of(one)} expects to want {found.count} pods within the time that a node takes to boot"
+
+
+def _whystory_has(group: Object, node: Object | None) -> bool:
+    key = nested(group, "spec", "labelKey")
+    return node is not None and bool(labels_of(node).get(str(key)) == nested(group, "spec", "labelValue"))
+
+
+_GROUP, _NODE = "nodegroup", "node"
+# The reason of the daemon's Event about a growth.
+_SCALED_UP = "ScaledUp"
+_REFUSED = 400
+_EVENT_NAMESPACE = "default"
+
+
+def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
+    """Print the story of "nodegroup/NAME" or "node/NAME"; False if the name is of neither form."""
+    kind, _, found = name.partition("/")
+    if kind not in {_GROUP, "ng", _NODE, "no"} or not found:
+        return False
+    groups, events = items_of(api, NODE_GROUP), events_of_groups(api, since_s)
+    nodes, pods = items_of(api, NODE), items_of(api, POD, everywhere=True)
+    if kind in {_GROUP, "ng"}:
+        group = next((one for one in groups if name_of(one) == found), None)
+        lines = node_group_lines(found, group, events)
+        if group is not None:
+            lines += _requesters(api, group, nodes=nodes, pods=pods)
+    else:
+        node = next((one for one in nodes if name_of(one) == found), None)
+        lines = node_lines(found, node, groups=groups, events=events)
+        own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") == found])
+        lines += [f"pods on it: {own}"] if own else []
+    if not lines:
+        fail(f"nothing is known of {name}; is there such a {kind}?")
+    click.echo("\n".join(lines))
+    return True
+
+
+def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> list[str]:
+    """What nodes and their groups did for the pods of some revisions; nothing where there are no node groups."""
+    status, found = api.call("GET", path_of(NODE_GROUP, None))
+    groups = found.get("items") or [] if status < _REFUSED else []
+    if not groups:
+        return []
+    pods = [one for one in items_of(api, POD, REVISION_LABEL) if is_ours(labels_of(one).get(REVISION_LABEL, ""))]
+    return revision_story(pods, nodes=items_of(api, NODE), groups=groups, events=events_of_groups(api, since_s))
+
+
+def events_of_groups(api: ApiClient, since_s: float) -> list[Object]:
+    """Events of node groups, oldest first."""
+    events = [
+        one
+        for one in items_of(api.within(_EVENT_NAMESPACE), EVENT)
+        if nested(one, "involvedObject", "kind") == NODE_GROUP.name and _seen_s(one) >= since_s
+    ]
+    return sorted(events, key=_seen_s)
+
+
+def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods: Sequence[Object]) -> Iterator[str]:
+    """Whose pods are on the group's nodes or wait for one, and what is expected of them."""
+    names = {name_of(one) for one in nodes if _has(group, one)}
+    own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") in names])
+    waiting = pods_by_revision([one for one in pods if not nested(one, "spec", "nodeName")])
+    if own:
+        yield f"pods on its nodes: {own}"
+    if waiting:
+        yield f"pods that wait for a node: {waiting}"
+    if nested(group, "spec", "anticipation"):
+        yield from expected_lines(items_of(api, REVISION, everywhere=True), now_s=time.time())
+
+
+def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) -> list[str]:
+    """What a group did, oldest first, and what it does now."""
+    ours = [one for one in events if nested(one, "involvedObject", "name") == name]
+    lines = [_line(one) for one in ours]
+    if group is None:
+        return lines
+    return [*lines, *_present(group)]
+
+
+def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], events: Sequence[Object]) -> list[str]:
+    """What node groups did with one node, and why it is there or going."""
+    lines = [_line(one) for one in events if name in str(one.get("message", "")).replace(",", " ").split()]
+    if node is None:
+        return [*lines, f"{name} is gone"] if lines else []
+    group = next((one for one in groups if _has(one, node)), None)
+    if group is not None:
+        lines = [*_growth_before(node, group, events), *lines]
+    if nested(node, "spec", "unschedulable"):
+        lines.append(f"{name} is cordoned: it takes no new pods, and node groups leave it alone")
+    taint = next((one for one in nested(node, "spec", "taints") or () if one.get("key") == REMOVAL_TAINT), None)
+    if taint is not None:
+        lines.append(f"{name} is to be removed: tainted at {_clock(taint.get('value'))}")
+    kept = nested(group, "status", "kept") or ()
+    lines += [f"{name} is still there: {one.get('reason')}" for one in kept if one.get("node") == name]
+    if group is None:
+        return [*lines, f"{name} is in no node group"]
+    return [*lines, f"{name} is in the node group {name_of(group)}"]
+
+
+def _growth_before(node: Object, group: Object, events: Sequence[Object]) -> list[str]:
+    """The growth of its group after which a node came: the last one before it, if that is known."""
+    came = str(nested(node, "metadata", "creationTimestamp") or "")
+    grown = [
+        one
+        for one in events
+        if one.get("reason") == _SCALED_UP
+        and nested(one, "involvedObject", "name") == name_of(group)
+        and _stamp(one) <= came
+    ]
+    return [f"{_line(grown[-1])}; {name_of(node)} came at {came[11:19]}"] if grown else []
+
+
+def _has(group: Object, node: Object) -> bool:
+    key = nested(group, "spec", "labelKey")
+    return bool(labels_of(node).get(str(key)) == nested(group, "spec", "labelValue"))
+
+
+def _present(group: Object) -> Iterator[str]:
+    status: Mapping[str, Any] = group.get("status") or {}
+    name, nodes, last = name_of(group), status.get("nodes") or {}, status.get("lastPass") or {}
+    if not last:
+        yield f"{name}: no pass yet"
+    else:
+        usage = status.get("utilization") or {}
+        full = ", ".join(
+            f"{word} {usage[key]:g} %"
+            for word, key in (("cpu", "cpuPercent"), ("memory", "memoryPercent"))
+            if key in usage
+        )
+        yield (
+            f"now: {nodes.get('untainted', 0)} of {nodes.get('total', 0)} nodes take pods, {nodes.get('coming', 0)} on their way;"
+            f" {status.get('podCount', 0)} pods request {full or 'nodes from zero'}"
+        )
+        limits = f", limited by {', '.join(last['limits'])}" if last.get("limits") else ""
+        yield f"now: {last.get('rule')} asks for {last.get('delta', 0):+d} nodes{limits}"
+    if status.get("anticipatedPodCount"):
+        yield f"now: {status['anticipatedPodCount']} pods are anticipated and count as if they were pending"
+    for one in status.get("kept") or ():
+        yield f"{one.get('node')} is still there: {one.get('reason')}"
+    for one in conditions_of(group):
+        if one.get("status") == "False":
+            yield f"{one.get('type')} is False: {one.get('reason')}: {one.get('message')}"
+
+
+def _line(event: Object) -> str:
+    count = event.get("count") or 1
+    return f"{_stamp(event)[11:19]} {event.get('message')}" + (f" ({count} times)" if count > 1 else "")
+
+
+def _stamp(event: Object) -> str:
+    return str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp") or "")
+
+
+def _seen_s(event: Object) -> float:
+    return timestamp_s(_stamp(event)) or 0.0
+
+
+def _clock(value: object) -> str:
+    text = str(value or "")
+    return f"{text} (unix seconds)" if text.isdecimal() else "an unknown time"
+
 
 _DAY_S = 86400.0
 

@@ -7,9 +7,8 @@ import click
 
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.client.completion import complete_service
-from serving.cli.client.params import wait_timeout_option
-from serving.cli.client.progress import say_aside
-from serving.cli.client.resources import kind_named, path_of
+from serving.cli.client.output import say_aside
+from serving.cli.client.resources import kind_named, path_of, wait_timeout_option
 from serving.cli.services.manifests import read_manifests
 from serving.cli.services.waiting import until_gone
 from serving.cluster.kinds import SERVING_SERVICE, Kind

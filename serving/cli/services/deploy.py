@@ -14,9 +14,8 @@ import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.client.completion import complete_service
-from serving.cli.client.params import wait_timeout_option
-from serving.cli.client.progress import Progress, say_aside
-from serving.cli.client.resources import path_of
+from serving.cli.client.output import Progress, say_aside
+from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.deployment import (
     Deployment,
     asgi_command,
@@ -32,9 +31,8 @@ from serving.cli.services.deployment import (
 from serving.cli.services.url import print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.home.images.building import build_image, containerfile_in
 from serving.home.images.reference import parse_reference
-from serving.home.images.store import ImageStore, ImageUnavailable
+from serving.home.images.store import ImageStore, ImageUnavailable, build_image, containerfile_in
 from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder

@@ -9,20 +9,19 @@ import click
 
 from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_service
-from serving.cli.client.logtail import last_lines
 from serving.cli.client.objects import (
     condition,
     items_of,
+    last_lines,
     object_of,
     revisions_of,
     seconds_since,
     selector_of,
     service_of,
 )
-from serving.cli.client.progress import paint
+from serving.cli.client.output import age_text, aligned, paint, wrapped
 from serving.cli.client.resources import kind_named
 from serving.cli.client.rows import header_of, revision_row, server_table
-from serving.cli.client.table import age_text, aligned, wrapped
 from serving.cli.services.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue

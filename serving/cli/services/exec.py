@@ -19,8 +19,7 @@ import click
 
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.cli.client.completion import complete_service
-from serving.cli.client.logtail import app_container
-from serving.cli.client.objects import service_of
+from serving.cli.client.objects import app_container, service_of
 from serving.cli.client.resources import path_of
 from serving.cli.services.logs import pods_of, short_name
 from serving.cluster.kinds import POD

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from serving.cli.client.api import fail, fail_usage, state_option
-from serving.cli.client.progress import Progress
-from serving.cli.client.table import age_text, aligned
+from serving.cli.client.output import Progress, age_text, aligned
 from serving.home.images.pullers import pull_from_registry
 from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage

@@ -14,7 +14,7 @@ import msgspec
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import condition, service_of
-from serving.cli.client.progress import Progress, paint
+from serving.cli.client.output import Progress, paint
 from serving.cli.services.token import token_of
 from serving.cli.services.url import ServiceAddress, address_of
 from serving.model.objects import Object

@@ -12,9 +12,8 @@ import click
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.cli.client.completion import complete_service
 from serving.cli.client.connection import ApiResponse
-from serving.cli.client.logtail import app_container, gone_pods
-from serving.cli.client.objects import items_of, revisions_of, selector_of, service_of
-from serving.cli.client.progress import paint
+from serving.cli.client.objects import app_container, gone_pods, items_of, revisions_of, selector_of, service_of
+from serving.cli.client.output import paint
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import POD
 from serving.model.errors import ServingError, Unavailable

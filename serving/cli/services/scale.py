@@ -8,7 +8,7 @@ import click
 from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
-from serving.cli.client.progress import Progress
+from serving.cli.client.output import Progress
 from serving.cli.client.resources import path_of
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE

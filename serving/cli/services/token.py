@@ -9,7 +9,7 @@ import click
 from serving.cli.client.api import ApiClient, api_options, fail
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
-from serving.cli.client.progress import say_aside
+from serving.cli.client.output import say_aside
 from serving.cli.client.resources import path_of
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET, SERVING_SERVICE

@@ -9,9 +9,8 @@ import click
 from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_revision, complete_service
 from serving.cli.client.objects import condition, revisions_of, service_of
-from serving.cli.client.progress import Progress
+from serving.cli.client.output import Progress, aligned
 from serving.cli.client.resources import path_of
-from serving.cli.client.table import aligned
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic

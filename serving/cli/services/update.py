@@ -11,9 +11,8 @@ import msgspec
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
-from serving.cli.client.params import wait_timeout_option
-from serving.cli.client.progress import Progress
-from serving.cli.client.resources import path_of
+from serving.cli.client.output import Progress
+from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.deployment import pairs_of, policy_annotation
 from serving.cli.services.url import print_url
 from serving.cli.services.waiting import until_ready

@@ -2,15 +2,26 @@
 
 import contextlib
 import http.client
+import json
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 
-from serving.cli.client.api import ApiClient, fail
-from serving.cli.client.logtail import last_lines
-from serving.cli.client.objects import condition, is_settled, items_of, revisions_of, selector_of, superseded_failures
-from serving.cli.client.progress import Progress
-from serving.cli.client.resources import path_of
+import click
+
+from serving.cli.client.api import ApiClient, api_options, fail
+from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import (
+    condition,
+    is_settled,
+    items_of,
+    last_lines,
+    revisions_of,
+    selector_of,
+    superseded_failures,
+)
+from serving.cli.client.output import Progress
+from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.url import ServiceAddress, address_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.home.pods.unready import OTHER_PORT
@@ -204,3 +215,26 @@ def _is_of_configuration(service: Object) -> bool:
 
 def _worded(ready: dict[str, str]) -> str:
     return ": ".join(part for part in (ready.get("reason", ""), ready.get("message", "")) if part)
+
+
+_TIMEOUT_S = 60.0
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("--for", "wanted", type=click.Choice(["ready", "gone", "zero"]), default="ready", show_default=True)
+@wait_timeout_option(_TIMEOUT_S, "--timeout")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) -> None:
+    """Wait until a service is ready, gone with its pods, or has no pod; exit with 1 if it is not in time."""
+    if wanted == "gone":
+        until_gone(api, name, timeout_s=wait_s)
+        done = f"{name} is gone"
+    elif wanted == "zero":
+        until_zero(api, name, timeout_s=wait_s)
+        done = f"{name} is at zero"
+    else:
+        service = until_ready(api, name, timeout_s=wait_s, patient=True)
+        done = f"{name} is ready at {nested(service, 'status', 'url')}"
+    click.echo(done if output == "text" else json.dumps({"name": name, "state": wanted}))

@@ -9,7 +9,7 @@ import yaml
 from serving.cluster.kinds import NODE_GROUP
 from serving.model.errors import Problem
 from serving.nodegroup.groups import GroupReading, group_of, groups_of_text
-from serving.settings.configmap import ConfigMap
+from serving.settings.knob import ConfigMap
 
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
 _ROOT = "node_groups"

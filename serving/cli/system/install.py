@@ -1,17 +1,183 @@
 """``serving install``: the command that puts the system on a Kubernetes cluster and takes it off again."""
 
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
-from serving.cli.client.api import ApiClient, fail_usage
-from serving.cli.client.tree import InstallOptions, objects_of, render, tree_folder
-from serving.cli.system.installation import Installation
+from serving.cli.client.api import ApiCall, ApiClient, fail, fail_usage, message_of
+from serving.cli.client.output import Progress, paint, say_aside
+from serving.cli.client.tree import KNATIVE_CRDS, InstallOptions, is_ours, objects_of, path_of, render, tree_folder
 from serving.cli.system.rollout import until_available, until_removed
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object
 from serving.model.quantity import parse_duration_s
+from serving.settings.parse import EXAMPLE_KEY
+
+_MANAGER = "serving-install"
+# Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
+_SETTINGS_MANAGER = "serving-install-settings"
+_APPLY = "application/apply-patch+yaml"
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRD, _CONFIG_MAP, _JOB = "CustomResourceDefinition", "ConfigMap", "Job"
+_NOT_FOUND, _INVALID = 404, 422
+_ESTABLISHED_S = 60.0
+_GONE_S = 60.0
+_PAUSE_S = 0.2
+_COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept": "yellow", "deleted": "yellow"}
+
+
+class Installation:
+    """The objects of one installation, and the cluster that they go to."""
+
+    def __init__(self, api: ApiClient, objects: Sequence[Object]) -> None:
+        self._api = api
+        self._objects = objects
+        self._crds = [one for one in objects if one["kind"] == _CRD]
+        self._not_established = [path_of(one) for one in self._crds]
+
+    def check(self) -> None:
+        """End the command if the server is no cluster, or runs Knative Serving."""
+        status, answer = self._api.call("GET", _CRDS + "?limit=1")
+        if status == _NOT_FOUND:
+            fail("this server has no CustomResourceDefinitions: no cluster; `serving up` needs no installation")
+        if status >= 400:
+            fail(message_of(answer))
+        for name in (*(one["metadata"]["name"] for one in self._crds), *KNATIVE_CRDS):
+            status, found = self._api.call("GET", f"{_CRDS}/{name}")
+            if status < 400 and not is_ours(found):
+                fail(
+                    f"{name} is there and is not ours: Knative Serving runs on this cluster, or something that shares its"
+                    " kinds. Nothing was touched; uninstall that first, or take another cluster"
+                )
+
+    def apply(self, *, is_waited_for: bool = False) -> None:
+        """Create or change every object and print the result of each; a refused object ends the command."""
+        with Progress("installing") as progress:
+            for one in self._objects:
+                progress.tell(f"applying {_named(one)}")
+                if one["kind"] not in {"Namespace", _CRD}:
+                    self._wait_for_crds()
+                _say(one, self._apply_settings(one) if one["kind"] == _CONFIG_MAP else self._apply(one))
+        if not is_waited_for:
+            namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
+            say_aside(f"the daemons are starting: kubectl -n {namespace} get pods -w (--wait waits for them)")
+
+    def remove(self, *, with_services: bool) -> None:
+        """Delete every object in reverse order. Services of users are deleted only ``with_services``."""
+        count = sum(map(self._count, self._crds))
+        if count and not with_services:
+            fail(
+                f"there are {count} services, revisions and the like, which go with their definitions: delete them first,"
+                " or say --with-services"
+            )
+        with Progress("uninstalling") as progress:
+            for one in reversed(self._objects):
+                progress.tell(f"deleting {_named(one)}")
+                body = {"propagationPolicy": "Background"}
+                status, answer = self._api.call("DELETE", path_of(one), body)
+                if status >= 400 and status != _NOT_FOUND:
+                    fail(f"{_named(one)}: {message_of(answer)}")
+                if status < 400:
+                    _say(one, "deleted")
+
+    def _apply(self, one: Object) -> str:
+        path = path_of(one)
+        status, before = self._api.call("GET", path)
+        status_after, after = self._send(path, one)
+        if status_after == _INVALID and one["kind"] == _JOB:
+            # A job cannot be changed, and this one has not ended.
+            self._delete(path)
+            status_after, after = self._send(path, one)
+        if status_after >= 400:
+            fail(f"{_named(one)}: {message_of(after)}")
+        return _result(before if status < 400 else None, after)
+
+    def _apply_settings(self, one: Object) -> str:
+        """Apply the example of a ConfigMap, then the keys that the command line names. Every other key stays."""
+        path = path_of(one)
+        status, before = self._api.call("GET", path)
+        found = (before.get("data") or {}) if status < 400 else {}
+        example = {EXAMPLE_KEY: one["data"][EXAMPLE_KEY]}
+        asked = {key: value for key, value in one["data"].items() if key != EXAMPLE_KEY}
+        if found and EXAMPLE_KEY not in found and (kept := _not_default(found, one)):
+            # An older version owns every key, and would take them along: what differs from its default gets another owner.
+            self._must_send(path, {**one, "data": kept}, manager=_SETTINGS_MANAGER)
+        after = self._must_send(path, {**one, "data": example})
+        if asked.items() - after["data"].items():
+            query = {"fieldManager": _SETTINGS_MANAGER, "fieldValidation": "Strict"}
+            after = self._api.must(ApiCall(method="PATCH", path=path, query=query, body={"data": asked}))
+        result = _result(before if status < 400 else None, after)
+        return "kept" if result == "unchanged" and after["data"].keys() - {EXAMPLE_KEY} else result
+
+    def _must_send(self, path: str, one: Object, *, manager: str = _MANAGER) -> Object:
+        status, after = self._send(path, one, manager=manager)
+        if status >= 400:
+            fail(f"{_named(one)}: {message_of(after)}")
+        found: Object = after
+        return found
+
+    def _send(self, path: str, one: Object, *, manager: str = _MANAGER) -> tuple[int, Any]:
+        query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
+        return self._api.ask(ApiCall(method="PATCH", path=path, query=query, body=one, media=_APPLY))
+
+    def _delete(self, path: str) -> None:
+        self._api.call("DELETE", path, {"propagationPolicy": "Background"})
+        until_s = time.monotonic() + _GONE_S
+        while self._api.call("GET", path)[0] != _NOT_FOUND:
+            if time.monotonic() > until_s:
+                fail(f"{path}: was deleted and is still there after {_GONE_S:g} s")
+            time.sleep(_PAUSE_S)
+
+    def _wait_for_crds(self) -> None:
+        """Return when the server serves our kinds; each is asked about once."""
+        until_s = time.monotonic() + _ESTABLISHED_S
+        while self._not_established:
+            path = self._not_established[-1]
+            if _is_established(self._api.done("GET", path)):
+                self._not_established.pop()
+            elif time.monotonic() > until_s:
+                fail(f"{path}: is not Established after {_ESTABLISHED_S:g} s")
+            else:
+                time.sleep(_PAUSE_S)
+
+    def _count(self, crd: Object) -> int:
+        """Objects of users of one kind; none where the kind is gone."""
+        spec = crd["spec"]
+        version = spec["versions"][0]["name"]
+        status, answer = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
+        return len(answer["items"]) if status < 400 else 0
+
+
+def _not_default(found: dict[str, str], shipped: Object) -> dict[str, str]:
+    """The keys of a ConfigMap whose values differ from the defaults."""
+    defaults = yaml.safe_load(shipped["data"][EXAMPLE_KEY])
+    return {key: value for key, value in found.items() if defaults.get(key) != value}
+
+
+def _result(before: Object | None, after: Object) -> str:
+    if before is None:
+        return "created"
+    versions = {one["metadata"].get("resourceVersion") for one in (before, after)}
+    return "unchanged" if len(versions) == 1 else "changed"
+
+
+def _is_established(crd: Object) -> bool:
+    conditions = crd.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def _named(one: Object) -> str:
+    return f"{one['kind'].lower()}/{one['metadata']['name']}"
+
+
+def _say(one: Object, result: str) -> None:
+    Progress.hide()
+    click.echo(f"{_named(one)} {paint(result, _COLORS[result])}")
 
 
 @click.command()

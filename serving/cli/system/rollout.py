@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from serving.cli.client.api import ApiCall, ApiClient
-from serving.cli.client.progress import say_aside
+from serving.cli.client.output import say_aside
 from serving.cli.client.tree import path_of
 from serving.cli.services.waiting import until
 from serving.model.objects import Object

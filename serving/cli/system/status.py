@@ -1,15 +1,21 @@
 """``serving status``: whether the system runs on this machine, where it answers, and what it holds."""
 
 import json
+import os
+import platform
+import signal
 import sys
+import time
 from pathlib import Path
 
 import click
 import msgspec
 
-from serving.cli.client.api import ApiClient, state_option
+from serving import __version__
+from serving.cli.client.api import ApiClient, api_options, fail, state_option
 from serving.cli.client.objects import condition, items_of
-from serving.cli.client.table import age_text
+from serving.cli.client.output import Progress, age_text
+from serving.cli.client.resources import wait_timeout_option
 from serving.cluster.kinds import POD, SERVING_SERVICE
 from serving.home.processes.process_lifetime import age_s
 from serving.home.state import StateFolder, default_state_path
@@ -72,3 +78,54 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
         pod_count=len(pods),
         ready_pod_count=sum(is_true(one, "Ready") for one in pods),
     )
+
+
+_PATH = "/version"
+
+
+@click.command()
+@click.option("--client", is_flag=True, help="Only this program, without asking a server.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def version(*, api: ApiClient, client: bool, output: str) -> None:
+    """Show the version of this program, and of the server and its Kubernetes API."""
+    python = platform.python_version()
+    found = {"client": __version__, "python": python}
+    if not client:
+        found["server"] = str(api.done("GET", _PATH).get("gitVersion", ""))
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(f"serving {__version__}, Python {python}")
+    if "server" in found:
+        click.echo(f"server  {found['server']}")
+
+
+# Pods finish the requests that they have.
+_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+
+
+@click.command()
+@wait_timeout_option(_TIMEOUT_S)
+@state_option
+def down(*, state_path: Path | None, wait_s: float) -> None:
+    """End the system, with its pods, and wait until it has ended. Services stay in the state folder for the next `up`."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    pid = state.holder()
+    if pid is None:
+        click.echo(f"serving does not run with the state folder {state.path}")
+        return
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        fail(f"process {pid} belongs to another user; run `serving down` as that user")
+    except ProcessLookupError:
+        fail(f"process {pid}, which {state.path} names, cannot be seen from here; is it in a container?")
+    deadline_s = time.monotonic() + wait_s
+    with Progress(f"waiting for process {pid} to end"):
+        while state.holder() == pid:
+            if time.monotonic() >= deadline_s:
+                fail(f"process {pid} has not ended after {wait_s:g} s; `kill -9 {pid}` ends it at once")
+            time.sleep(_POLL_S)
+    click.echo("serving has ended")

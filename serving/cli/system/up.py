@@ -2,10 +2,13 @@
 
 import os
 import re
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +16,118 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from serving.cli.client.api import fail_usage
+from serving.cli.client.api import fail, fail_usage
+from serving.cli.client.output import Progress
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
-from serving.cli.system.background import report_ready, start_in_background
-from serving.cli.system.reload import reload_system
-from serving.home.containers.gateway import bind_gateway, gateway_of
-from serving.home.containers.network import remove_leftovers
+from serving.home.containers.network import bind_gateway, gateway_of, remove_leftovers
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
+from serving.home.supervisor.reloading import read_reload
 from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP
 from serving.samples import hello
+
+# Seven daemons that take a second each, and a minute for one that does not start.
+_TIMEOUT_S = 180.0
+_POLL_S = 0.05
+
+
+def reload_system(state_path: Path) -> None:
+    """Reload the system that holds a state folder, and print what was replaced; exits with 1 if it was not."""
+    state = StateFolder(state_path)
+    pid = state.holder()
+    if pid is None:
+        fail(f"serving does not run with the state folder {state.path}; `serving up` starts it")
+    # One that runs has begun with what was there before.
+    awaited_count = read_reload(state.reload)["begun_count"] + 1
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except PermissionError:
+        fail(f"process {pid} belongs to another user; run `serving up --reload` as that user")
+    except ProcessLookupError:
+        fail(f"process {pid}, which {state.path} names, cannot be seen from here; is it in a container?")
+    with Progress("waiting for the new processes"):
+        error = _until_reloaded(state, pid, awaited_count)
+    if error is not None:
+        fail(f"{error}; processes that were not replaced go on")
+    click.echo("serving is reloaded; old activators end with their last request")
+
+
+def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | None:
+    """Print what is replaced until the reload of that number has ended, and return why it ended early."""
+    deadline_s, shown_count = time.monotonic() + _TIMEOUT_S, 0
+    while True:
+        found = read_reload(state.reload)
+        if found["begun_count"] >= awaited_count:
+            for line in found["replaced"][shown_count:]:
+                click.echo(line)
+            shown_count = len(found["replaced"])
+        if found["ended_count"] >= awaited_count:
+            return found["error"]
+        if state.holder() != pid:
+            fail("serving has ended; see its output")
+        if time.monotonic() >= deadline_s:
+            fail(f"not reloaded after {_TIMEOUT_S:g} s; see the logs in {state.logs}")
+        time.sleep(_POLL_S)
+
+
+# The descriptor on which the system in the background reports that it has started.
+_READY_VARIABLE = "SERVING_UP_READY_FD"
+
+_LOG = "up.log"
+# Four daemons that take a second each, on a machine under heavy load.
+_READY_S = 180.0
+_EXIT_FAILED = 1
+
+
+def start_in_background(arguments: Sequence[str], logs: Path) -> int:
+    """Run ``serving up`` with these arguments, print what it prints until it has started, and return its exit code or 0."""
+    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = logs / _LOG
+    mine, its = os.pipe()
+    with log.open("ab") as output:
+        begin = output.tell()
+        process = subprocess.Popen(  # noqa: S603 - our own CLI
+            [sys.executable, "-m", "serving", "up", *arguments],
+            env={**os.environ, _READY_VARIABLE: str(its)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[its],
+            start_new_session=True,
+        )
+    os.close(its)
+    with os.fdopen(mine, "rb") as pipe:
+        try:
+            is_late = not select.select([pipe], [], [], _READY_S)[0]
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+        has_started = not is_late and bool(pipe.read())
+    code = 0 if has_started else _EXIT_FAILED if is_late else process.wait()
+    # The process goes on when this one ends.
+    process.returncode = 0
+    with log.open("rb") as file:
+        file.seek(begin)
+        click.echo(file.read().decode(errors="replace"), nl=False, err=not has_started)
+    if is_late:
+        click.echo(
+            f"serving has not started after {_READY_S:g} s and goes on; see {logs}; `serving down` ends it", err=True
+        )
+    return code
+
+
+def report_ready() -> None:
+    """Report that the system has started, where it was started in the background."""
+    text = os.environ.pop(_READY_VARIABLE, "")
+    if text:
+        sys.stdout.flush()
+        os.write(int(text), b"1")
+        os.close(int(text))
+
 
 # What only `serving up` reads.
 _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
@@ -242,7 +343,7 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
     if not certificates:
         return {}
     from serving.proxy.tls.certificate import load_certificate  # noqa: PLC0415 - OpenSSL, where there is TLS only
-    from serving.proxy.tls.files import CertificateFiles  # noqa: PLC0415 - as above
+    from serving.proxy.tls.keeper import CertificateFiles  # noqa: PLC0415 - as above
 
     paths = [
         (str(certificate.absolute()), str(key.absolute())) for certificate, key in zip(certificates, keys, strict=True)

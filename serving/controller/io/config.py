@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.cluster.configmaps import ConfigMapWatch
 from serving.controller.io.controller import Controller
-from serving.controller.values.settingsnotes import settings_notes
+from serving.controller.io.sources import settings_notes
 from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
 from serving.settings.live import LiveSettings, Taken

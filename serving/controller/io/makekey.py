@@ -14,8 +14,8 @@ import secrets
 import sys
 
 from serving.aio.daemon import run_daemon
-from serving.cluster.connect import connect
 from serving.cluster.kinds import SECRET
+from serving.cluster.kube import connect
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists
 from serving.wire.tokens import KEY_BYTES, KEY_SECRET

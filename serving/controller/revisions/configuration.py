@@ -10,18 +10,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from serving.controller.revisions.collection import collectable
 from serving.controller.revisions.defaults import spec_with_defaults, timeouts_too_long
 from serving.controller.revisions.revision import desired_revision, revision_name_for
 from serving.controller.revisions.revision_status import serving_state_of, was_ready
 from serving.controller.values.conditions import Condition, updated_conditions
+from serving.controller.values.naming import RoutingState
 from serving.controller.values.writes import Create, Note, Patch, ResourceKind, Write, WritePlan, patch_of, status_patch
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
     CREATOR_ANNOTATION,
+    NO_GC_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
     ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
     ConditionStatus,
     ServingState,
 )
@@ -35,10 +37,63 @@ from serving.model.objects import (
     meant,
     name_of,
     nested,
+    timestamp_s,
 )
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
+from serving.settings.controller import DISABLED, ControllerSettings
+
+
+def collectable(
+    configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str
+) -> list[Object]:
+    """The revisions to retire now, the longest without traffic first."""
+    now_s = timestamp_s(now)
+    assert now_s is not None, now
+    idle = sorted(
+        (one for one in revisions if _may_go(one, configuration)), key=lambda one: (_active_s(one), name_of(one))
+    )
+    stale = [one for one in idle if _is_stale(one, settings, now_s)]
+    gone = stale[: max(0, len(idle) - settings.min_non_active_revisions)]
+    if settings.max_non_active_revisions != DISABLED:
+        gone_names = {name_of(one) for one in gone}
+        rest = [one for one in idle if name_of(one) not in gone_names]
+        gone += rest[: max(0, len(rest) - settings.max_non_active_revisions)]
+    return gone
+
+
+def _may_go(revision: Object, configuration: Object) -> bool:
+    status = nested(configuration, "status") or {}
+    kept = {status.get("latestReadyRevisionName"), status.get("latestCreatedRevisionName")}
+    return (
+        labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
+        and name_of(revision) not in kept
+        and annotations_of(revision).get(NO_GC_ANNOTATION, "").lower() != "true"
+        and serving_state_of(revision) is not ServingState.RETIRED
+        and not is_being_deleted(revision)
+    )
+
+
+def _is_stale(revision: Object, settings: ControllerSettings, now_s: float) -> bool:
+    ages = (
+        (settings.retain_since_create_time_s, _created_s(revision)),
+        (settings.retain_since_last_active_time_s, _active_s(revision)),
+    )
+    asked = [(keep_s, since_s) for keep_s, since_s in ages if keep_s != DISABLED]
+    return bool(asked) and all(now_s - since_s >= keep_s for keep_s, since_s in asked)
+
+
+def _created_s(revision: Object) -> float:
+    """The creation time; infinity if unknown, so that the revision is kept."""
+    stamp = timestamp_s(nested(revision, "metadata", "creationTimestamp"))
+    return float("inf") if stamp is None else stamp
+
+
+def _active_s(revision: Object) -> float:
+    """When a route referenced the revision last; else its creation time."""
+    stamp = timestamp_s(annotations_of(revision).get(ROUTING_STATE_MODIFIED_ANNOTATION))
+    return _created_s(revision) if stamp is None else stamp
+
 
 # What the controller and the autoscaler write on a revision themselves.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})

@@ -21,8 +21,16 @@ from serving.model.knative import (
     SERVICE_LABEL,
     SERVING_GROUP,
 )
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
-from serving.model.readinessprobe import with_kubernetes_scheme
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    labels_of,
+    name_of,
+    namespace_of,
+    owner_reference,
+    uid_of,
+    with_kubernetes_scheme,
+)
 
 # The port of a container that declares none.
 USER_PORT = 8080

@@ -15,8 +15,7 @@ Without a target Kubernetes uses 80 percent of the CPU. A window applies to both
 import math
 from collections.abc import Mapping
 
-from serving.controller.values.naming import deployment_name
-from serving.controller.values.routing import RoutingState
+from serving.controller.values.naming import RoutingState, deployment_name
 from serving.controller.values.writes import Create, ResourceKind, Write, deletion_of, patch_of
 from serving.model.knative import (
     CONFIGURATION_LABEL,

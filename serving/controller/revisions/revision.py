@@ -22,8 +22,7 @@ from serving.controller.revisions.revision_status import (
     was_ready,
 )
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.naming import revision_name
-from serving.controller.values.routing import RoutingState, metadata_changes, routing_state_of
+from serving.controller.values.naming import RoutingState, metadata_changes, revision_name, routing_state_of
 from serving.controller.values.writes import (
     Create,
     Note,

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL
-from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, uid_of
-from serving.model.readinessprobe import runs_in_queue_proxy
+from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, runs_in_queue_proxy, uid_of
 from serving.settings.queueproxy import QueueProxySettings, changed_variables
 from serving.settings.sidecar import SidecarSettings
 

@@ -23,10 +23,9 @@ from serving.controller.routes.rollout import (
     rollout_of_status,
     split_targets,
 )
-from serving.controller.routes.tag_services import TagServices, is_local_tag, tag_service_writes
 from serving.controller.routes.traffic import Assignment, RouteTargets, assign, can_serve
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
-from serving.controller.values.writes import Note, ResourceKind, Write, WritePlan, patch_of, status_patch
+from serving.controller.values.writes import Note, ResourceKind, Write, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.errors import Problem
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
 from serving.model.objects import (
@@ -34,6 +33,7 @@ from serving.model.objects import (
     annotations_of,
     condition_of,
     is_being_deleted,
+    is_controlled_by,
     is_true,
     labels_of,
     merge_difference,
@@ -46,6 +46,35 @@ from serving.model.routehosts import HostRules, hosts_of, is_cluster_local, tags
 from serving.model.routepolicy import route_digest, route_policy
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
+
+
+class TagServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is: by tag, and Services of the route that no tag has any more."""
+
+    by_tag: Mapping[str, PublicService] = {}
+    unused: Sequence[Object] = ()
+
+
+def tag_service_name(route: Object, settings: ControllerSettings, tag: str) -> str:
+    """The name of a tag's Service: the first label of its cluster-local host."""
+    return hosts_of(route, settings.host_rules, tag=tag).inner.partition(".")[0]
+
+
+def is_local_tag(route: Object, services: TagServices, tag: str) -> bool:
+    """Whether only the cluster-local listener serves a tag."""
+    found = services.by_tag.get(tag)
+    service = found.service if found else None
+    return is_cluster_local(route) or (service is not None and is_cluster_local(service))
+
+
+def tag_service_writes(route: Object, services: TagServices, settings: ControllerSettings) -> Iterator[Write]:
+    """What is to be written so that each tag has its Service, and none is left over."""
+    for tag, public in services.by_tag.items():
+        yield from public_writes(route, public, name=tag_service_name(route, settings, tag))
+    for one in services.unused:
+        if is_controlled_by(one, route):
+            yield deletion_of(ResourceKind.CORE_SERVICE, one)
+
 
 _INGRESS_READY = "IngressReady"
 _ROLLOUT_IN_PROGRESS = Condition(

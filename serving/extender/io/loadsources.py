@@ -18,22 +18,23 @@ import msgspec
 from serving.cluster.kinds import NODE_METRICS
 from serving.cluster.port import Cluster
 from serving.extender.loadreport import WINDOWS_S, LoadReport, read_watcher_body
-from serving.extender.prometheus import node_usages, queries, read_vector
-from serving.extender.signalfx import (
+from serving.extender.loadservices import (
     METADATA_PATH,
     POINTS_PATH,
     metadata_parameters,
     metrics_of,
+    node_usages,
     points_parameters,
+    queries,
     read_series,
+    read_vector,
 )
 from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
 from serving.model.nodata import NoData
 from serving.placement.facts import NodeFacts
 from serving.placement.load import NodeLoads
 from serving.placement.scores.metrics import NodeUsage, Usage
-from serving.settings.loadsource import LOAD_WATCHER, METRICS_SERVER, PROMETHEUS, LoadSourceSettings
-from serving.settings.placement import PlacementSettings
+from serving.settings.placement import LOAD_WATCHER, METRICS_SERVER, PROMETHEUS, LoadSourceSettings, PlacementSettings
 
 _UNKNOWN = NoData(missing="measurement of the node")
 

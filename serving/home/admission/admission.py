@@ -27,8 +27,9 @@ from serving.cluster.kinds import (
 from serving.cluster.port import Subresource
 from serving.cluster.schedules import schedule_problems
 from serving.home.admission.defaults import fill_in_defaults, with_requests
-from serving.home.admission.kuberules.objects import kube_problems, undecodable
-from serving.home.admission.kuberules.templates import template_problems
+from serving.home.admission.kuberules.findings import Json, forbidden, items_of, map_of
+from serving.home.admission.kuberules.objects import kube_problems, pod_type_problems, undecodable
+from serving.home.admission.kuberules.pods import spec_problems
 from serving.home.schemas.crds import crds
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
@@ -36,11 +37,56 @@ from serving.home.schemas.validations import ABSENT, rule_problems
 from serving.home.store.requester import acting_manager, acting_user
 from serving.model.errors import Invalid, Problem
 from serving.model.knative import CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION, QUEUE_PROXY_ANNOTATION, QueueProxyPlace
-from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
 from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.scaling.policies.triggertypes import REGISTRY
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
+
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HANDLERS = ("grpc", "httpGet", "tcpSocket")
+# Stands for the port of the container.
+_OWN_PORT = 8080
+
+
+def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON
+    """Yield what is wrong with the spec of a revision's pods."""
+    wrong = list(pod_type_problems(spec, where))
+    if wrong or not isinstance(spec, dict):
+        yield from wrong
+        return
+    first = [
+        {**one, "name": one.get("name") or f"init-{index}"}
+        for index, one in enumerate(items_of(spec, "initContainers"))
+    ]
+    given = items_of(spec, "containers")
+    containers = [_with_ports(one, serves=len(given) == 1 or bool(one.get("ports"))) for one in given]
+    yield from spec_problems({**spec, "containers": containers, "initContainers": first}, where, is_template=True)
+    for field in ("containers", "initContainers"):
+        for index, one in enumerate(items_of(spec, field)):
+            if map_of(one, "securityContext").get("privileged"):
+                yield forbidden(f"{where}.{field}[{index}].securityContext.privileged", "must not be set in a revision")
+    for index, one in enumerate(first):
+        if items_of(one, "ports"):
+            yield forbidden(f"{where}.initContainers[{index}].ports", "field not allowed in an init container")
+
+
+def _with_ports(container: Json, *, serves: bool) -> Json:
+    """A container as its Deployment has it: probes name a port, and port 0 is the default one."""
+    made = {
+        **container,
+        "ports": [
+            {**port, "containerPort": port.get("containerPort") or _OWN_PORT} for port in items_of(container, "ports")
+        ],
+    }
+    for name in _PROBES:
+        probe = container.get(name)
+        if probe is not None:
+            given = {key: probe[key] for key in _HANDLERS if probe.get(key) is not None}
+            made[name] = {**probe, **{key: {**one, "port": one.get("port") or _OWN_PORT} for key, one in given.items()}}
+    if serves and container.get("readinessProbe"):
+        made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
+    return made
 
 
 def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:

@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 
 from serving.cluster.kinds import LIMIT_RANGE, NAMESPACE, POD, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
 from serving.cluster.port import Subresource
-from serving.home.admission.limitranges import limit_breaches, with_limit_defaults
-from serving.home.admission.quotas import Claim, claim_of, quota_refusal
+from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
 from serving.home.schemas.records import Stored, decoded
 from serving.home.store.state import filter_of
 from serving.home.store.tables import KindTable

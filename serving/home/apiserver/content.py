@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from serving.home.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}

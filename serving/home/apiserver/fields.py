@@ -11,7 +11,7 @@ from typing import Any
 from serving.cluster.kinds import Kind
 from serving.cluster.port import PatchType
 from serving.home.admission.admission import unknown
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 from serving.model.objects import Object
 
 _LEVELS = ("", "Ignore", "Strict", "Warn")

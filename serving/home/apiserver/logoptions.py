@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 from serving.model.objects import Object
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"

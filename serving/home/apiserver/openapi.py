@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.kinds import KINDS, Kind
-from serving.home.schemas.builtin_schemas import OPEN_SCHEMA, builtin_schemas, described_schema, referred, schema_name
-from serving.home.schemas.crds import crds
+from serving.home.schemas.crds import OPEN_SCHEMA, builtin_schemas, crds, described_schema, referred, schema_name
 from serving.model.objects import Object
 
 # Clients request the first, an invalid media type; a kube-apiserver responds with the second since 1.23.

@@ -9,7 +9,7 @@ from multidict import MultiMapping
 
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import chosen_container
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 from serving.model.errors import NotFound
 from serving.model.objects import Object, nested
 

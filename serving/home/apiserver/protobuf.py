@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from serving.cluster.kinds import kind_of
-from serving.home.apiserver.status import Fault
-from serving.home.schemas.builtin_schemas import SCHEMAS_FILE, builtin_schemas, referred, schema_name
+from serving.home.apiserver.requests import Fault
+from serving.home.schemas.crds import SCHEMAS_FILE, builtin_schemas, referred, schema_name
 from serving.home.schemas.schema import Schema
 
 NUMBERS_FILE = SCHEMAS_FILE.with_name("protobuf.json")

@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.home.apiserver.podstreams import ExecSession
-from serving.home.apiserver.status import Fault, refusal
+from serving.home.apiserver.requests import Fault, refusal
 from serving.model.errors import ClusterError
 from serving.model.objects import Object
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from serving.aio.clock import wall_s
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 from serving.model.objects import Object
 
 API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"

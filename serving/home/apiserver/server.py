@@ -23,12 +23,11 @@ from serving.home.apiserver import openapi, writing
 from serving.home.apiserver.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
 from serving.home.apiserver.content import Shape, decode_body, wanted
 from serving.home.apiserver.discovery import discovery_answer
-from serving.home.apiserver.eviction import evict
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
-from serving.home.apiserver.paths import RequestTarget, target_of
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
 from serving.home.apiserver.portforward import forward_ports
 from serving.home.apiserver.remotecommand import stream_session
+from serving.home.apiserver.requests import Fault, RequestTarget, field_manager, refusal, refusal_code, target_of
 from serving.home.apiserver.reviews import (
     LOOPBACK_HOSTS,
     RULES_REVIEW_PATH,
@@ -40,8 +39,8 @@ from serving.home.apiserver.reviews import (
     rules_review,
     self_review,
 )
-from serving.home.apiserver.status import Fault, field_manager, refusal, refusal_code
 from serving.home.apiserver.watching import stream_watch, watch_options
+from serving.home.apiserver.writing import evict
 from serving.home.store.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
 

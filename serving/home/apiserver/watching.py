@@ -18,8 +18,7 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, WatchEvent
 from serving.home.apiserver.answers import JSON_TYPE, shaped_object
 from serving.home.apiserver.content import Shape, WantedShape
-from serving.home.apiserver.paths import RequestTarget
-from serving.home.apiserver.status import Fault, refusal
+from serving.home.apiserver.requests import Fault, RequestTarget, refusal
 from serving.home.apiserver.tables import partial_metadata, table
 from serving.model.errors import ClusterError, Unavailable
 from serving.model.objects import Object

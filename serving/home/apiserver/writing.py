@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import msgspec
 from multidict import MultiMapping
 
-from serving.cluster.kinds import REVISION
+from serving.cluster.kinds import POD, REVISION
 from serving.cluster.port import Cluster, PatchType, Subresource
 from serving.home.admission.admission import annotation_warnings
 from serving.home.admission.kuberules.objects import undecodable
@@ -17,10 +17,10 @@ from serving.home.apiserver.answers import ServerSideApply
 from serving.home.apiserver.content import decode_body, duplicate_fields
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.fields import check_fields, touched
-from serving.home.apiserver.paths import RequestTarget
-from serving.home.apiserver.status import Fault, success
+from serving.home.apiserver.requests import Fault, RequestTarget, success
+from serving.home.store.budgets import check_budgets
 from serving.model.errors import Conflict, NotFound, Unsupported
-from serving.model.objects import Object
+from serving.model.objects import Object, name_of
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 _TRUE = {"1", "true", "True"}
@@ -329,3 +329,23 @@ def _check_preconditions(target: RequestTarget, found: Object, options: DeleteOp
         if wanted not in (None, metadata.get(field)):
             said = f"the {field} in the precondition ({wanted}) does not match {metadata.get(field)}"
             raise Conflict(f'{target.kind.resource} "{target.name}": {said}')
+
+
+_VERSIONS = {"policy/v1", "policy/v1beta1"}
+
+
+async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """Delete the pod as the Eviction in the body says."""
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, Mapping) or body.get("kind") != "Eviction" or body.get("apiVersion") not in _VERSIONS:
+        raise Fault(400, "the body is not an Eviction of policy/v1")
+    named = name_of(dict(body))
+    if named not in {"", target.name}:
+        raise Fault(400, f"the name of the Eviction ({named}) does not match the name on the URL ({target.name})")
+    options: Any = body.get("deleteOptions") or {}
+    if not isinstance(options, Mapping):
+        raise Fault(400, "deleteOptions is not an object")
+    await check_budgets(cluster, await cluster.get(POD, target.one_namespace, target.name))
+    await delete_with(cluster, target, delete_options_of(sent.query, dict(options)))
+    done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+    return Written(object=done, status=201)

@@ -5,18 +5,59 @@ A pod's namespace is a file that a mount keeps. Its address is the pod's loopbac
 do not reach each other. ``ip`` of iproute2 makes the links.
 """
 
+import asyncio
 import contextlib
 import ctypes
 import hashlib
+import logging
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Collection
 from pathlib import Path
 
+import msgspec
+
+from serving.aio.cooperative import finished_in_thread
 from serving.home.containers.cgroups import find_cgroups
-from serving.home.containers.gateway import Gateway, gateway_of
-from serving.home.pods.locations import host_part
+from serving.home.pods.locations import PodLocation, PodLocations, host_part
+
+_INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
+_HTTP_PORT = 80
+_BACKLOG = 4096
+# <linux/in.h>: bind to an address that the machine is to have soon.
+_IP_FREEBIND = 15
+
+
+class Gateway(msgspec.Struct, frozen=True, kw_only=True):
+    """The two addresses."""
+
+    inner: str
+    public: str
+
+
+def gateway_of(state: Path) -> Gateway:
+    """The gateway of the system with this state folder."""
+    third, fourth = hashlib.sha256(str(state).encode()).digest()[:2]
+    host = f"{third}.{min(max(fourth, 1), 254)}"
+    return Gateway(inner=f"{_INNER_NETWORK}.{host}", public=f"{_PUBLIC_NETWORK}.{host}")
+
+
+def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict[str, socket.socket]:
+    """Listening sockets for the activators, as "inner-pods-80". One that cannot be bound is left out: without root all of them."""
+    found = {}
+    for name, address, own in (("inner", gateway.inner, inner_port), ("public", gateway.public, public_port)):
+        for port in {_HTTP_PORT, own}:
+            with contextlib.suppress(OSError):
+                made = socket.socket()
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+                made.bind((address, port))
+                made.listen(_BACKLOG)
+                found[f"{name}-pods-{port}"] = made
+    return found
+
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
@@ -161,3 +202,46 @@ def remove_leftovers(state: Path) -> None:
     cgroups = find_cgroups(cgroup_name_of(state))
     if cgroups is not None:
         cgroups.remove("")
+
+
+_log = logging.getLogger("kubelet")
+
+# Two services that wake up at once.
+_COUNT = 2
+# After a pod took one: it is ready by then, and needs no core.
+_LAG_S = 0.3
+_RETRY_S = 5.0
+
+
+class AheadNetworks:
+    """The locations. ``networks`` is None where pods have no networks of their own. ``run`` makes what is missing."""
+
+    def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
+        self._locations, self._networks = locations, networks
+        self._ready: list[PodLocation] = []
+        self._wanted = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"AheadNetworks({len(self._ready)} ready)"
+
+    def take(self) -> PodLocation:
+        """A location for a pod with a network of its own, which is there already if one is ready. Raises ``OSError``."""
+        self._wanted.set()
+        return self._ready.pop(0) if self._ready else self._locations.take()
+
+    async def run(self) -> None:
+        """Make networks until cancelled."""
+        while self._networks is not None:
+            await self._wanted.wait()
+            await asyncio.sleep(_LAG_S)
+            self._wanted.clear()
+            while len(self._ready) < _COUNT:
+                location = self._locations.take()
+                try:
+                    await finished_in_thread(self._networks.make_ahead, location.address)
+                except OSError as error:
+                    self._locations.leave(location)
+                    _log.warning("network.not_ahead", extra={"error": str(error)})
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    self._ready.append(location)

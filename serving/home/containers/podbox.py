@@ -12,18 +12,20 @@ import msgspec
 
 from serving.aio.cooperative import finished_in_thread
 from serving.home.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
-from serving.home.containers.cgroups import CgroupTree, Limits
-from serving.home.containers.engine import joins_cgroups, runtime_arguments
-from serving.home.containers.network import PodNetworks
+from serving.home.containers.cgroups import CgroupTree, Limits, find_cgroups
+from serving.home.containers.engine import find_engine, joins_cgroups, runtime_arguments
+from serving.home.containers.network import PodNetworks, cgroup_name_of, networks_of
 from serving.home.containers.users import user_of
+from serving.home.images.pullers import installed_pullers
 from serving.home.images.reference import parse_reference
 from serving.home.images.source import ImageSource
-from serving.home.images.store import StoredImage
+from serving.home.images.store import ImageStore, StoredImage
 from serving.home.pods.locations import PodLocation
 from serving.home.pods.podplan import all_containers, container_name_of, serves
 from serving.home.pods.usage import TICKS_PER_S, SessionTotals
 from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
+from serving.home.state import StateFolder
 from serving.model.objects import Object, name_of, namespace_of
 from serving.model.quantity import parse_bytes, parse_millicores
 
@@ -278,3 +280,24 @@ def _limits_of(container: Object) -> Limits:
         memory_bytes=None if limits.get("memory") is None else parse_bytes(str(limits["memory"])),
         cpu_request_m=None if requests.get("cpu") is None else parse_millicores(str(requests["cpu"])),
     )
+
+
+def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None, str]:
+    """The host of containers, or None and why there is none. Runs a container: blocks for some tens of milliseconds.
+
+    ``runtime`` is "crun" or "runc", "" for the first of them that works.
+    """
+    engine = find_engine(runtime)
+    if not engine.runtime:
+        return None, engine.reason
+    hosts = StateFolder(state).hosts
+    source = ImageSource(ImageStore(state / "images"), installed_pullers())
+    if engine.is_rootless:
+        return ContainerHost(runtime=engine.runtime, images=source, networks=None, cgroups=None, hosts=hosts), ""
+    networks = networks_of(state)
+    try:
+        networks.prepare()
+    except OSError as error:
+        return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
+    cgroups = find_cgroups(cgroup_name_of(state))
+    return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, hosts=hosts), ""

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 from serving.aio.clock import now_s
 from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
 from serving.cluster.port import EventType, WatchEvent
-from serving.home.schemas.metadata import ObjectMetadata, read_metadata
-from serving.home.schemas.records import Key
+from serving.home.schemas.records import Key, ObjectMetadata, read_metadata
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.owners import Reference
 from serving.home.store.writes import PROPAGATION_FINALIZERS

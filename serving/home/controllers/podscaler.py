@@ -27,7 +27,7 @@ from serving.model.objects import (
     nested,
     timestamp_s,
 )
-from serving.model.resources import Resources, resources_of
+from serving.model.quantity import Resources, resources_of
 from serving.scaling.podscaling import MetricTarget, PodScalingState, PodUse, pod_scaling_of, scaled_count
 
 _log = logging.getLogger("podscaler")

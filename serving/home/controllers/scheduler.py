@@ -9,21 +9,179 @@ room is not counted.
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import EVENT, NODE, POD
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Key, Reflector
-from serving.home.controllers.scheduling import excess_message, refusal, unschedulable_message
-from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.cluster.selectors import written_selector
+from serving.home.admission.quotas import pod_sums
+from serving.model.amounts import amounts_of
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, InvalidValue, NotFound
 from serving.model.event import Words, about, digest, new_event
-from serving.model.objects import Object, condition_of, is_being_deleted, name_of, nested, version_of
+from serving.model.objects import Object, condition_of, is_being_deleted, labels_of, name_of, nested, version_of
+from serving.placement.book import NodeBook
+from serving.placement.facts import PlacedPod, demand_of, node_of, pod_of
+from serving.placement.scores.pod import PodDemand
+from serving.placement.scores.provider import Scorer, pick
+from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
-if TYPE_CHECKING:
-    from serving.home.controllers.placing import NodePlacing
+_UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_BINDING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
+    """Why a node does not take a pod, whatever room it has; "" if it does."""
+    tolerations = nested(pod, "spec", "tolerations") or ()
+    if nested(node, "spec", "unschedulable") and not _is_tolerated(_UNSCHEDULABLE_TAINT, tolerations):
+        return "node(s) were unschedulable"
+    if not _is_selected(node, pod):
+        return "node(s) didn't match Pod's node affinity/selector"
+    for taint in nested(node, "spec", "taints") or ():
+        if taint.get("effect") in _BINDING_EFFECTS and not _is_tolerated(taint, tolerations):
+            return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"
+    return ""
+
+
+def unschedulable_message(reasons: Iterable[str]) -> str:
+    """The message of a pod that no node takes, from the reason of each node.
+
+    "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
+    """
+    counts = Counter(reasons)
+    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda one: one[0]))
+    return f"0/{counts.total()} nodes are available: {listed or 'there is no node'}."
+
+
+def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
+    """What a pod requests beyond all that the node has, and that it starts all the same; "" if it could fit."""
+    try:
+        has, asks = amounts_of(nested(node, "status", "allocatable")), pod_sums(nested(pod, "spec") or {}, "requests")
+    except InvalidValue:
+        return ""
+    over = [
+        f"{asks[name]} {name} of {has[name]}" for name in has if name in asks and asks[name].nanos > has[name].nanos
+    ]
+    if not over:
+        return ""
+    return (
+        f"the pod requests {' and '.join(over)} that {name_of(node)} has; it starts all the same, "
+        "as requests are only held to with virtual nodes (serving up --nodes)"
+    )
+
+
+def _is_tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+    return any(_tolerates(one, taint) for one in tolerations)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Kubernetes' rule: no effect means every effect, no key with Exists means every taint."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    key, exists = toleration.get("key"), toleration.get("operator") == "Exists"
+    if not key:
+        return exists
+    return key == taint.get("key") and (exists or toleration.get("value", "") == taint.get("value", ""))
+
+
+def _is_selected(node: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    labels = labels_of(node)
+    wanted = nested(pod, "spec", "nodeSelector") or {}
+    if not wanted.items() <= labels.items():
+        return False
+    required = nested(pod, "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return True
+    terms = required.get("nodeSelectorTerms") or ()
+    return any(_matches(term, node, labels) for term in terms)
+
+
+def _matches(term: Mapping[str, Any], node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a node satisfies all expressions of one term; a term without any selects no node."""
+    fields = term.get("matchFields") or ()
+    expressions = term.get("matchExpressions") or ()
+    if not fields and not expressions:
+        return False
+    names = written_selector({"matchExpressions": fields})
+    return written_selector({"matchExpressions": expressions}).matches(labels) and names.matches(
+        {"metadata.name": name_of(node)}
+    )
+
+
+_RESERVED = "reserved for a pod that is being created"
+
+
+class NodePlacing:
+    """Nodes with their room. Raises ``SettingsError`` for a policy whose library is missing."""
+
+    def __init__(self, policy: str) -> None:
+        self.book = NodeBook()
+        self._nodes: dict[str, Object] = {}
+        self._scorer = Scorer(PlacementSettings(provider=NODE_POLICIES[policy]))
+        self._turn = 0
+
+    def __repr__(self) -> str:
+        return f"NodePlacing({self.book!r})"
+
+    def take_node(self, node: Object) -> None:
+        """A node that is new or has changed."""
+        self._nodes[name_of(node)] = node
+        self.book.take_node(node_of(node))
+
+    def drop_node(self, name: str) -> None:
+        """A node that is gone."""
+        self._nodes.pop(name, None)
+        self.book.drop_node(name)
+
+    def take_pod(self, key: tuple[str, str], pod: Object | None) -> None:
+        """A pod that is new or has changed; None if it is gone."""
+        placed = None if pod is None else pod_of(pod)
+        if placed is None:
+            self.book.drop_pod(key)
+        else:
+            self.book.take_pod(placed)
+
+    def reserve(self, token: str, node: str, pod: Mapping[str, Any]) -> None:
+        """Keep a pod's room on a node until its object is there."""
+        self.book.take_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
+
+    def release(self, token: str) -> None:
+        """Give reserved room back."""
+        self.book.drop_pod((_RESERVED, token))
+
+    def choose(self, pod: Mapping[str, Any], *, now_s: float) -> tuple[str, str]:
+        """The best node and ""; or "" and why no node takes the pod."""
+        table, demand = self.book.table(), demand_of(pod)
+        reasons = {name: self._refusal(name, node, pod=pod, demand=demand) for name, node in self._nodes.items()}
+        feasible = np.array([reasons.get(name, "gone") == "" for name in table.index_by_name], dtype=bool)
+        if not feasible.any():
+            return "", unschedulable_message(reasons.values())
+        self._turn += 1
+        column = pick(self._scorer.score(table, demand, now_s=now_s).total, feasible=feasible, turn=self._turn)
+        assert isinstance(column, int), "a node is feasible"
+        return list(table.index_by_name)[column], ""
+
+    def _refusal(self, name: str, node: Object, *, pod: Mapping[str, Any], demand: PodDemand) -> str:
+        why = refusal(node, pod)
+        if why:
+            return why
+        table, facts = self.book.table(), self.book.node(name)
+        column = table.index_by_name[name]
+        for row, (resource, asked) in enumerate(
+            (("cpu", demand.request_cpu_m), ("memory", demand.request_memory_bytes))
+        ):
+            if asked > max(0, int(table.allocatable[row, column] - table.request[row, column])):
+                return f"Insufficient {resource}"
+        if facts is not None and facts.pod_count_max is not None and self.book.pod_count(name) >= facts.pod_count_max:
+            return "Too many pods"
+        return ""
+
 
 _log = logging.getLogger("scheduler")
 

@@ -16,21 +16,61 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
-from serving.home.containers.beside import beside
-from serving.home.kubelet.listening import listening_ports
-from serving.home.kubelet.probing import probe_failure
-from serving.home.kubelet.restarts import RestartSettings, pause_after
 from serving.home.kubelet.stdio import Stdio
+from serving.home.pods.locations import listening_ports
 from serving.home.pods.podfolder import keep_previous, size_of, tail
 from serving.home.pods.podplan import ContainerState
-from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome
+from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome, probe_failure
 from serving.home.pods.runtime import PodProcess, PodRuntime
 from serving.home.pods.unready import ObservedContainer
 from serving.home.processes.orders import StartProcess
 from serving.model.errors import NotFound
-from serving.queueproxy.io.app_probe import attempt
+from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
 from serving.traffic.backoff import backoff_s
+
+
+def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
+    """Run a command as a container is run that ``start`` has started: in its namespaces and cgroups, with its user and environment.
+
+    ``name`` is that of the new process in its pod. Raises ``OSError`` where the container's folder is gone.
+    """
+    # The input of the container is not that of commands beside it, and its readiness is not theirs.
+    start = msgspec.structs.replace(start, stdin="", keeps_stdin=False, is_own_proxy=False)
+    if start.launch is None:
+        return msgspec.structs.replace(start, name=name, arguments=command, log=log, is_exec=True)
+    folder = Path(start.launch.pid_file).parent
+    pid_file, process = str(folder / f"{name}.pid"), folder / f"{name}.json"
+    like = msgspec.json.decode((folder / "config.json").read_bytes())["process"]
+    process.write_bytes(msgspec.json.encode({**like, "args": command}))
+    *options, _run, _detach, _option, _file, _bundle, _folder, container = start.arguments
+    arguments = (*options, "exec", "--detach", "--pid-file", pid_file, "--process", str(process), container)
+    launch = msgspec.structs.replace(start.launch, pid_file=pid_file, root=None)
+    return msgspec.structs.replace(start, name=name, arguments=arguments, log=log, launch=launch, is_exec=True)
+
+
+class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the kubelet is with what keeps ending. Times in seconds."""
+
+    pause_first_s: float = 1.0
+    """Pause after the second end in a row; doubles with each more. Default: ours, 1 s; the kubelet waits 10 s."""
+
+    pause_max_s: float = 60.0
+    """Longest pause. Default: ours, 60 s; the kubelet's is 300 s."""
+
+    sound_s: float = 30.0
+    """A process that lived so long was sound: its end is answered at once. Default: ours; the kubelet asks 600 s."""
+
+
+def pause_after(previous_s: float | None, *, lived_s: float, settings: RestartSettings) -> float:
+    """The pause before the next start. ``previous_s`` is the pause before, None if there was none yet.
+
+    Ends after 1 s each: 0, 1, 2, 4, ..., 32, 60 and 60 again. After one that lived 30 s: 0.
+    """
+    if previous_s is None or lived_s >= settings.sound_s:
+        return 0.0
+    return min(settings.pause_max_s, max(settings.pause_first_s, previous_s * 2))
+
 
 # Kubernetes reports 128 and the signal's number for a process that a signal ended.
 _SIGNAL_EXIT = 128

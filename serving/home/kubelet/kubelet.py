@@ -5,9 +5,12 @@ again in the store, without an owner, and the Deployment that selects them adopt
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import random
-from collections.abc import Callable, Collection, Coroutine
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,22 +19,56 @@ from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Key, Reflector
-from serving.home.containers.aheadnetworks import AheadNetworks
+from serving.home.containers.network import AheadNetworks
 from serving.home.kubelet.choosing import has_own_network, runs_images
+from serving.home.kubelet.container import RestartSettings, pause_after
 from serving.home.kubelet.localnodes import LocalNodes
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
-from serving.home.kubelet.resident_memory import kill_above_limits, memory_limits, resident_bytes_by_session
-from serving.home.kubelet.restarts import RestartSettings, pause_after
+from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.kubelet.virtualnodes import network_of
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import disk_error, remove_folder, rotate
+from serving.home.pods.podplan import all_containers, container_name_of
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.
+_SESSION, _RSS_PAGES = 3, 21
+
+
+def resident_bytes_by_session() -> Counter[int]:
+    """Resident bytes of all sessions, by the process id of the leader."""
+    found: Counter[int] = Counter()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            found[int(fields[_SESSION])] += int(fields[_RSS_PAGES]) * _PAGE_BYTES
+    return found
+
+
+def memory_limits(pod: PodRun) -> dict[str, int]:
+    """The limits in bytes of the containers that have started; nothing where a cgroup kills by itself."""
+    box = pod.box
+    is_watched = box is None or not box.has_containers or "memory" in box.refused_limits
+    if not is_watched or not pod.keepers:
+        return {}
+    limits = {container_name_of(one): memory_limit_bytes(one) for one in all_containers(pod.manifest)}
+    return {name: limit for name, limit in limits.items() if limit and name in pod.keepers}
+
+
+def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
+    """Kill each container that holds more than its limit. ``resident_bytes`` is by session."""
+    for name, limit in memory_limits(pod).items():
+        process = pod.keepers[name].process
+        if process is not None and resident_bytes.get(process.pid, 0) > limit:
+            pod.keepers[name].kill("OOMKilled")
+
 
 _log = logging.getLogger("kubelet")
 

@@ -23,15 +23,12 @@ from serving.cluster.reflector import Key
 from serving.home.containers.podbox import PodBox
 from serving.home.kubelet.choosing import box_of
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
-from serving.home.kubelet.containerinput import ContainerInput, input_of
-from serving.home.kubelet.explaining import ReadinessExplainer
-from serving.home.kubelet.initcontainers import run_init_containers
 from serving.home.kubelet.nodecontext import NodeContext
-from serving.home.kubelet.poddrain import drain
-from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup
+from serving.home.kubelet.podlife import ReadinessExplainer, drain, run_init_containers
+from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup, follow_sources
 from serving.home.kubelet.podwarnings import PodWarnings
 from serving.home.kubelet.startpace import begin_turn
-from serving.home.kubelet.volumes import follow_sources
+from serving.home.kubelet.stdio import ContainerInput, input_of
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.podfolder import disk_error, make_folder, remove_folder
 from serving.home.pods.podplan import (
@@ -164,7 +161,7 @@ class PodRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_MAX_S):
                 await asyncio.gather(*(one.process.outlast(0) for one in self.keepers.values() if one.process))
-        # Each refers to this pod: without cycles it is freed at once (``serving.aio.collecting``).
+        # Each refers to this pod: without cycles it is freed at once (``serving.aio.daemon``).
         self.keepers.clear()
         self._node.runtime.forget(self.id)
         if self._node.containers is not None:

@@ -4,19 +4,21 @@ The decisions are in ``podplan`` and ``sources``; this module reads the objects 
 volumes to disk.
 """
 
+import asyncio
 import functools
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
-from serving.aio.clock import wall_s
-from serving.cluster.kinds import REVISION
+from serving.aio.clock import now_s, wall_s
+from serving.aio.periodic import wait_for
+from serving.cluster.kinds import CONFIG_MAP, REVISION, SECRET
+from serving.cluster.port import Cluster
 from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.containers.podbox import ContainerHost, PodBox
 from serving.home.images.store import StoredImage
 from serving.home.kubelet.nodecontext import NodeContext
-from serving.home.kubelet.volumes import read_sources
-from serving.home.pods.downward import PodFacts
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
 from serving.home.pods.podfolder import mount, mount_points, root_folder
@@ -29,9 +31,18 @@ from serving.home.pods.podplan import (
     serves,
 )
 from serving.home.pods.snapshot import path_of_snapshot
-from serving.home.pods.sources import Reference, Sources, container_environment, references, volume_files
+from serving.home.pods.sources import (
+    TOKEN,
+    PodFacts,
+    Reference,
+    Sources,
+    container_environment,
+    data_of,
+    references,
+    volume_files,
+)
 from serving.home.processes.orders import StartProcess
-from serving.model.errors import InvalidValue, NotFound
+from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import (
     PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
@@ -42,6 +53,49 @@ from serving.model.knative import (
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
 from serving.queueproxy.podspec import Probe, probing_app
 from serving.wire.tokens import pod_secret, pod_token
+
+_log = logging.getLogger(__name__)
+
+# Kubernetes' kubelet looks each minute; reading one object of this process costs microseconds.
+_PERIOD_S = 5.0
+
+
+async def read_sources(
+    cluster: Cluster, namespace: str, wanted: Collection[Reference], *, token: Callable[[Reference], str]
+) -> Sources:
+    """The data of those that exist; ``token`` makes the tokens."""
+    found: dict[Reference, dict[str, bytes]] = {}
+    for reference in wanted:
+        if reference.kind == TOKEN:
+            found[reference] = {"": token(reference).encode()}
+            continue
+        kind = CONFIG_MAP if reference.kind == CONFIG_MAP.name else SECRET
+        try:
+            found[reference] = data_of(reference.kind, await cluster.get(kind, namespace, reference.name))
+        except NotFound:
+            continue
+    return found
+
+
+async def follow_sources(
+    read: Callable[[], Awaitable[Sources]],
+    write: Callable[[Sources], None],
+    *,
+    known: Sources,
+    stop: asyncio.Event,
+    period_s: float = _PERIOD_S,
+) -> None:
+    """Write the volumes again whenever what they show has changed, until ``stop`` is set."""
+    while not stop.is_set():
+        await wait_for(stop, until_s=now_s() + period_s)
+        try:
+            found = await read()
+            if not stop.is_set() and found != known:
+                write(found)
+                known = found
+        except (ClusterError, InvalidValue, OSError) as error:
+            _log.warning("volumes.stale", extra={"error": str(error)})
+
 
 QUEUE_PROXY = "queue-proxy"
 _NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"

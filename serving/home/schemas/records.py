@@ -4,15 +4,139 @@ JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 
 sends them unchanged, and no later write can change a list that was read before. Pure.
 """
 
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from serving.cluster.kinds import EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
-from serving.home.schemas.metadata import ObjectMetadata
-from serving.model.errors import Invalid
+from serving.model.errors import Invalid, Problem
 from serving.model.objects import Object
+
+_NAME_LENGTH_MAX = 253
+_NAMESPACE_LENGTH_MAX = 63
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_TEXT = "a DNS subdomain: lower case letters, digits, '-' and '.', with a letter or digit at each end"
+_QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+# Kubernetes' own bound on all annotations of an object together.
+_ANNOTATIONS_LENGTH_MAX = 256 * 2**10
+_CHECKED_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
+# Recently seen pairs: the labels of pods repeat, and a lookup is cheaper than a match.
+_PAIRS_SEEN_MAX = 4096
+
+
+class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
+    """One owner: when all are gone, so is the object."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """The parts of ``metadata`` that the store reads. None is the same as missing."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+
+
+def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
+    """The metadata of an object. Raises ``Invalid`` if something has the wrong type."""
+    given = body.get("metadata")
+    try:
+        return msgspec.convert({} if given is None else given, type=ObjectMetadata)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        path = "metadata" + where.rstrip("`")
+        problem = Problem(where=path, what=what, expected="the type that the API has there")
+        raise Invalid(f"{path}: {what}", [problem]) from error
+
+
+def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> ObjectMetadata:
+    """The metadata of an object that is about to be stored. Raises ``Invalid`` with everything that is wrong.
+
+    Parts that it shares with ``old``, the stored object, were checked when that was written.
+    """
+    metadata = read_metadata(body)
+    if old is not None and _is_shared(body["metadata"], old["metadata"]):
+        return metadata
+    problems = [
+        *_name_problems(kind, metadata.name or ""),
+        *_label_problems(metadata.labels or {}),
+        *_other_problems(metadata),
+    ]
+    if problems:
+        texts = "; ".join(f"{one.where}: {one.what}" for one in problems)
+        raise Invalid(f'{kind.name} "{metadata.name}" is invalid: {texts}', problems)
+    return metadata
+
+
+def _is_shared(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether all checked parts are identical objects. The name cannot change."""
+    return all(metadata.get(key) is before.get(key) for key in _CHECKED_FIELDS)
+
+
+def _name_problems(kind: Kind, name: str) -> Iterator[Problem]:
+    if not name:
+        yield Problem(where="metadata.name", what="Required value: name or generateName is required", expected="a name")
+        return
+    longest = _NAMESPACE_LENGTH_MAX if kind == NAMESPACE else _NAME_LENGTH_MAX
+    if len(name) > longest or not _NAME.fullmatch(name) or (kind == NAMESPACE and "." in name):
+        what = f"Invalid value: {name[:_NAME_LENGTH_MAX]!r}: must be {_NAME_TEXT}, at most {longest} characters"
+        yield Problem(where="metadata.name", what=what, expected=_NAME_TEXT)
+
+
+def _label_problems(labels: Mapping[str, str]) -> Iterator[Problem]:
+    for pair in labels.items():
+        if not _is_label(pair):
+            what = f"Invalid value: {pair[0]!r}: {pair[1]!r}: not a label's name and value"
+            yield Problem(where="metadata.labels", what=what, expected="at most 63 letters, digits, '-', '_' and '.'")
+
+
+@functools.lru_cache(_PAIRS_SEEN_MAX)
+def _is_label(pair: tuple[str, str]) -> bool:
+    return bool(_QUALIFIED.fullmatch(pair[0]) and _LABEL_VALUE.fullmatch(pair[1]))
+
+
+def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
+    annotations = metadata.annotations or {}
+    length = sum(len(key) + len(value) for key, value in annotations.items())
+    if length > _ANNOTATIONS_LENGTH_MAX:
+        what = f"Too long: {length} bytes, {_ANNOTATIONS_LENGTH_MAX} are allowed"
+        yield Problem(where="metadata.annotations", what=what, expected="less")
+    for key in annotations:
+        if not _QUALIFIED.fullmatch(key.lower()):
+            what = f"Invalid value: {key!r}: not an annotation's name"
+            yield Problem(where="metadata.annotations", what=what, expected="a name like example.com/name")
+    for finalizer in metadata.finalizers or ():
+        if not _QUALIFIED.fullmatch(finalizer):
+            what = f"Invalid value: {finalizer!r}: not a finalizer's name"
+            yield Problem(where="metadata.finalizers", what=what, expected="a name like example.com/name")
+    owners = metadata.owner_references or ()
+    if sum(bool(owner.controller) for owner in owners) > 1:
+        what = "Invalid value: only one owner may have controller set to true"
+        yield Problem(where="metadata.ownerReferences", what=what, expected="one controller")
+    for owner in owners:
+        given = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+        for field in (field for field, text in given.items() if not text):
+            what = "Required value: an owner has apiVersion, kind, name and uid"
+            yield Problem(where=f"metadata.ownerReferences.{field}", what=what, expected="all four")
+
 
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""

@@ -16,7 +16,7 @@ import msgspec
 
 from serving.cluster.kinds import Kind
 from serving.cluster.port import PatchType
-from serving.home.schemas.builtin_schemas import builtin_schemas, resolved, schema_name
+from serving.home.schemas.crds import builtin_schemas, resolved, schema_name
 from serving.home.schemas.patch import json_patch, merge_patch
 from serving.home.schemas.schema import Schema
 from serving.model.errors import Invalid, UnsupportedMediaType

@@ -10,8 +10,7 @@ import contextlib
 import logging
 
 from serving.cluster.kinds import Kind
-from serving.home.schemas.metadata import ObjectMetadata, read_metadata
-from serving.home.schemas.records import Key, Stored, decoded, encode
+from serving.home.schemas.records import Key, ObjectMetadata, Stored, decoded, encode, read_metadata
 from serving.home.store.durability import Disk, carried_over, durable_part
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.state import StoreState

@@ -5,17 +5,42 @@ selector: an object that starts to match is ADDED, one that stops matching is DE
 by all watches.
 """
 
+import asyncio
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 import msgspec
 
-from serving.cluster.port import Encoded, EventType
+from serving.aio.cooperative import turn
+from serving.cluster.port import Encoded, EventType, WatchEvent
 from serving.cluster.selectors import FieldSelector, LabelSelector
 from serving.home.schemas.records import Stored, decoded
-from serving.home.store.limits import StoreLimits
-from serving.model.errors import Gone
+from serving.model.errors import ClusterError, Gone
+
+
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the store keeps and accepts."""
+
+    object_bytes_max: int = 3 * 2**19
+    """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""
+
+    history_count_max: int = 10_000
+    """Changes of one kind that a watch can still start before. Range 0 and more. Default: a burst of 10,000 pods."""
+
+    history_bytes_max: int = 16 * 2**20
+    """The same in bytes of JSON. Range 0 and more. Default: 10,000 pods of 1.6 KiB."""
+
+    history_age_s: float = 10.0
+    """Age of a change in seconds at which the history drops it. Range 0 and more. Default: a list of 10,000 pods, on a machine
+    under load, before its watch starts; a client that comes later lists again."""
+
+    history_count_min: int = 100
+    """The newest changes of one kind stay at any age. Range 0 and more. Default: that of a kube-apiserver's watch cache."""
+
+    watch_count_max: int = 10_000
+    """Changes that may wait in one watch for its reader; one more closes it with ``Gone``. Range 1 and more."""
 
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,3 +141,81 @@ class History:
                 break
             found.append(change)
         return reversed(found)
+
+
+Begin = Callable[["Watch"], Iterable[StoreChange]]
+"""Registers a watch and returns the changes that it starts with. Raises ``Gone``."""
+
+
+class Watch:
+    """A context manager and an iterator: enter it to start, leave it to end."""
+
+    def __init__(self, wanted: ObjectFilter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
+        self.wanted = wanted
+        self._count_max = count_max
+        self._begin = begin
+        self._end = end
+        self._ready: deque[tuple[EventType, Encoded]] = deque()
+        self._replayed: Iterator[StoreChange] = iter(())
+        self._failure: ClusterError | None = None
+        self._is_closed = False
+        self._reader: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"Watch({state}, {len(self._ready)} waiting)"
+
+    async def __aenter__(self) -> Self:
+        # Replayed changes do not count against the limit: they are a snapshot, or come from the bounded history.
+        self._replayed = iter(self._begin(self))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        for change in self._replayed:
+            seen = change.seen_by(self.wanted)
+            if seen is not None:
+                return WatchEvent(type=seen[0], told=seen[1])
+            await turn()
+        while not self._ready:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                raise StopAsyncIteration
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        kind, told = self._ready.popleft()
+        return WatchEvent(type=kind, told=told)
+
+    def offer(self, change: StoreChange) -> None:
+        """Queue a change that matches; close with ``Gone`` if the queue is full."""
+        seen = change.seen_by(self.wanted)
+        if seen is None:
+            return
+        if len(self._ready) >= self._count_max:
+            self._replayed = iter(())
+            self._ready.clear()
+            self.close(Gone(f"the watch fell behind by {self._count_max} changes; list again"))
+            return
+        self._ready.append(seen)
+        self._wake()
+
+    def close(self, failure: ClusterError | None = None) -> None:
+        """End the watch; its reader still gets the queued changes, then the error if there is one."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._failure = failure
+            self._end(self)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

@@ -19,21 +19,19 @@ from serving.aio.clock import wall_s as real_wall_s
 from serving.aio.cooperative import turn
 from serving.cluster.kinds import NAMESPACE, POD, Kind
 from serving.cluster.port import Listing, PatchType, Subresource
-from serving.home.schemas.metadata import checked_metadata, read_metadata
 from serving.home.schemas.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
 from serving.home.schemas.patch import same_json
-from serving.home.schemas.records import Key, decoded
+from serving.home.schemas.records import Key, checked_metadata, decoded, read_metadata
 from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
 from serving.home.store.commits import Commits
 from serving.home.store.durability import Disk, disk_for
+from serving.home.store.history import StoreLimits, Watch
 from serving.home.store.journal import Journal
-from serving.home.store.limits import StoreLimits
 from serving.home.store.owners import Owners
 from serving.home.store.requester import acting_manager
 from serving.home.store.state import FIRST_NAMESPACES, StoreState, filter_of
 from serving.home.store.tables import KindTable, token_of_page
-from serving.home.store.watching import Watch
 from serving.home.store.writes import (
     Propagation,
     check_identity,

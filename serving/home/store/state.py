@@ -14,15 +14,21 @@ import msgspec
 from serving.aio.clock import stamp
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.selectors import field_selector, label_selector
-from serving.home.schemas.metadata import ObjectMetadata, read_metadata
-from serving.home.schemas.records import Key, Stored, decoded, encode, selectable_fields, stored
+from serving.home.schemas.records import (
+    Key,
+    ObjectMetadata,
+    Stored,
+    decoded,
+    encode,
+    read_metadata,
+    selectable_fields,
+    stored,
+)
 from serving.home.store.durability import durable_part
-from serving.home.store.history import ObjectFilter, StoreChange
+from serving.home.store.history import ObjectFilter, StoreChange, StoreLimits, Watch
 from serving.home.store.journal import Journal, JournalEntry
-from serving.home.store.limits import StoreLimits
 from serving.home.store.owners import Owners
 from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
-from serving.home.store.watching import Watch
 from serving.home.store.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
 from serving.model.objects import Object

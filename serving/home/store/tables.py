@@ -14,9 +14,7 @@ import msgspec
 
 from serving.cluster.kinds import Kind
 from serving.home.schemas.records import Key, Stored
-from serving.home.store.history import History, ObjectFilter, StoreChange
-from serving.home.store.limits import StoreLimits
-from serving.home.store.watching import Watch
+from serving.home.store.history import History, ObjectFilter, StoreChange, StoreLimits, Watch
 from serving.model.errors import Invalid
 
 # Sorts directly behind "/", so that it ends the span of a namespace's keys.

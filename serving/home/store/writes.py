@@ -26,8 +26,8 @@ from serving.cluster.kinds import (
     Kind,
 )
 from serving.cluster.port import Subresource
-from serving.home.schemas.metadata import ObjectMetadata, read_metadata
 from serving.home.schemas.patch import same_json
+from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.model.errors import Conflict, Invalid, NotFound, Problem
 from serving.model.objects import Object, meant
 

@@ -8,14 +8,17 @@ on several nodes run side by side.
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import NODE, POD
+from serving.aio.clock import stamp
+from serving.cluster.kinds import EVENT, NODE, POD
 from serving.cluster.port import Cluster
 from serving.model.errors import (
+    AlreadyExists,
     CloudError,
     CloudRefused,
     CloudUnavailable,
@@ -25,19 +28,67 @@ from serving.model.errors import (
     NotLeading,
     TooManyRequests,
 )
-from serving.model.event import Words
+from serving.model.event import About, Words, digest, name_within, new_event, repeated
 from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object, is_being_deleted, name_of, namespace_of, nested, uid_of, version_of
 from serving.nodegroup.cloud import Cloud, CloudMachine
 from serving.nodegroup.facts import is_mirror_pod, node_of, pod_of
-from serving.nodegroup.io.notes import NodeGroupNotes
-from serving.nodegroup.membership import holds_a_node, is_finished
 from serving.nodegroup.plan import DeleteNodes, Drain, Effect, IncreaseSize, Taint, Untaint
 from serving.nodegroup.records import Failures, GroupNode
-from serving.nodegroup.states import NodeState, state_of
+from serving.nodegroup.states import NodeState, holds_a_node, is_finished, state_of
 from serving.nodegroup.status import sentence_of
 from serving.nodegroup.view import pod_role
 from serving.settings.nodegroup import NodeGroupSettings
+
+_log = logging.getLogger("nodegroup")
+
+_NAMESPACE = "default"
+_COMPONENT = "serving-nodegroup"
+_KNOWN_MAX = 1024
+
+
+class NodeGroupNotes:
+    """Writes Events at once. ``cluster`` may be fenced."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: OrderedDict[str, Object] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"NodeGroupNotes({len(self._known)} known)"
+
+    async def write(self, of: Mapping[str, Any], words: Words) -> None:
+        """An Event about an object, or one more count of it."""
+        suffix = digest(uid_of(of), words.reason, words.message)
+        name, now = name_within(name_of(of), suffix), stamp()
+        try:
+            before = self._known.get(name)
+            if before is None:
+                about = About(
+                    api_version=of["apiVersion"], kind=of["kind"], namespace="", name=name_of(of), uid=uid_of(of)
+                )
+                event = new_event(about, words, suffix=suffix, component=_COMPONENT, now=now)
+                event["metadata"]["namespace"] = _NAMESPACE
+                try:
+                    self._remember(name, await self._cluster.create(EVENT, event))
+                except AlreadyExists:
+                    before = await self._cluster.get(EVENT, _NAMESPACE, name)
+            if before is not None:
+                patch = repeated(before, now=now)
+                self._remember(name, await self._cluster.patch(EVENT, _NAMESPACE, name, patch=patch))
+        except ClusterError as error:
+            was_known = self._known.pop(name, None) is not None
+            if was_known and isinstance(error, NotFound):
+                # It has expired.
+                await self.write(of, words)
+                return
+            _log.warning("event.unwritten", extra={"reason": words.reason, "error": str(error)})
+
+    def _remember(self, name: str, event: Object) -> None:
+        self._known[name] = event
+        self._known.move_to_end(name)
+        while len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
 
 
 def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
@@ -52,8 +103,6 @@ def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Obje
         return None
     return [one for one in taints if one.get("key") != REMOVAL_TAINT]
 
-
-_log = logging.getLogger("nodegroup")
 
 # Calls at once: an API server's default share for one client.
 _AT_ONCE_MAX = 16

@@ -9,11 +9,11 @@ from serving.aio.clock import now_s, steady_s
 from serving.aio.periodic import wait_for
 from serving.metrics.nodegroup import LOCK_DURATION, REGISTRATION_LAG, NodeGroupMetrics
 from serving.model.errors import CloudError, NotLeading
+from serving.nodegroup.group_memory import ScaleLock
 from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
-from serving.nodegroup.lock import ScaleLock
-from serving.nodegroup.observed import gauges_of, registration_lags, room_gauges
 from serving.nodegroup.plan import DeleteNodes, GroupRule, Taint, Untaint
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.nodegroup.status import gauges_of, registration_lags, room_gauges
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 
 _log = logging.getLogger("nodegroup")
 

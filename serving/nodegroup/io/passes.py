@@ -23,11 +23,10 @@ from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.cloud import Cloud
 from serving.nodegroup.decide import decide_on
 from serving.nodegroup.facts import node_of, pod_of
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.groups import GroupReading, WrittenGroup, group_of, spec_of
-from serving.nodegroup.io.actor import Actor, Done
+from serving.nodegroup.io.actor import Actor, Done, NodeGroupNotes
 from serving.nodegroup.io.anticipating import PodAnticipation
-from serving.nodegroup.io.notes import NodeGroupNotes
-from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.plan import Effect, GroupPlan, IncreaseSize
 from serving.nodegroup.records import CloudGroup, Failures
 from serving.nodegroup.status import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from serving.model.resources import Resources, pod_peak
+from serving.model.quantity import Resources, pod_peak
 
 # What a container that requests nothing is taken to use, so that such pods do not all land on one node
 # (kubernetes issue 10242).

@@ -22,13 +22,10 @@ from typing import Protocol
 
 import msgspec
 
-from serving.proxy.forwarding.attempt import Attempt
-from serving.proxy.forwarding.client import Client, Pause
+from serving.proxy.forwarding.attempt import NO_BODY, Attempt, RequestBuffer
+from serving.proxy.forwarding.client import Client, Pause, Tunnel
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
-from serving.proxy.forwarding.requestbuffer import NO_BODY, RequestBuffer
-from serving.proxy.forwarding.timeouts import NO_TIMEOUTS
-from serving.proxy.forwarding.trust import member_of
-from serving.proxy.forwarding.tunnel import Tunnel
+from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
 from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.rendering import ClientPeer, render_answer, render_request
 from serving.proxy.http1.requesthead import RequestHead

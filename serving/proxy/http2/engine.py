@@ -41,9 +41,12 @@ from serving.proxy.http2.frames import (
     SETTING_BYTES,
     SETTINGS,
     STREAM_ID_MASK,
+    VERDICTS,
     WINDOW_UPDATE,
     ErrorCode,
+    FrameVerdict,
     Setting,
+    StreamState,
     Violation,
     check_dependency,
     check_length,
@@ -57,7 +60,6 @@ from serving.proxy.http2.heads import split_lines
 from serving.proxy.http2.hpack_decoder import FieldSection, HeaderDecoder
 from serving.proxy.http2.hpack_encoder import HeaderEncoder, HeadKey
 from serving.proxy.http2.hpack_statictable import Fields
-from serving.proxy.http2.states import VERDICTS, FrameVerdict, StreamState
 from serving.settings.http import HttpSettings
 
 _WINDOW_MAX = 2**31 - 1

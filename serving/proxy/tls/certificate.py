@@ -8,11 +8,62 @@ none; who loads it says so. Keys with a password are refused. Refuses with ``Inv
 import os
 import ssl
 import typing
+from collections.abc import Iterable
 
 import msgspec
 
 from serving.model.errors import InvalidCertificate
-from serving.proxy.tls.choice import Identity
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a certificate is for. ``name`` is ours for it; ``not_after_s`` is its end, in seconds since 1970."""
+
+    name: str
+    hosts: tuple[str, ...]
+    not_after_s: float
+
+
+class CertificateChoice:
+    """All certificates by host. ``default`` is the one for clients whose server name matches none, or that send none."""
+
+    __slots__ = ("_default", "_exact", "_wildcards")
+
+    def __init__(self, identities: Iterable[Identity], *, default: str = "") -> None:
+        self._exact: dict[str, str] = {}
+        self._wildcards: dict[str, str] = {}
+        self._default: str | None = None
+        # The last one written wins: that which is valid longest, and of two like that the first by name.
+        known = sorted(identities, key=lambda identity: identity.name, reverse=True)
+        for identity in sorted(known, key=lambda identity: identity.not_after_s):
+            if identity.name == default:
+                self._default = default
+            for host in identity.hosts:
+                plain = _plain(host)
+                if plain.startswith("*."):
+                    self._wildcards[plain[2:]] = identity.name
+                else:
+                    self._exact[plain] = identity.name
+
+    def __repr__(self) -> str:
+        return f"CertificateChoice({len(self._exact)} hosts, {len(self._wildcards)} wildcards, default {self._default})"
+
+    def find(self, server_name: str | None) -> str | None:
+        """The certificate's name for a server name; None: no certificate, and the handshake must fail.
+
+        With hosts "a.example" of one and "*.example" of two, "A.example." is one, "b.example" two, "c.b.example" neither.
+        """
+        if server_name:
+            plain = _plain(server_name)
+            _, _, parent = plain.partition(".")
+            found = self._exact.get(plain) or self._wildcards.get(parent)
+            if found is not None:
+                return found
+        return self._default
+
+
+def _plain(host: str) -> str:
+    return host.removesuffix(".").lower()
+
 
 # Names in order of preference.
 _ALPN = ("h2", "http/1.1")

@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 
 from serving.model.errors import InvalidValue
-from serving.model.load.requests import CONCURRENCY
+from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason
-from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason, PreWarmBudget
 from serving.scaling.adaptive.gaps import (
     BIN_STARTS_S,
     SHIPPED_PRIOR,

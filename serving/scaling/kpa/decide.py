@@ -17,9 +17,9 @@ from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.burst import excess_burst_capacity
 from serving.scaling.kpa.delay import DelayWindow, slot_count
-from serving.scaling.kpa.metric_windows import Observation
+from serving.scaling.kpa.window import Observation
 from serving.scaling.spec import ScalingSpec
-from serving.settings.kpa_quirks import SAFE, KpaQuirks
+from serving.settings.autoscaler import SAFE, KpaQuirks
 
 # Replicas are an int32; no load asks for more.
 _COUNT_MAX = 2**31 - 1

@@ -16,7 +16,7 @@ from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
 from serving.scaling.kpa.bounds import bounded, ready_count_min
 from serving.scaling.spec import ScalingSpec
-from serving.settings.kpa_quirks import SAFE, KpaQuirks
+from serving.settings.autoscaler import SAFE, KpaQuirks
 
 # Time between two attempts to prove the hand-off, in seconds. Source: Knative's prober.
 PROBE_PERIOD_S = 1.0

@@ -11,12 +11,11 @@ import msgspec
 
 from serving.model.nodata import NoData
 from serving.scaling.kpa.merge import Proposal
-from serving.scaling.policies.apply import ScaleChange
+from serving.scaling.policies.apply import PanicVerdict, ScaleChange, panic
 from serving.scaling.policies.evaluate import TriggerVerdict, VerdictKind
-from serving.scaling.policies.observation import ObservedPods
-from serving.scaling.policies.panic import PanicVerdict, panic
 from serving.scaling.policies.scalingpolicy import ScalingPolicySpec
 from serving.scaling.policies.tick import TickDecision, TriggerRule, TriggerState, changed, decide
+from serving.scaling.policies.triggertypes import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
 # Evaluations are due on a grid; one that comes late by a decision or two does not move those after it.

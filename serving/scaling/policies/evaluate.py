@@ -16,11 +16,9 @@ from collections.abc import Mapping
 import msgspec
 
 from serving.model.nodata import NoData
-from serving.scaling.policies.arithmetic import bound_ratio
-from serving.scaling.policies.observation import ObservedPods
 from serving.scaling.policies.points import Points, ScaleWay, counted_points, examined_points, point_window
 from serving.scaling.policies.scalingpolicy import Direction, Trigger, limit_percent_of
-from serving.scaling.policies.triggertypes import TriggerPolicy
+from serving.scaling.policies.triggertypes import ObservedPods, TriggerPolicy, bound_ratio
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 

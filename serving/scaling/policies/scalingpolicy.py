@@ -14,7 +14,7 @@ import msgspec
 
 from serving.model.errors import Problem
 from serving.model.knative import SERVING_API_VERSION
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 
 """Of all that a policy can be attached to."""
 

@@ -23,10 +23,9 @@ from serving.scaling.policies.evaluate import (
     evaluate,
     triggers_in_force,
 )
-from serving.scaling.policies.observation import ObservedPods
 from serving.scaling.policies.points import Points, ScaleWay, recorded, stored_times
 from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, Trigger
-from serving.scaling.policies.triggertypes import REGISTRY, TriggerPolicy
+from serving.scaling.policies.triggertypes import REGISTRY, ObservedPods, TriggerPolicy
 from serving.settings.triggers import TriggerSettings
 
 

@@ -9,14 +9,105 @@ and its documentation; worked numbers in docs/calculations.md.
 """
 
 import math
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Literal, Protocol
 
+import msgspec
+
 from serving.model.nodata import NoData
-from serving.scaling.policies.arithmetic import Share, fraction_of_percent, round_half_away, share_of
-from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.model.quantity import Resources
 from serving.scaling.policies.scalingpolicy import Trigger
 from serving.settings.triggers import TriggerQuirks
+
+Share = Fraction | float
+
+_SINGLE = struct.Struct("f")
+
+
+def single(number: float) -> float:
+    """The nearest 32-bit float: 0.7 is 0.699999988079071."""
+    rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    return rounded
+
+
+def share_of(parts: Sequence[int], wholes: Sequence[int], quirks: TriggerQuirks) -> Share | NoData:
+    """Sum of the parts over the sum of the wholes: ([1, 2], [4, 2]) is 1/2.
+
+    NoData if the wholes add up to 0. Original: terms and running sums in 32 bits, and 0/0 is not a number, 1/0 infinite.
+    """
+    part, whole = _sum(parts, quirks), _sum(wholes, quirks)
+    if whole:
+        return single(part / whole) if quirks.single_precision else Fraction(part) / Fraction(whole)
+    if quirks.divides_by_zero:
+        return math.inf if part else math.nan
+    return NoData(missing="something that usage could be a share of")
+
+
+def _sum(terms: Sequence[int], quirks: TriggerQuirks) -> float:
+    if not quirks.single_precision:
+        return sum(terms)
+    total = 0.0
+    for term in terms:
+        total = single(total + single(term))
+    return total
+
+
+def fraction_of_percent(percent: int, quirks: TriggerQuirks) -> Share:
+    """A percentage to compute with: 70 is 7/10; original: the float 0.7."""
+    return percent / 100 if quirks.single_precision else Fraction(percent, 100)
+
+
+def bound_ratio(percent: int, quirks: TriggerQuirks) -> float:
+    """A percentage to compare usages with: 70 is 0.7; original: in 32 bits, 0.699999988079071."""
+    return single(percent / 100) if quirks.single_precision else percent / 100
+
+
+def round_half_away(number: Share) -> int:
+    """The nearest whole number, halves away from zero: 2.5 is 3, -2.5 is -3. ``number`` is finite."""
+    whole = math.trunc(number)
+    rest = number - whole
+    if -0.5 < rest < 0.5:
+        return whole
+    return whole + 1 if rest > 0 else whole - 1
+
+
+class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One container of a pod: what it may use, and what it does use. A None inside means not set, or not measured."""
+
+    requested: Resources = Resources()
+    used: Resources = Resources()
+
+
+class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods of one revision. ``available_count`` is their sum, the size that triggers change."""
+
+    creating_count: int = 0
+    """Pods that do not serve yet."""
+
+    idle_count: int = 0
+    """Ready pods without a request: the only ones that may be removed."""
+
+    occupied_count: int = 0
+    """Ready pods with at least one request in flight."""
+
+    pending_count: int = 0
+    """Of those that are being created: pods that wait for a node."""
+
+    failing_count: int = 0
+    """Of those that are being created: pods that wait after an error."""
+
+    pods: tuple[tuple[ContainerUse, ...], ...] = ()
+    """Containers of each pod that has a measurement, in a stable order."""
+
+    gauges: dict[str, float] = msgspec.field(default_factory=dict)
+    """What the apps of ready pods report of themselves, added up by name: for trigger types that look at them."""
+
+    @property
+    def available_count(self) -> int:
+        """Pods that are there or on their way: 2 created, 3 idle and 5 occupied are 10."""
+        return self.creating_count + self.idle_count + self.occupied_count
 
 
 class TriggerPolicy(Protocol):

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from serving.model.resources import Resources, resources_of
+from serving.model.quantity import Resources, resources_of
 from serving.model.stat import Stat
-from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.policies.triggertypes import ContainerUse, ObservedPods
 from serving.scaling.revision import Trouble
 
 # metrics-server measures each 15 s; four of its rounds.

@@ -15,21 +15,20 @@ from typing import Self
 import msgspec
 
 from serving.model.knative import ServingState
-from serving.model.load.metric import LoadMetric
+from serving.model.loadmetric import LoadMetric
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
 from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
 from serving.scaling.kpa.merge import Proposal
-from serving.scaling.kpa.metric_windows import MetricWindows, Observation, WindowContents
+from serving.scaling.kpa.window import MetricWindows, Observation, WindowContents
 from serving.scaling.kpa.zero import GatePhase, GateState, InactiveReason
 from serving.scaling.resolve import classic_target
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.sources import Second
 from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings, KpaQuirks
 from serving.settings.classic import ClassicSettings
-from serving.settings.kpa_quirks import KpaQuirks
 
 # The source of a classic point while no pod reports: the original's activator counts as a pod too.
 _ACTIVATOR = "activator"

@@ -9,7 +9,7 @@ from collections import deque
 
 import msgspec
 
-from serving.scaling.kpa.metric_windows import WindowContents
+from serving.scaling.kpa.window import WindowContents
 from serving.scaling.scaler.decision_lines import DecisionStamp, LoggedDecision
 from serving.scaling.scaler.scaler import ScalerOutcome
 

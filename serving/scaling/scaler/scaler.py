@@ -15,17 +15,16 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.model.knative import ServingState, TrafficPath
-from serving.model.load.requests import CONCURRENCY, RPS
+from serving.model.loadmetric import CONCURRENCY, RPS
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.adaptive.advice import NEUTRAL, Advice
 from serving.scaling.adaptive.policy import RevisionPolicy
 from serving.scaling.kpa.decide import KpaState
 from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
-from serving.scaling.kpa.metric_windows import WindowContents
+from serving.scaling.kpa.window import WindowContents
 from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, step
-from serving.scaling.learnt.learner import LearntTarget
-from serving.scaling.learnt.revision_target import RevisionTarget
+from serving.scaling.learnt.learner import LearntTarget, RevisionTarget
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
 from serving.scaling.scaler.path import wanted_path
@@ -33,8 +32,7 @@ from serving.scaling.scaler.shadow import PolicyShadow
 from serving.scaling.scaler.view import ScalerView
 from serving.scaling.sources import Sources
 from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.kpa_quirks import KpaQuirks
+from serving.settings.autoscaler import AutoscalerSettings, KpaQuirks
 
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
 # What an app reports may be 0 while it works on its last request; the pod stays for it.

@@ -15,14 +15,13 @@ import msgspec
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import PolicyCosts
 from serving.model.stat import Stat
-from serving.scaling.adaptive.advice import NEUTRAL, Advice
-from serving.scaling.adaptive.budget import PreWarmBudget
+from serving.scaling.adaptive.advice import NEUTRAL, Advice, PreWarmBudget
 from serving.scaling.adaptive.gaps import GapPrior
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
 from serving.scaling.kpa.bounds import bounded, ready_count_min
 from serving.scaling.kpa.decide import decide_count, starting_state
 from serving.scaling.kpa.merge import Proposal, merge
-from serving.scaling.kpa.metric_windows import MetricWindows
+from serving.scaling.kpa.window import MetricWindows
 from serving.scaling.kpa.zero import GateAction, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.scaling.scaler.costs import DayCosts
 from serving.scaling.scaler.deciders import at_least

@@ -13,16 +13,13 @@ import sys
 from typing import Any
 
 from serving.model.errors import InvalidValue
-from serving.model.quantity import parse_duration_s
-from serving.model.resources import Resources
+from serving.model.quantity import Resources, parse_duration_s
 from serving.nodegroup.decide import decide
 from serving.nodegroup.delta import from_zero_delta, nodes_to_add, scale_up_delta
-from serving.nodegroup.lock import ScaleLock
-from serving.nodegroup.membership import pod_belongs
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.facts import InitContainer, pod_request
+from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
 from serving.nodegroup.outcome import carried_out
-from serving.nodegroup.plan import DeleteNodes, IncreaseSize, Taint, Untaint
-from serving.nodegroup.pod_request import InitContainer, pod_request
+from serving.nodegroup.plan import DeleteNodes, FromZero, IncreaseSize, Taint, Untaint, Utilisation, utilisation
 from serving.nodegroup.records import (
     Affinity,
     Amount,
@@ -35,12 +32,10 @@ from serving.nodegroup.records import (
     RemovalTaint,
     Snapshot,
 )
-from serving.nodegroup.states import as_in_dry_mode, partition
-from serving.nodegroup.utilisation import FromZero, Utilisation, utilisation
+from serving.nodegroup.states import as_in_dry_mode, partition, pod_belongs
 from serving.settings.knob import fields_of
-from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings
 from serving.settings.nodegroup_options import problems_of_node_group
-from serving.settings.nodegroup_quirks import ORIGINAL
 from tests.conformance.compare import same
 from tests.conformance.node_group_stage import staged_pass
 

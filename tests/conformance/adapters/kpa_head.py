@@ -10,9 +10,9 @@ from typing import Any
 
 from serving.model.nodata import NoData
 from serving.scaling.kpa.decide import KpaState, decide, starting_state
-from serving.scaling.kpa.metric_windows import Observation
+from serving.scaling.kpa.window import Observation
 from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
-from serving.settings.kpa_quirks import ORIGINAL
+from serving.settings.autoscaler import ORIGINAL
 from tests.conformance.compare import same
 
 _PANIC_WINDOW_RATIO = 0.1

@@ -11,7 +11,7 @@ from typing import Any
 from serving.scaling.kpa.delay import DelayWindow, slot_count
 from serving.scaling.kpa.window import window_of
 from serving.scaling.spec import WindowKind
-from serving.settings.kpa_quirks import ORIGINAL
+from serving.settings.autoscaler import ORIGINAL
 from tests.conformance.compare import same
 
 # The tolerance that the format states for averages.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from serving.model.nodata import NoData
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.placement.scores.arrays import FloatArray, IntArray, Resource
 from serving.placement.scores.beta import fit_beta, incomplete_beta, probability_below
 from serving.placement.scores.load_variation import variation_score

@@ -14,11 +14,8 @@ from typing import Any
 import msgspec
 
 from serving.model.nodata import NoData
-from serving.model.resources import Resources
-from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount
-from serving.scaling.policies.arithmetic import bound_ratio, single
-from serving.scaling.policies.observation import ContainerUse, ObservedPods
-from serving.scaling.policies.panic import exceeds_panic_limit
+from serving.model.quantity import Resources
+from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount, exceeds_panic_limit
 from serving.scaling.policies.points import (
     ScaleWay,
     UsagePoint,
@@ -29,7 +26,7 @@ from serving.scaling.policies.points import (
 )
 from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
 from serving.scaling.policies.tick import TriggerPhase, TriggerState, decide
-from serving.scaling.policies.triggertypes import REGISTRY
+from serving.scaling.policies.triggertypes import REGISTRY, ContainerUse, ObservedPods, bound_ratio, single
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.conformance.compare import same
 

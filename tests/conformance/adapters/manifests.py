@@ -12,8 +12,7 @@ from multidict import MultiDict
 
 from serving.cluster.kinds import KINDS
 from serving.home.admission.admission import admit
-from serving.home.apiserver.paths import RequestTarget
-from serving.home.apiserver.status import Fault, refusal
+from serving.home.apiserver.requests import Fault, RequestTarget, refusal
 from serving.home.apiserver.writing import Sent, create
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as

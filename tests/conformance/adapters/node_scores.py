@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.placement.scores.arrays import share
 from serving.placement.scores.balanced import BalancedAnswer
 from serving.placement.scores.fit import FitAnswer, unused_tenths, used_tenths

@@ -26,7 +26,7 @@ from serving.nodegroup.io.clouds.local import LocalCloud
 from serving.nodegroup.io.clouds.memory import MemoryCloud
 from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines
 from serving.nodegroup.records import CloudGroup
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 
 __all__ = ["CLOUDS", "MadeCloud"]
 

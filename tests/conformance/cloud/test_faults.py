@@ -14,7 +14,7 @@ from serving.model.errors import CloudRefused, CloudUnavailable, SettingsError, 
 from serving.nodegroup.io.clouds.aws import AwsCloud
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 from tests.conformance.cloud.adapters import CLOUDS, aws
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from serving.cli.client.api import ApiClient
 from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
-from serving.cli.system.installation import Installation
+from serving.cli.system.install import Installation
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
 from serving.home.admission.admission import admit
 from serving.home.controllers.garbage import collect_garbage
+from serving.home.store.history import StoreLimits
 from serving.home.store.journal import Journal
-from serving.home.store.limits import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import served
 

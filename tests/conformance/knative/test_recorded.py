@@ -8,7 +8,7 @@ import pytest
 
 from serving.controller.io.view_writer import ViewWriter
 from serving.home.admission.admission import admit
-from serving.home.controllers.activator_service import publish_activators
+from serving.home.controllers.addresses import publish_activators
 from serving.home.store.memory import MemoryCluster
 from serving.settings.controller import ControllerSettings
 from tests.conformance.knative.recorded import DATA, Scenario, Step, missing, play, read_scenario

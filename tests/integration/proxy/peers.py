@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
-from serving.proxy.forwarding.timeouts import NO_TIMEOUTS, Timeouts
+from serving.proxy.forwarding.policy import NO_TIMEOUTS, Timeouts
 from serving.proxy.server.connection import Connection
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 
 __all__ = [

@@ -14,7 +14,7 @@ import uvicorn
 
 from serving.asgi import QueueProxyMiddleware
 from serving.queueproxy import main
-from serving.queueproxy.io.asgi.messages import App
+from serving.queueproxy.io.asgi.call import App
 from serving.queueproxy.podspec import Address, PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 from serving.wire.tokens import pod_secret, pod_token

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from serving.queueproxy.io.asgi.messages import App, Receive, Scope, Send
+from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
 from tests.integration.proxy.peers import Link
 
 __all__ = ["scripted_app"]

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from serving.proxy.server.acceptor import Acceptor
+from serving.proxy.server.listener import Acceptor
 
 CLIENTS = 20
 

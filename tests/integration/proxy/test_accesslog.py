@@ -6,7 +6,7 @@ import threading
 import msgspec
 
 from serving.proxy.forwarding.accesslog import _WAITING_MAX, AccessLog, AccessLogEntry, stdout_log
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.proxy.http2.pool import Http2Pool
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.peers import Forwarder, Link, proxied
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
 from serving.proxy.http2.pool import Http2Pool
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2, Http2App, Kind, fields, frame, request, settings
 from tests.integration.proxy.peers import Forwarder, Link, Proxy, Script, backed, get

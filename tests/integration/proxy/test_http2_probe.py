@@ -1,6 +1,6 @@
 """The readiness of an app that speaks only HTTP/2, asked by HTTP."""
 
-from serving.queueproxy.io.app_probe import attempt
+from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Probe
 from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2App, Kind, fields, frame
 from tests.integration.proxy.peers import Link, backed, ok

@@ -8,7 +8,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from serving.asgi import QueueProxyMiddleware
-from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send
+from serving.queueproxy.io.asgi.call import App, Message, Receive, Scope, Send
 from serving.queueproxy.podspec import PodSpec, Probe
 from tests.integration.proxy.peers import get
 from tests.integration.proxy.pods import BELIEVED, Pod, served

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.timeouts import Timeouts
+from serving.proxy.forwarding.policy import Timeouts
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, Script, get, ok, proxied

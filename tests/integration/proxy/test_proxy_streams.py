@@ -6,7 +6,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.proxy.forwarding.timeouts import Timeouts
+from serving.proxy.forwarding.policy import Timeouts
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get, proxied, settled

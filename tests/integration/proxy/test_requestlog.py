@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.proxy.server.server import HttpServer
+from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.requestlog import RequestLog
 from serving.queueproxy.podspec import PodSpec
 from serving.settings.http import HttpSettings

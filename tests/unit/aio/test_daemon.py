@@ -1,12 +1,14 @@
 import asyncio
+import gc
 import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
 
 import pytest
 
-from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.model.errors import Unavailable
 
 
@@ -60,3 +62,36 @@ def test_sockets_are_taken_over_by_name(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_a_supervisor_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SERVING_LISTEN_FDS", raising=False)
     assert inherited_sockets() == {}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_what_is_there_is_not_looked_at_again_and_what_comes_is_looked_at_a_little_at_a_time() -> None:
+    collect_in_small_steps()
+    assert gc.get_freeze_count() > 0
+    young, older, _ = gc.get_threshold()
+    assert 0 < young < 1_000
+    assert older == 1
+
+
+def test_a_cycle_that_is_dropped_goes_soon() -> None:
+    collect_in_small_steps()
+    gone: list[bool] = []
+
+    class Knot:
+        def __init__(self) -> None:
+            self.self = self
+
+        def __del__(self) -> None:
+            gone.append(True)
+
+    Knot()
+    kept = [[number] for number in range(2_000)]
+    assert len(kept) == 2_000
+    assert gone == [True]

@@ -10,8 +10,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
-from serving.settings.adaptive import AdaptiveSettings
-from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.autoscaler import KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME
 from tests.unit.autoscaler.test_loop import KEY, Stage, staged
 from tests.virtual_time import run_virtually

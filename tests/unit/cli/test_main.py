@@ -5,8 +5,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from serving.cli.lazy import LazyGroup
-from serving.cli.main import SECTIONS, main
+from serving.cli.main import SECTIONS, LazyGroup, main
 from serving.model.errors import Problem, SettingsError, Unavailable
 
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
@@ -27,8 +26,8 @@ def test_the_help_loads_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert loaded & {"serving.cli.lazy", "serving.cli.client.api", "msgspec", "rich", "yaml", "numpy"} == {
-        "serving.cli.lazy"
+    assert loaded & {"serving.cli.main", "serving.cli.client.api", "msgspec", "rich", "yaml", "numpy"} == {
+        "serving.cli.main"
     }
     assert all(f"  {name} " in done.stdout for name in PLACES)
 

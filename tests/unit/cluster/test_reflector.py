@@ -12,7 +12,7 @@ from serving.aio.clock import now_s
 from serving.cluster.kinds import CONFIG_MAP, Kind
 from serving.cluster.port import EventType, Listing, WatchEvent
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
-from serving.home.store.limits import StoreLimits
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Gone, Unavailable
 from serving.model.objects import Object

@@ -90,7 +90,7 @@ def test_the_queue_proxy_imports_nothing_that_its_image_lacks() -> None:
     owners = importlib.metadata.packages_distributions()
     installed = distributions(GROUP)
     imported = reached_from("serving.queueproxy.main")
-    assert {"serving.queueproxy.io.requests", "msgspec", "serving.proxy.http2.engine"} <= imported
+    assert {"serving.queueproxy.io.podrequests", "msgspec", "serving.proxy.http2.engine"} <= imported
     foreign = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"serving"}
     assert {name for name in foreign if not {one.lower() for one in owners.get(name, ())} & installed} == set()
     own = {name.split(".")[1] for name in imported if name.startswith("serving.")}

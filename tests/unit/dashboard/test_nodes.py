@@ -6,7 +6,7 @@ import pytest
 
 from serving.dashboard.nodes import NODES_MAX, SCORE_WORDS, Nodes, sentence_of
 from serving.model.nodata import NoData
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import ScoredNode, node_table
 from serving.placement.scores.pod import Container, PodContainers, pod_demand

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from serving.nodegroup.decide import decide
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.plan import GroupPlan
 from serving.nodegroup.records import (
     Amount,
@@ -19,8 +19,7 @@ from serving.nodegroup.records import (
     Snapshot,
 )
 from serving.nodegroup.view import GroupView, gathered, view_of
-from serving.settings.nodegroup import NodeGroupSettings
-from serving.settings.nodegroup_quirks import NodeGroupQuirks
+from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 
 NOW_S = 1_000_000.0
 GIB = 2**30

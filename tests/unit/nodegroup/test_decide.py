@@ -2,10 +2,8 @@
 
 import msgspec
 
-from serving.nodegroup.breaker import BreakerPhase, BreakerState
-from serving.nodegroup.decide import Shrinkage, shrink
-from serving.nodegroup.lock import ScaleLock
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.decide import Growth, GrowthBound, Shrinkage, grow, nodes_to_untaint, shrink
+from serving.nodegroup.group_memory import BreakerPhase, BreakerState, NodeGroupState, ScaleLock
 from serving.nodegroup.outcome import carried_out
 from serving.nodegroup.plan import (
     DeleteNodes,
@@ -278,3 +276,63 @@ def test_no_more_is_tainted_than_the_cloud_lets_go() -> None:
     cloud = CloudGroup(target_size=4, min_size=3, max_size=9)
     shrunk = shrink(view(snapshot(nodes(5))), 4, cloud)
     assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.CLOUD_MIN,))
+
+
+TAINTED = tuple(node(number, tainted_ago_s=5.0) for number in range(6, 9))
+
+
+def test_the_newest_tainted_nodes_come_back_first() -> None:
+    assert nodes_to_untaint(view(snapshot((*nodes(6), *TAINTED))), 2) == ("n008", "n007")
+
+
+def test_a_node_that_could_not_be_untainted_comes_back_last() -> None:
+    failures = Failures(node_names=frozenset({"n008"}))
+    assert nodes_to_untaint(view(snapshot((*nodes(6), *TAINTED), failures=failures)), 2) == ("n007", "n006")
+
+
+def test_sick_nodes_stay_tainted() -> None:
+    watched = settings(unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=1)
+    sick = node(7, tainted_ago_s=5.0, is_ready=False)
+    assert nodes_to_untaint(view(snapshot((TAINTED[0], sick)), watched), 2) == ("n006",)
+
+
+def test_no_more_come_back_than_max_nodes_leaves() -> None:
+    group = snapshot((*nodes(6), *TAINTED))
+    assert nodes_to_untaint(view(group, settings(max_nodes=7)), 3) == ("n008",)
+    assert nodes_to_untaint(view(group, settings(max_nodes=5)), 3) == ()
+
+
+def test_nobody_comes_back_when_nobody_is_wanted() -> None:
+    assert nodes_to_untaint(view(snapshot((*nodes(6), *TAINTED))), -2) == ()
+
+
+def test_the_cloud_is_asked_for_what_untainting_leaves_open() -> None:
+    assert grow(view(snapshot(nodes(6))), 5, ("n008", "n007"), target_size=6) == Growth(
+        untainted=("n008", "n007"), added_count=3
+    )
+
+
+def test_the_cloud_is_not_asked_when_enough_come_back() -> None:
+    assert grow(view(snapshot(nodes(6))), 1, ("n008",), target_size=6) == Growth(untainted=("n008",))
+
+
+def test_nodes_on_their_way_and_those_that_come_back_count_against_max_nodes() -> None:
+    seen = view(snapshot((*nodes(6), *TAINTED[:2]), target=9), settings(max_nodes=10))
+    grown = grow(seen, 5, ("n007", "n006"), target_size=9)
+    assert (grown.added_count, grown.limits, grown.count) == (1, (GroupLimit.MAX_NODES,), 3)
+
+
+def test_the_clouds_maximum_limits_growth() -> None:
+    grown = grow(view(snapshot(nodes(6), cloud=(0, 8))), 5, (), target_size=6)
+    assert (grown.added_count, grown.limits) == (2, (GroupLimit.CLOUD_MAX,))
+
+
+def test_growth_of_which_nothing_is_left_is_refused() -> None:
+    seen = view(snapshot(nodes(6)))
+    grown = grow(seen, 5, (), target_size=6, more_bounds=[GrowthBound(limit=GroupLimit.BREAKER, count=0)])
+    assert (grown.added_count, grown.limits, grown.is_refused) == (0, (GroupLimit.BREAKER,), True)
+    assert not grow(seen, 1, ("n008",), target_size=6).is_refused
+
+
+def test_a_group_above_its_maximum_is_not_asked_to_grow_by_less_than_nothing() -> None:
+    assert grow(view(snapshot(nodes(6), cloud=(0, 3))), 1, (), target_size=6).added_count == 0

@@ -3,9 +3,8 @@
 import pytest
 
 from serving.nodegroup.delta import from_zero_delta, nodes_to_add, nodes_to_keep, scale_up_delta, threshold_delta
-from serving.nodegroup.plan import GroupRule, WantedNodes
+from serving.nodegroup.plan import FromZero, GroupRule, Utilisation, WantedNodes
 from serving.nodegroup.records import Amount
-from serving.nodegroup.utilisation import FromZero, Utilisation
 from tests.unit.nodegroup.builders import SETTINGS
 
 

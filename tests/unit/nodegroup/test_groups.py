@@ -8,7 +8,7 @@ import yaml
 from serving.cluster.kinds import NODE_GROUP
 from serving.home.schemas.crds import crds
 from serving.nodegroup.groups import group_of, groups_of_text, spec_keys, spec_of
-from serving.settings.nodegroup_quirks import NodeGroupQuirks
+from serving.settings.nodegroup import NodeGroupQuirks
 from tests.unit.nodegroup.objects import GROUP_SPEC
 
 # As in Escalator's own documentation.

@@ -4,15 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.model.resources import Resources
-from serving.nodegroup.lock import ScaleLock
-from serving.nodegroup.memory import NodeGroupState
+from serving.model.quantity import Resources
+from serving.nodegroup.facts import InitContainer, pod_request
+from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
 from serving.nodegroup.plan import DeleteNodes, Effect, GroupPlan, IncreaseSize, PassError, Taint, Untaint
-from serving.nodegroup.pod_request import InitContainer, pod_request
 from serving.nodegroup.records import Amount, Placement, PodPhase
-from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup import ORIGINAL, NodeGroupQuirks, NodeGroupSettings
 from serving.settings.nodegroup_options import problems_of_node_group
-from serving.settings.nodegroup_quirks import ORIGINAL, NodeGroupQuirks
 from tests.unit.nodegroup.builders import (
     NODE_AMOUNT,
     NOW_S,

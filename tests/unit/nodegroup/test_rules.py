@@ -3,14 +3,11 @@
 import msgspec
 import pytest
 
-from serving.nodegroup.lock import ScaleLock
-from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.plan import GroupRule, PassError, WantedNodes
+from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
+from serving.nodegroup.plan import FromZero, GroupRule, PassError, Utilisation, WantedNodes
 from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
 from serving.nodegroup.rules import Course, RuleVerdict, free_amounts, judge, renewal_is_due, starving_pods
-from serving.nodegroup.utilisation import FromZero, Utilisation
-from serving.settings.nodegroup import NodeGroupSettings
-from serving.settings.nodegroup_quirks import NodeGroupQuirks
+from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 from tests.unit.nodegroup.builders import (
     GIB,
     NODE_AMOUNT,

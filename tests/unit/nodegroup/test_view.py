@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.group_memory import NodeGroupState
 from serving.nodegroup.records import Amount, CloudGroup, GroupNode, Placement, PodPhase, RemovalTaint
 from serving.nodegroup.view import group_is_healthy, is_unhealthy, node_capacity, unhealthy_names, with_cloud_bounds
 from tests.unit.nodegroup.builders import (

@@ -5,9 +5,9 @@ import msgspec
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import KpaState, ScaleDecision, decide
-from serving.scaling.kpa.metric_windows import Observation
+from serving.scaling.kpa.window import Observation
 from serving.scaling.spec import ScalingSpec, WindowKind
-from serving.settings.kpa_quirks import SAFE, KpaQuirks
+from serving.settings.autoscaler import SAFE, KpaQuirks
 
 __all__ = ["CALM", "DEFAULTS", "decided", "spec_with", "stat_of"]
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from serving.model.knative import ServingState, TrafficPath
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.scaling.revision import (
     ScaledDeployment,
     ScaledPod,

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from serving.scaling.spec import panic_window_s
-from serving.settings.kpa_quirks import ORIGINAL, SAFE
+from serving.settings.autoscaler import ORIGINAL, SAFE
 
 
 @pytest.mark.parametrize(

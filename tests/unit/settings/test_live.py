@@ -7,10 +7,9 @@ import pytest
 
 from serving.model.errors import SettingsError
 from serving.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS, DASHBOARD
-from serving.settings.knob import COUNT, Knob
+from serving.settings.knob import COUNT, Clash, Knob, SettingsRecord
 from serving.settings.live import LIVE_FIELDS, LiveSettings, Taken, config_map_of
 from serving.settings.load import Daemon
-from serving.settings.record import Clash, SettingsRecord
 
 
 def live(daemon: Daemon[SettingsRecord] = AUTOSCALER, **environment: str) -> LiveSettings[SettingsRecord]:

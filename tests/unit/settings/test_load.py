@@ -1,8 +1,8 @@
 import pytest
 
 from serving.model.errors import Problem, SettingsError
-from serving.settings.configmap import ConfigMap, ConfigMapEntry
 from serving.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS
+from serving.settings.knob import ConfigMap, ConfigMapEntry
 from serving.settings.load import Layer, Origin, in_reading_order, load, unknown_config_maps
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.settings.nodegroup_quirks import ORIGINAL
+from serving.settings.nodegroup import ORIGINAL
 from tests.unit.nodegroup.builders import SETTINGS, settings
 
 

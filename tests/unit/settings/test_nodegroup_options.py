@@ -3,9 +3,8 @@
 import pytest
 
 from serving.model.errors import Problem, SettingsError
-from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup import ORIGINAL, NodeGroupQuirks, NodeGroupSettings
 from serving.settings.nodegroup_options import problems_of_node_group, read_node_group
-from serving.settings.nodegroup_quirks import ORIGINAL, NodeGroupQuirks
 
 GIVEN: dict[str, object] = {
     "name": "test",

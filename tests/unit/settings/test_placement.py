@@ -3,7 +3,16 @@
 import pytest
 
 from serving.model.errors import InvalidValue
-from serving.settings.placement import ORIGINAL, ExtenderTlsSettings, PlacementQuirks, PlacementSettings, read_weights
+from serving.settings.placement import (
+    ORIGINAL,
+    PROMETHEUS,
+    SIGNALFX,
+    ExtenderTlsSettings,
+    LoadSourceSettings,
+    PlacementQuirks,
+    PlacementSettings,
+    read_weights,
+)
 
 
 def test_defaults_are_kubernetes_and_trimarans() -> None:
@@ -61,3 +70,21 @@ def test_one_without_the_others_is_a_clash(given: dict[str, str]) -> None:
 
 def test_the_files_that_are_read() -> None:
     assert ExtenderTlsSettings(certificate_file="c", key_file="k").paths == ("c", "k")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "prometheus:9090", "http://", "http://[", "http://user:secret@x"])
+def test_a_url_that_cannot_be_asked_is_a_clash_and_not_repeated(url: str) -> None:
+    (clash,) = LoadSourceSettings(source=PROMETHEUS, url=url).check()
+    assert clash.fields == ("load.url",)
+    assert "secret" not in clash.what + clash.expected
+
+
+def test_signalfx_needs_a_token() -> None:
+    (clash,) = LoadSourceSettings(source=SIGNALFX).check()
+    assert clash.fields == ("load.token_file",)
+    assert list(LoadSourceSettings(source=SIGNALFX, token_file="/token").check()) == []  # noqa: S106 - a path
+
+
+def test_each_source_has_an_address_of_its_own() -> None:
+    assert LoadSourceSettings(source=SIGNALFX).address == "https://api.signalfx.com"
+    assert LoadSourceSettings(source=PROMETHEUS, url="http://p:9/").address == "http://p:9"

@@ -3,8 +3,8 @@
 import pytest
 
 from serving.model.errors import SettingsError
-from serving.settings.configmap import ConfigMap, ConfigMapEntry
 from serving.settings.daemons import DAEMONS, QUEUEPROXY
+from serving.settings.knob import ConfigMap, ConfigMapEntry
 from serving.settings.load import load
 from serving.settings.queueproxy import ORIGINAL, MeterQuirks, QueueProxySettings, changed_variables
 

@@ -5,7 +5,7 @@ import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.simulator.policies import POLICIES
+from serving.simulator.curve import POLICIES
 from serving.simulator.results import RevisionResult
 from serving.simulator.trace import RecordedFunction
 from serving.simulator.workload_run import Workload, run_workload

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
-from serving.simulator.nodeplacing import NodePlan
-from serving.simulator.policies import POLICIES
+from serving.simulator.curve import POLICIES
+from serving.simulator.nodes import NodePlan
 from serving.simulator.report import mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.trace import RecordedFunction

@@ -1,10 +1,21 @@
 """Waits as percentiles, and pods over time."""
 
+import itertools
+import statistics
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.simulator.results import SERIES_COLUMNS, PodSeries, WaitHistogram, summed
+from serving.simulator.results import (
+    SERIES_COLUMNS,
+    DurationModel,
+    PodSeries,
+    Quantiles,
+    WaitHistogram,
+    durations_of,
+    summed,
+)
 from serving.simulator.svg import bars, sparkline
 
 
@@ -45,3 +56,21 @@ def test_charts_scale_to_their_largest_value() -> None:
     assert lines[0] == "cold"
     assert lines[1].count("█") * 2 == lines[2].count("█")
     assert list(bars({"a": {"cold": 0.0}}))[1].count("█") == 0
+
+
+def test_a_constant_is_the_same_each_time() -> None:
+    assert list(itertools.islice(durations_of(Quantiles(p50_s=2.0, p99_s=2.0), "x"), 3)) == [2.0, 2.0, 2.0]
+
+
+def test_a_distribution_keeps_its_quantiles_and_its_seed() -> None:
+    quantiles = Quantiles(p50_s=1.0, p99_s=10.0)
+    times = list(itertools.islice(durations_of(quantiles, "x"), 20_000))
+    assert statistics.median(times) == pytest.approx(1.0, rel=0.05)
+    assert statistics.quantiles(times, n=100)[98] == pytest.approx(10.0, rel=0.15)
+    assert times[:5] == list(itertools.islice(durations_of(quantiles, "x"), 5))
+
+
+def test_a_function_without_times_of_its_own_has_the_default() -> None:
+    own, default = Quantiles(p50_s=1.0, p99_s=1.0), Quantiles(p50_s=2.0, p99_s=2.0)
+    model = DurationModel(default=default, by_function={"a": own})
+    assert (model.of("a"), model.of("b")) == (own, default)

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
-from serving.settings.kpa_quirks import ORIGINAL, SAFE
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, ORIGINAL, SAFE, AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.durations import Quantiles
-from serving.simulator.results import RevisionResult
+from serving.simulator.results import Quantiles, RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
 
 HALF_SECOND = Quantiles(p50_s=0.5, p99_s=0.5)

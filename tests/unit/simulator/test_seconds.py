@@ -5,7 +5,7 @@ import pytest
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import ScaleDecision
 from serving.scaling.scaler.deciders import Inside, KpaDecider
-from serving.settings.kpa_quirks import SAFE
+from serving.settings.autoscaler import SAFE
 from serving.simulator.seconds import LoadedSeconds
 from tests.unit.scaling.kpa_builders import DEFAULTS
 

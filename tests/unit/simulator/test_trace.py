@@ -3,12 +3,13 @@
 import gzip
 import lzma
 import math
+import random
 from pathlib import Path
 
 import pytest
 
-from serving.model.errors import SettingsError
-from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
+from serving.model.errors import InvalidValue, SettingsError
+from serving.simulator.trace import ArrivalPlacement, Step, TraceWindow, arrivals, parse_steps, read_trace
 
 PER_MINUTE = "function,1,2,3\na,2,0,1\nb,0,0,0\n"
 REQUESTS = "at_s,function,duration_s\n1,a,2.5\n0.5,a,\n3,b,1\n"
@@ -131,3 +132,27 @@ def test_requests_without_a_name_are_one_function(tmp_path: Path) -> None:
     """Recorded traces have rows whose function is not known."""
     functions, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,2\n3,a,2\n4,,2\n"))
     assert sorted((one.name, one.request_count) for one in functions) == [("(unnamed)", 2), ("a", 1)]
+
+
+def test_steps_are_read() -> None:
+    assert parse_steps("0:0 10:2.5") == [Step(from_s=0, rate=0), Step(from_s=10, rate=2.5)]
+
+
+@pytest.mark.parametrize("text", ["", "10", "10:x", "10:1 5:2", "10:1 10:2", "-1:2"])
+def test_what_is_not_steps_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        parse_steps(text)
+
+
+def test_arrivals_keep_to_the_rate_and_the_times_of_their_step() -> None:
+    steps = parse_steps("10:100 20:0 30:10")
+    times = list(arrivals(steps, 40.0, random.Random(1)))
+    assert times == sorted(times)
+    assert 850 <= sum(10 <= at_s < 20 for at_s in times) <= 1150
+    assert sum(20 <= at_s < 30 for at_s in times) == 0
+    assert 70 <= sum(30 <= at_s < 40 for at_s in times) <= 130
+
+
+def test_the_same_dice_give_the_same_arrivals() -> None:
+    steps = parse_steps("0:10")
+    assert list(arrivals(steps, 9.0, random.Random(3))) == list(arrivals(steps, 9.0, random.Random(3)))

@@ -6,8 +6,7 @@ import json
 import msgspec
 import pytest
 
-from serving.simulator.curve import CurvePoint, at_equal_pod_seconds, points_around
-from serving.simulator.policies import POLICIES, DialPosition
+from serving.simulator.curve import POLICIES, CurvePoint, DialPosition, at_equal_pod_seconds, points_around
 from serving.simulator.report import PolicyReport, mean_report, report_of
 from serving.simulator.trace import RecordedFunction
 from serving.simulator.workload_run import Workload, run_workload

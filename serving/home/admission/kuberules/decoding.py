@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from serving.home.admission.kuberules.findings import is_quantity
-from serving.home.schemas.builtin_schemas import resolved
+from serving.home.schemas.crds import resolved
 from serving.home.schemas.schema import Schema
 from serving.model.errors import Problem
 

@@ -48,8 +48,7 @@ from serving.home.admission.kuberules.findings import (
     unsupported,
 )
 from serving.home.admission.kuberules.pods import spec_problems
-from serving.home.schemas.builtin_schemas import builtin_schemas, schema_of
-from serving.home.schemas.crds import crds
+from serving.home.schemas.crds import builtin_schemas, crds, schema_of
 from serving.model.errors import Problem
 from serving.model.objects import annotations_of, name_of
 

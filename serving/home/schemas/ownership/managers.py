@@ -13,7 +13,7 @@ import msgspec
 
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Subresource
-from serving.home.schemas.builtin_schemas import resolved, schema_of
+from serving.home.schemas.crds import resolved, schema_of
 from serving.home.schemas.ownership.fieldset import FieldSet, common, difference, paths, union, well_formed
 from serving.home.schemas.ownership.structure import Structure
 from serving.model.errors import ApplyConflict, Invalid, OwnedField

@@ -18,7 +18,7 @@ from serving.model.errors import CloudRefused, CloudUnavailable, Problem, Settin
 from serving.model.quantity import parse_duration_s
 from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.records import CloudGroup
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from serving.nodegroup.io.clouds.local import LocalCloud
 from serving.nodegroup.io.clouds.memory import MemoryCloud
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
 

@@ -16,7 +16,7 @@ from serving.model.errors import CloudRefused, CloudUnavailable, Problem, Settin
 from serving.model.objects import annotations_of, labels_of
 from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.records import CloudGroup
-from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
 
 if TYPE_CHECKING:
     import grpc  # type: ignore[import-untyped]  # it has no types

@@ -9,12 +9,32 @@ import asyncio
 import enum
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
 
-from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send, send_answer
 from serving.queueproxy.io.podrequests import QUEUE_FULL, RETRY, TEXT, WAITED_TOO_LONG, Headers
 from serving.traffic.breaker import Admitted, Queued, Rejected
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# An extension of ASGI: a websocket's handshake is refused with an answer of HTTP; without it, the server answers 403.
+_DENIAL = "websocket.http.response"
+
+
+async def send_answer(scope: Scope, send: Send, *, status: int, body: bytes, headers: Headers) -> None:
+    """Answer a request, or refuse the handshake of a websocket."""
+    kind = "http.response" if scope["type"] == "http" else _DENIAL
+    if kind == _DENIAL and _DENIAL not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1013, "reason": body.decode("latin-1")})
+        return
+    lines = [(name.lower(), value) for name, value in headers]
+    lines.append((b"content-length", b"%d" % len(body)))
+    await send({"type": f"{kind}.start", "status": status, "headers": lines})
+    await send({"type": f"{kind}.body", "body": body})
 
 
 class Inbox:

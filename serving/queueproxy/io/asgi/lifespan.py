@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
-from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send
+from serving.queueproxy.io.asgi.call import App, Message, Receive, Scope, Send
 
 _COMPLETE = {"lifespan.startup.complete", "lifespan.shutdown.complete"}
 

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
-from serving.activator.queueing.readiness import PodProbe
+from serving.activator.queueing.readiness import (
+    Dispatch,
+    PodProbe,
+    Rejection,
+    RejectionReason,
+    RevisionWake,
+    RoutingOutcome,
+)
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod, ServedSlice

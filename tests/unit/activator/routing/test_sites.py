@@ -2,7 +2,14 @@
 
 import pytest
 
-from serving.activator.routing.sites import AccessRule, access_refusal
+from serving.activator.routing.sites import (
+    AccessRule,
+    access_refusal,
+    new_session,
+    session_in_cookies,
+    session_in_header,
+)
+from serving.traffic.sessions import session_number
 from serving.wire.tokens import access_token
 
 _RULE = AccessRule(namespace="default", route="hello", version="")
@@ -59,3 +66,25 @@ def test_each_route_and_version_has_a_token_of_its_own() -> None:
         access_token(bytes(31) + b"\1", namespace="default", route="hello"),
     }
     assert len(tokens) == 5
+
+
+def test_the_cookie_of_a_new_session_is_read_back() -> None:
+    number, line = new_session(bytes(range(16)), is_secure=False)
+    cookie = line.removeprefix(b"Set-Cookie: ").split(b";")[0]
+    assert session_in_cookies([b"a=1; " + cookie + b"; b=2"]) == number
+    assert line.endswith(b"; Path=/; HttpOnly; SameSite=Lax\r\n")
+
+
+def test_over_tls_the_cookie_is_secure() -> None:
+    assert new_session(bytes(16), is_secure=True)[1].endswith(b"; Secure\r\n")
+
+
+@pytest.mark.parametrize("cookies", [[], [b""], [b"a=1"], [b"serving-session"], [b"serving-session=" + b"x" * 65]])
+def test_a_request_without_our_cookie_has_no_session(cookies: list[bytes]) -> None:
+    assert session_in_cookies(cookies) is None
+
+
+def test_a_header_names_a_session_by_its_first_value() -> None:
+    assert session_in_header([b"ada", b"bob"]) == session_number(b"ada")
+    assert session_in_header([b""]) is None
+    assert session_in_header([]) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.activator.queueing.outcome import Dispatch
+from serving.activator.queueing.readiness import Dispatch
 from serving.activator.slots.ledger import share_of
 from serving.activator.slots.messages import Ask, Give, PeerHello
 from tests.property.slot_world import KEY, Life, World

@@ -9,7 +9,7 @@ from serving.controller.routes.hosts import Key
 from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.routes.traffic import RouteTargets
-from serving.controller.values.routing import revisions_named_by
+from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import Create, Note, Patch, ResourceKind, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object

@@ -1,7 +1,7 @@
 import pytest
 
 from serving.home.apiserver.content import Shape, WantedShape, decode_body, duplicate_fields, wanted
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 
 KUBECTL = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from serving.home.apiserver.logoptions import LogOptions, log_options
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 
 
 def pod(*containers: str, **annotations: str) -> dict[str, Any]:

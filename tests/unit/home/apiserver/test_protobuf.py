@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.home.apiserver.protobuf import decode_protobuf
-from serving.home.apiserver.status import Fault
+from serving.home.apiserver.requests import Fault
 
 
 def field(number: int, data: bytes | int) -> bytes:

@@ -3,8 +3,8 @@
 import pytest
 
 from serving.aio.clock import wall_s
+from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.reviews import LOOPBACK_HOSTS, KnownToken, TokenReviews, check_host, check_token
-from serving.home.apiserver.status import Fault
 from serving.model.objects import Object
 
 TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them"))

@@ -10,8 +10,14 @@ import pytest
 from serving.cluster.kinds import EVENT, NODE, POD, Kind
 from serving.cluster.port import EventType
 from serving.cluster.reflector import CacheChange
-from serving.home.controllers.placing import NodePlacing
-from serving.home.controllers.scheduler import PlacedCreation, PodScheduler
+from serving.home.controllers.scheduler import (
+    NodePlacing,
+    PlacedCreation,
+    PodScheduler,
+    excess_message,
+    refusal,
+    unschedulable_message,
+)
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object, condition_of, nested
 from tests.eventually import until
@@ -270,3 +276,89 @@ async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None
     with contextlib.suppress(asyncio.CancelledError):
         await running
     await cluster.close()
+
+
+CORDONED = "node(s) were unschedulable"
+ELSEWHERE = "node(s) didn't match Pod's node affinity/selector"
+TAINTED = "node(s) had untolerated taint {a: b}"
+
+
+def node(*taints: dict[str, str], **spec: object) -> dict[str, Any]:
+    return {"metadata": {"name": "n", "labels": {"zone": "a", "size": "4"}}, "spec": {"taints": list(taints), **spec}}
+
+
+def pod_of_scheduling(**spec: object) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "spec": spec}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": wanted}}
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "why"),
+    [
+        (node(), pod_of_scheduling(), ""),
+        (node(unschedulable=True), pod_of_scheduling(), CORDONED),
+        (node(unschedulable=True), pod_of_scheduling(tolerations=[{"operator": "Exists"}]), ""),
+        (node(), pod_of_scheduling(nodeSelector={"zone": "a"}), ""),
+        (node(), pod_of_scheduling(nodeSelector={"zone": "b"}), ELSEWHERE),
+        (node(), pod_of_scheduling(**required(expression("zone", "In", "a", "b"))), ""),
+        (node(), pod_of_scheduling(**required(expression("zone", "NotIn", "a"))), ELSEWHERE),
+        (node(), pod_of_scheduling(**required(expression("size", "Gt", "3"))), ""),
+        (node(), pod_of_scheduling(**required(expression("zone", "In", "b"), expression("size", "Exists"))), ""),
+        (node(), pod_of_scheduling(**required()), ELSEWHERE),
+        (node(), pod_of_scheduling(**required({})), ELSEWHERE),
+        (
+            node(),
+            pod_of_scheduling(
+                **required({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]})
+            ),
+            "",
+        ),
+        (node(), pod_of_scheduling(affinity={"nodeAffinity": {}}), ""),
+        (node(TAINT), pod_of_scheduling(), TAINTED),
+        (node({**TAINT, "effect": "PreferNoSchedule"}), pod_of_scheduling(), ""),
+        (node(TAINT), pod_of_scheduling(tolerations=[{"key": "a", "value": "b"}]), ""),
+        (node(TAINT), pod_of_scheduling(tolerations=[{"key": "a", "value": "c"}]), TAINTED),
+        (node(TAINT), pod_of_scheduling(tolerations=[{"key": "c", "operator": "Exists"}]), TAINTED),
+        (node(TAINT), pod_of_scheduling(tolerations=[{"key": "a", "operator": "Exists", "effect": "NoSchedule"}]), ""),
+        (
+            node(TAINT),
+            pod_of_scheduling(tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute"}]),
+            TAINTED,
+        ),
+        (node(TAINT), pod_of_scheduling(tolerations=[{"operator": "Equal"}]), TAINTED),
+    ],
+)
+def test_a_node_takes_a_pod_or_says_why_not(found: dict[str, Any], wanted: dict[str, Any], why: str) -> None:
+    assert refusal(found, wanted) == why
+
+
+def test_the_message_counts_the_nodes_of_each_reason() -> None:
+    reasons = ["Insufficient cpu", CORDONED, "Insufficient cpu"]
+    assert unschedulable_message(reasons) == (
+        "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) were unschedulable."
+    )
+    assert unschedulable_message([]) == "0/0 nodes are available: there is no node."
+
+
+def test_requests_beyond_a_node_are_named() -> None:
+    machine = {**node(), "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
+
+    def asking(**amounts: str) -> dict[str, Any]:
+        return pod_of_scheduling(containers=[{"resources": {"requests": amounts}}])
+
+    assert excess_message(machine, asking(cpu="2", memory="1Gi")) == ""
+    assert excess_message(machine, asking(cpu="much")) == ""
+    assert excess_message(machine, asking(cpu="3", memory="5Gi")).startswith(
+        "the pod requests 3 cpu of 2 and 5Gi memory of 4Gi that n has"
+    )

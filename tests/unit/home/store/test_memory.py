@@ -9,7 +9,7 @@ import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
 from serving.cluster.port import EventType, PatchType, Subresource
-from serving.home.store.limits import StoreLimits
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
 from serving.model.objects import Object

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.placement.scores.pod import (
     NONZERO_CPU_M,
     NONZERO_MEMORY_BYTES,

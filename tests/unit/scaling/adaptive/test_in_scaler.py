@@ -11,8 +11,7 @@ from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.scaling.scaler.shadow import shadow_of
 from serving.scaling.scaler.view import ScalerView
-from serving.settings.adaptive import AdaptiveSettings
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import facts_of, revision_with
 

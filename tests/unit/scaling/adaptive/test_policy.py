@@ -8,8 +8,7 @@ from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import NEUTRAL, Advice
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
 from serving.scaling.kpa.merge import Proposal
-from serving.settings.adaptive import AdaptiveSettings
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
 
 ADAPTIVE = spec_with(policy="adaptive", cold_start_worth_s=120.0)

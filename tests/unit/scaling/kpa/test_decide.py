@@ -11,8 +11,8 @@ from serving.scaling.kpa.decide import (
     is_poke,
     starting_state,
 )
-from serving.scaling.kpa.metric_windows import Observation
-from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
+from serving.scaling.kpa.window import Observation
+from serving.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.scaling.kpa_builders import CALM, DEFAULTS, decided, spec_with, stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")

@@ -19,7 +19,7 @@ from serving.scaling.kpa.zero import (
     step,
 )
 from serving.scaling.spec import ScalingSpec
-from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
+from serving.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
 
 UNDECIDED = NoData(missing="no decision")

@@ -5,7 +5,7 @@ import random
 
 import msgspec
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.scaling.learnt.learner import LearntTarget, TargetLearner
 from serving.scaling.spec import ScalingSpec
 from tests.unit.scaling.kpa_builders import DEFAULTS

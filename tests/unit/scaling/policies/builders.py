@@ -1,10 +1,10 @@
 """Small builders for tests of triggers."""
 
-from serving.model.resources import Resources
-from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.model.quantity import Resources
 from serving.scaling.policies.points import Points, UsagePoint
 from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger
 from serving.scaling.policies.tick import TickDecision, TriggerState, decide
+from serving.scaling.policies.triggertypes import ContainerUse, ObservedPods
 from serving.settings.triggers import TriggerSettings
 
 SETTINGS = TriggerSettings()

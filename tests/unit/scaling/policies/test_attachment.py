@@ -4,9 +4,9 @@ import pytest
 from serving.model.nodata import NoData
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.policies.attachment import Triggered, reason_of
-from serving.scaling.policies.observation import ObservedPods
 from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger
 from serving.scaling.policies.tick import TriggerState, decide
+from serving.scaling.policies.triggertypes import ObservedPods
 from serving.settings.triggers import TriggerSettings
 from tests.unit.scaling.policies.builders import pods, policy, trigger, using
 

@@ -5,10 +5,9 @@ import pytest
 
 from serving.model.nodata import NoData
 from serving.scaling.policies.evaluate import Evaluation, Situation, VerdictKind, evaluate, triggers_in_force
-from serving.scaling.policies.observation import ObservedPods
 from serving.scaling.policies.points import Points, ScaleWay
 from serving.scaling.policies.scalingpolicy import Direction, Trigger
-from serving.scaling.policies.triggertypes import REGISTRY
+from serving.scaling.policies.triggertypes import REGISTRY, ObservedPods
 from serving.settings.triggers import ORIGINAL, TriggerQuirks, TriggerSettings
 from tests.unit.scaling.policies.builders import SETTINGS, pods, points, trigger, using
 

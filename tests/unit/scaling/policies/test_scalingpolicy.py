@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.scaling.policies.scalingpolicy import (
     Direction,
     ScalingPolicySpec,

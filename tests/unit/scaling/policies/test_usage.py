@@ -1,6 +1,6 @@
-from serving.model.resources import Resources
+from serving.model.quantity import Resources
 from serving.model.stat import Stat
-from serving.scaling.policies.observation import ContainerUse, ObservedPods
+from serving.scaling.policies.triggertypes import ContainerUse, ObservedPods
 from serving.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
 from serving.scaling.revision import Trouble
 

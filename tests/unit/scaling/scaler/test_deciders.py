@@ -1,7 +1,7 @@
 """What a decider keeps and forgets when the numbers of its revision change."""
 
 from serving.scaling.scaler.deciders import KpaDecider
-from serving.settings.kpa_quirks import KpaQuirks
+from serving.settings.autoscaler import KpaQuirks
 from tests.unit.scaling.kpa_builders import spec_with, stat_of
 
 CONCURRENCY, RPS = spec_with(metric="concurrency"), spec_with(metric="rps")

@@ -15,13 +15,13 @@ from serving.scaling.kpa.bounds import ScaleBound
 from serving.scaling.kpa.decide import KpaState, ScaleLimit, decide
 from serving.scaling.kpa.delay import DelayWindow
 from serving.scaling.kpa.merge import Proposal
-from serving.scaling.kpa.metric_windows import Observation
+from serving.scaling.kpa.window import Observation
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState
 from serving.scaling.scaler.deciders import Decided, Inside
 from serving.scaling.scaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.scaler.view import ScalerView
-from serving.settings.kpa_quirks import SAFE
+from serving.settings.autoscaler import SAFE
 from tests.unit.scaling.kpa_builders import spec_with
 
 NOW_S = 1000.0

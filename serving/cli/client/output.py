@@ -1,0 +1,180 @@
+"""Columns of text, aligned, without lines between them; what people pipe into other tools."""
+
+import datetime as dt
+import os
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import ClassVar, Protocol, Self
+
+import click
+
+_GAP = "  "
+_SCREEN = (80, 24)
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+# Below this many of a unit the next smaller unit is shown as well.
+_FEW = 10
+_SHORT_S = 120
+
+
+def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
+    """Lines in which all cells of a column begin at the same place; None is an empty cell."""
+    texts = [["" if cell is None else " ".join(str(cell).split("\n")) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)] if texts else []
+    return [
+        (indent + _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in texts
+    ]
+
+
+def wrapped(text: str, *, indent: str) -> list[str]:
+    """A text in lines no wider than the screen; its own lines stay apart."""
+    # Most commands print no long text; shutil imports the compression modules.
+    import shutil  # noqa: PLC0415 - as above
+    import textwrap  # noqa: PLC0415 - as above
+
+    width = max(40, min(120, shutil.get_terminal_size(_SCREEN).columns))
+    return [
+        line
+        for part in text.splitlines()
+        for line in textwrap.wrap(
+            part,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def age_text(age_s: float | None) -> str:
+    """45s, 3m20s, 2h5m, 3d4h, 12d."""
+    if age_s is None:
+        return ""
+    rest = max(0, int(age_s))
+    if rest < _SHORT_S:
+        return f"{rest}s"
+    for number, (unit, seconds) in enumerate(_UNITS):
+        count, left = divmod(rest, seconds)
+        if count:
+            smaller, small_s = _UNITS[number + 1] if number + 1 < len(_UNITS) else ("s", 1)
+            return f"{count}{unit}{left // small_s}{smaller}" if count < _FEW and left // small_s else f"{count}{unit}"
+    return f"{rest}s"
+
+
+def clock_text(at_s: float) -> str:
+    """12:03:02 of today, or with its date, in this place's time; ``at_s`` is in seconds since the epoch."""
+    moment = dt.datetime.fromtimestamp(at_s).astimezone()
+    is_today = moment.date() == dt.datetime.now().astimezone().date()
+    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+
+
+_PATIENCE_S = 1.0
+
+
+class _StatusLine(Protocol):
+    def stop(self) -> None: ...
+
+    def update(self, status: str) -> None: ...
+
+
+def is_lively() -> bool:
+    """Whether standard error is a terminal that can move its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def paint(text: str, color: str | None, *, bold: bool = False) -> str:
+    """The text in a colour if standard output is a terminal and NO_COLOR is not set."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return text
+    return click.style(text, fg=color, bold=bold)
+
+
+def say_aside(text: str) -> None:
+    """Print to standard error without disturbing the progress; on a terminal words stay whole."""
+    Progress.hide()
+    lines = text.splitlines() if text else [""]
+    if sys.stderr.isatty():
+        lines = [part for line in lines for part in wrapped(line, indent="") or [""]]
+    click.echo("\n".join(lines), err=True)
+
+
+class Progress:
+    """Shows what a command waits for, after its first second. An inner one updates the text of the outermost."""
+
+    _outermost: ClassVar["Progress | None"] = None
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._told = ""
+        self._shown: _StatusLine | None = None
+        self._lock = threading.Lock()
+        self._is_due = self._is_over = False
+        self._timer = threading.Timer(_PATIENCE_S, self._show)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        if Progress._outermost is None:
+            Progress._outermost = self
+            self._timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._is_over = True
+            if self._shown is not None:
+                self._shown.stop()
+        if Progress._outermost is self:
+            Progress._outermost = None
+
+    def tell(self, text: str) -> None:
+        """Change the text."""
+        outermost = Progress._outermost
+        if outermost is not None and outermost is not self:
+            outermost.tell(text)
+            return
+        with self._lock:
+            self._text = text
+            if self._is_due and not self._is_over:
+                self._tell()
+
+    @classmethod
+    def hide(cls) -> None:
+        """Remove the shown progress before other output. The next change of text shows it again."""
+        if cls._outermost is not None:
+            cls._outermost.clear()
+
+    def clear(self) -> None:
+        """Remove the line that this one shows."""
+        with self._lock:
+            if self._shown is not None:
+                self._shown.stop()
+                self._shown, self._told = None, ""
+
+    def _show(self) -> None:
+        with self._lock:
+            self._is_due = True
+            if not self._is_over:
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._told == self._text:
+            return
+        self._told = self._text
+        if not is_lively():
+            click.echo(f"{self._text} ...", err=True)
+        elif self._shown is None:
+            # Many modules, and most commands are done by now.
+            from rich.console import Console  # noqa: PLC0415 - as said
+            from rich.markup import escape  # noqa: PLC0415 - as above
+
+            status = Console(stderr=True).status(escape(self._text))
+            status.start()
+            self._shown = status
+        else:
+            from rich.markup import escape  # noqa: PLC0415 - loaded by now
+
+            self._shown.update(escape(self._text))

@@ -1,0 +1,151 @@
+"""Parse a path of the Kubernetes API.
+
+Input: the escaped path of a URL; output: a ``RequestTarget``. An unknown kind is ``NotFound``, as on a real server; the
+deprecated ``/watch/`` paths are ``Unsupported``.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from urllib.parse import unquote
+
+import msgspec
+
+from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.model.errors import ApplyConflict, ClusterError, Invalid, NotFound, Unsupported
+from serving.model.objects import Object
+
+_BY_PLACE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
+_UNKNOWN = "the server could not find the requested resource"
+
+
+class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The target of a request. ``namespace`` None is all namespaces, "" a cluster-scoped kind; ``name`` "" is the collection."""
+
+    kind: Kind
+    namespace: str | None
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def one_namespace(self) -> str:
+        """The namespace of a single object, "" for kinds without one."""
+        return self.namespace or ""
+
+
+def target_of(raw_path: str) -> RequestTarget:
+    """Parse a path below ``/api`` or ``/apis``. Raises ``NotFound``, ``Unsupported``."""
+    parts = [unquote(part) for part in raw_path.strip("/").split("/")]
+    match parts:
+        case ["api", version, *rest] if rest:
+            return _target("", version, rest)
+        case ["apis", group, version, *rest] if rest:
+            return _target(group, version, rest)
+        case _:
+            raise NotFound(_UNKNOWN)
+
+
+def _target(group: str, version: str, rest: list[str]) -> RequestTarget:
+    if rest[0] == "watch":
+        raise Unsupported("paths below /watch/ are deprecated and not served; use ?watch=true")
+    namespace: str | None = None
+    if not group and rest[0] == NAMESPACE.plural and (len(rest) <= 2 or rest[2] in {"status", "finalize"}):
+        # /api/v1/namespaces/NS is the namespace itself, not its contents.
+        pass
+    elif rest[0] == "namespaces" and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    kind = _BY_PLACE.get((group, version, rest[0]))
+    if kind is None or len(rest) > 3 or not all(rest) or namespace == "" or (namespace and not kind.namespaced):
+        raise NotFound(_UNKNOWN)
+    if kind.namespaced and namespace is None and len(rest) > 1:
+        raise NotFound(_UNKNOWN)
+    return RequestTarget(
+        kind=kind,
+        namespace=namespace if kind.namespaced else "",
+        name=rest[1] if len(rest) > 1 else "",
+        subresource=rest[2] if len(rest) > 2 else "",
+    )
+
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "ServiceUnavailable",
+}
+
+
+class Fault(Exception):
+    """An invalid request; an invalid object is a ``ClusterError``."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def refusal_code(error: ClusterError | Fault) -> int:
+    """The HTTP status of an error."""
+    return error.code if isinstance(error, Fault) else error.status
+
+
+def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) -> Object:
+    """The ``Status`` of an error; ``target`` is the target of the request."""
+    code = refusal_code(error)
+    reason = _REASONS.get(code, HTTPStatus(code).phrase) if isinstance(error, Fault) else error.reason
+    status: Object = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": str(error),
+        "reason": reason,
+        "code": code,
+    }
+    if target is not None:
+        # Clients print "The Service x is invalid" from it: for invalid objects it is the kind and not its plural.
+        word = target.kind.name if isinstance(error, Invalid) else target.kind.plural
+        details: Object = {"name": target.name, "group": target.kind.group, "kind": word}
+        if isinstance(error, Invalid) and error.problems:
+            details["causes"] = [
+                {"reason": "FieldValueInvalid", "message": problem.what, "field": problem.where}
+                for problem in error.problems
+            ]
+        if isinstance(error, ApplyConflict):
+            details["causes"] = [
+                {"reason": "FieldManagerConflict", "message": f"conflict with {one.manager}", "field": one.path}
+                for one in error.fields
+            ]
+        status["details"] = {key: value for key, value in details.items() if value}
+    return status
+
+
+def success(target: RequestTarget, uid: str) -> Object:
+    """The ``Status`` of a completed deletion."""
+    details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": uid}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {key: value for key, value in details.items() if value},
+    }
+
+
+# kube-apiserver's bound, and its name for a client that gives none.
+_LENGTH_MAX = 128
+_STATUS_UNKNOWN = "unknown"
+
+
+def field_manager(query: Mapping[str, str], user_agent: str) -> str:
+    """The manager that owns the fields of a write; never empty. Raises ``Fault`` 400."""
+    given = query.get("fieldManager", "")
+    if len(given) > _LENGTH_MAX or not given.isprintable():
+        raise Fault(400, f"fieldManager: at most {_LENGTH_MAX} printable characters")
+    program = "".join(letter for letter in user_agent.partition("/")[0] if letter.isprintable())
+    return given or program.strip()[:_LENGTH_MAX] or _STATUS_UNKNOWN

@@ -1,0 +1,51 @@
+"""How long a request may take from end to end; a daemon says so for each request, by its revision."""
+
+import ipaddress
+import math
+from collections.abc import Callable
+
+import msgspec
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a request may take, in seconds; ``math.inf`` is no limit. What expires gives 504, or cuts the answer.
+
+    ``total_s`` runs from the request's head to the end of the answer, waiting included; ``answer_start_s`` from the head
+    to the first byte of the answer; ``idle_s`` from the head, or the last piece of the answer, to the next piece. In a
+    tunnel (after a 101) the upstream's bytes count as pieces of the answer. ``text`` is the body of the 504.
+    """
+
+    total_s: float = math.inf
+    answer_start_s: float = math.inf
+    idle_s: float = math.inf
+    text: bytes = b"request timeout"
+
+    def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
+        """When a request of ``started_s`` expires, if nothing more is answered.
+
+        ``written_s`` is when the last piece of the answer was written; ``has_begun`` says whether there was one.
+        """
+        due_s = min(started_s + self.total_s, written_s + self.idle_s)
+        return due_s if has_begun else min(due_s, started_s + self.answer_start_s)
+
+
+NO_TIMEOUTS = Timeouts()
+
+
+def member_of(text: str) -> Callable[[str], bool]:
+    """Whether an address is in one of these networks: "10.0.0.0/8, 192.0.2.7". Raises ``ValueError`` for any other text."""
+    networks = [ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip()]
+
+    def is_member(address: str) -> bool:
+        if not networks:
+            return False
+        try:
+            asked = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(asked, ipaddress.IPv6Address) and asked.ipv4_mapped is not None:
+            asked = asked.ipv4_mapped
+        # Networks of the other version contain nothing of this one.
+        return any(asked in network for network in networks)
+
+    return is_member

@@ -1,0 +1,295 @@
+"""Listening sockets and all that comes through them: connections, their time limits, and their end.
+
+``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due, and
+one sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps (docs/architecture.md, drain): ``drain`` makes every answer the last of its connection while new ones are
+still taken, ``finish`` takes no more, waits for what runs, and cuts what exceeds the grace.
+"""
+
+import asyncio
+import contextlib
+import math
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from serving.proxy.forwarding.accesslog import AccessLog, ExchangeLog
+from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
+from serving.proxy.forwarding.policy import member_of
+from serving.proxy.forwarding.registry import Member
+from serving.proxy.http1.pool import Pool
+from serving.proxy.server.connection import Connection
+from serving.settings.http import HttpSettings
+
+# For errors such as too few descriptors.
+_PAUSE_S = 0.1
+
+
+class Acceptor:
+    """Accepts from ``listening``, which does not block, until it is closed; each connection has a protocol of ``factory``."""
+
+    def __init__(self, listening: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._factory = factory
+        self._beginning: set[asyncio.Task[object]] = set()
+        self._paused: asyncio.TimerHandle | None = None
+        self._resume()
+
+    def __repr__(self) -> str:
+        return f"Acceptor({self._listening!r}{', paused' if self._paused else ''})"
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """As a server's: the socket that it accepts from."""
+        return (self._listening,)
+
+    def close(self) -> None:
+        """Accept no more; other processes go on."""
+        if self._paused is not None:
+            self._paused.cancel()
+        if self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+
+    def _resume(self) -> None:
+        self._paused = None
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            made, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # Another process was faster, or the client has left.
+            return
+        except OSError:
+            self._loop.remove_reader(self._listening)
+            self._paused = self._loop.call_later(_PAUSE_S, self._resume)
+            return
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._begin(made))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, made: socket.socket) -> None:
+        # A client that has left already is not an error.
+        with contextlib.suppress(OSError):
+            await self._loop.connect_accepted_socket(self._factory, made)
+
+
+# What a limit may be exceeded by. A sweep over 10,000 connections takes about 3 ms.
+_SWEEP_SPACING_S = 0.1
+# The kernel caps it at net.core.somaxconn; fewer would refuse connections in a burst.
+_BACKLOG = 4096
+
+
+class HttpServer:
+    """A proxy's side towards its clients, with the pool of connections towards its upstreams."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        pool: Pool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        access_log: AccessLog | None = None,
+        request_log: ExchangeLog[Any] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.access_log = access_log
+        self.request_log = request_log
+        self.draining = False
+        self.finishing = False
+        self.clock = clock
+        self.pool = Pool(settings, clock=clock) if pool is None else pool
+        self._streams: Pool | None = None
+        self._listeners: list[asyncio.Server | Acceptor] = []
+        self._connections: set[Member] = set()
+        self._per_address: dict[str, int] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self.sweep_s = math.inf
+        self._tunnel_count = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._only_tunnels = asyncio.Event()
+        self._only_tunnels.set()
+
+    def __repr__(self) -> str:
+        return f"HttpServer(connections {len(self._connections)}, draining {self.draining}, {self.pool!r})"
+
+    @property
+    def connection_count(self) -> int:
+        """Connections of clients."""
+        return len(self._connections)
+
+    async def listen(
+        self,
+        where: socket.socket | tuple[str, int],
+        handler: Handler,
+        *,
+        listener: str = "",
+        takes_turns: bool = False,
+        make: "Callable[[HttpServer, Wiring], asyncio.Protocol]" = Connection,
+    ) -> tuple[str, int]:
+        """Take connections from a bound socket, or from an address; return the address.
+
+        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` makes what a client meets first: TLS, where it is not HTTP.
+        """
+        wiring = self._wiring(handler, listener)
+
+        def factory() -> asyncio.Protocol:
+            return make(self, wiring)
+
+        loop = asyncio.get_running_loop()
+        server: asyncio.Server | Acceptor
+        if isinstance(where, socket.socket) and takes_turns:
+            # A socket that was only bound refuses connections until it listens.
+            where.listen(_BACKLOG)
+            server = Acceptor(where, factory)
+        elif isinstance(where, socket.socket):
+            server = await loop.create_server(factory, sock=where, backlog=_BACKLOG)
+        else:
+            server = await loop.create_server(factory, *where, backlog=_BACKLOG, reuse_address=True)
+        self._listeners.append(server)
+        host, port = server.sockets[0].getsockname()[:2]
+        return host, port
+
+    def drain(self) -> None:
+        """Make every answer from now on the last of its connection; idle connections stay until ``finish``."""
+        self.draining = True
+        for connection in list(self._connections):
+            if not connection.is_idle:
+                connection.close_if_idle()
+
+    def hand_over(self) -> None:
+        """Accept no more connections, which another process does from now on; each that is here stays until its next answer."""
+        self.draining = True
+        self._close_listeners()
+        for connection in list(self._connections):
+            connection.wind_down()
+
+    def _close_listeners(self) -> None:
+        for server in self._listeners:
+            server.close()
+        self._listeners.clear()
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections, and close those that are idle."""
+        self.draining = self.finishing = True
+        self._close_listeners()
+        for connection in list(self._connections):
+            connection.close_if_idle()
+
+    async def wait_for_requests(self, *, grace_s: float) -> None:
+        """Wait until all requests have ended but those that have become tunnels, for ``grace_s`` seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._only_tunnels.wait()
+
+    async def wait_for_tunnels(self, *, grace_s: float) -> None:
+        """Wait until the last connection has ended, for ``grace_s`` seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+
+    async def finish(self, *, grace_s: float) -> int:
+        """Stop accepting, wait ``grace_s`` seconds for what runs, cut off the rest; return how many were cut off."""
+        self.stop_accepting()
+        await self.wait_for_tunnels(grace_s=grace_s)
+        cut_count = sum([connection.cut() for connection in list(self._connections)])
+        self.pool.close()
+        if self._streams is not None:
+            self._streams.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        return cut_count
+
+    def stream_pool(self) -> Pool:
+        """Connections to upstreams that speak HTTP/2, made at the first request for one."""
+        from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most daemons need none of it
+
+        if isinstance(self.pool, Http2Pool):
+            return self.pool
+        if self._streams is None:
+            self._streams = Http2Pool(self.settings, clock=self.clock)
+        return self._streams
+
+    # What connections call.
+
+    def opened(self, connection: Member, address: str) -> str | None:
+        """A client has connected; a text says why it is one too many."""
+        settings = self.settings
+        self._connections.add(connection)
+        self._empty.clear()
+        self._only_tunnels.clear()
+        count = self._per_address[address] = self._per_address.get(address, 0) + 1
+        if len(self._connections) > settings.connections_max:
+            return f"more than {settings.connections_max} connections"
+        if 0 < settings.connections_per_address_max < count:
+            return f"more than {settings.connections_per_address_max} connections from one address"
+        return None
+
+    def closed(self, connection: Member, address: str) -> None:
+        """A client's connection has ended."""
+        self._connections.discard(connection)
+        count = self._per_address[address] - 1
+        if count:
+            self._per_address[address] = count
+        else:
+            del self._per_address[address]
+        self._see_who_is_left()
+        if not self._connections:
+            self._empty.set()
+
+    def count_tunnel(self, change: int) -> None:
+        """A connection has become a tunnel (1), or its tunnel has ended (-1)."""
+        self._tunnel_count += change
+        self._see_who_is_left()
+
+    def _see_who_is_left(self) -> None:
+        if len(self._connections) <= self._tunnel_count:
+            self._only_tunnels.set()
+        else:
+            self._only_tunnels.clear()
+
+    def wake_by(self, due_s: float) -> None:
+        """Have a sweep at that time, or soon after."""
+        if due_s < self.sweep_s:
+            if self._sweep is not None:
+                self._sweep.cancel()
+            delay_s = max(_SWEEP_SPACING_S, due_s - self.clock())
+            self.sweep_s = self.clock() + delay_s
+            self._sweep = asyncio.get_running_loop().call_later(delay_s, self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        now_s = self.clock()
+        # No other sweep is scheduled while this one runs: its result covers all connections.
+        self.sweep_s = -math.inf
+        due_s = min([connection.check(now_s) for connection in list(self._connections)], default=math.inf)
+        due_s = min(due_s, self.pool.expire(now_s))
+        if self._streams is not None:
+            due_s = min(due_s, self._streams.expire(now_s))
+        self._sweep = None
+        self.sweep_s = math.inf
+        if due_s < math.inf:
+            self.wake_by(due_s)
+
+    def _note(self, exchange: Exchange) -> None:
+        for log in (self.access_log, self.request_log):
+            if log is not None:
+                log.note(exchange, now_s=self.clock())
+
+    def _wiring(self, handler: Handler, listener: str) -> Wiring:
+        settings = self.settings
+        return Wiring(
+            handler=handler,
+            pool=self.pool,
+            stream_pool=self.stream_pool,
+            clock=self.clock,
+            listener=listener,
+            held_bytes_max=settings.body_held_bytes_max,
+            on_end=self._note if self.access_log is not None or self.request_log is not None else None,
+            trusts=member_of(settings.trusted_proxies),
+            tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
+        )

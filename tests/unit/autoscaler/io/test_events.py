@@ -1,0 +1,39 @@
+from serving.autoscaler.io.events import EventBudget, EventPermit, scale_event
+from tests.unit.scaling.scaler_builders import revision_with
+
+
+def test_a_few_changes_are_told_at_once_then_one_each_half_minute() -> None:
+    budget = EventBudget()
+    told = [budget.take("u", 0.0) for _ in range(8)]
+    assert [one is not None for one in told] == [True] * 5 + [False] * 3
+    assert budget.take("other", 0.0) == EventPermit(number=0, left_out_count=0)
+    assert budget.take("u", 29.0) is None
+    assert budget.take("u", 30.0) == EventPermit(number=5, left_out_count=4)
+    assert budget.take("u", 31.0) is None
+    assert repr(budget) == "EventBudget(2 revisions)"
+
+
+def test_names_come_round_so_that_a_revision_has_twenty_events_at_most() -> None:
+    budget = EventBudget()
+    numbers = {leave.number for step in range(100) if (leave := budget.take("u", step * 60.0))}
+    assert numbers == set(range(20))
+
+
+def test_a_revision_that_is_gone_is_forgotten() -> None:
+    budget = EventBudget()
+    for _ in range(9):
+        budget.take("u", 0.0)
+    budget.forget("u")
+    budget.forget("u")
+    assert budget.take("u", 0.0) == EventPermit(number=0, left_out_count=0)
+
+
+def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
+    event = scale_event(
+        revision_with(), "3 → 8: panic", leave=EventPermit(number=4, left_out_count=2), now="2026-11-21T07:00:00Z"
+    )
+    assert event["metadata"] == {"name": "hello-00001.scaled-4", "namespace": "default"}
+    assert event["message"] == "3 → 8: panic (changes left out before it: 2)"
+    assert event["involvedObject"]["kind"] == "Revision"
+    plain = scale_event(revision_with(), "x" * 2000, leave=EventPermit(number=0, left_out_count=0), now="")
+    assert plain["message"] == "x" * 1024

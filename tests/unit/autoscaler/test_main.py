@@ -1,0 +1,90 @@
+import msgspec
+import pytest
+
+from serving.autoscaler.main import measured, rule_of
+from serving.model.nodata import NoData
+from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.kpa.bounds import ScaleBound
+from serving.scaling.kpa.merge import MergeDecision, Proposal
+from serving.scaling.scaler.deciders import Decided
+from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from tests.unit.scaling.kpa_builders import DEFAULTS
+from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
+
+REVISION = revision_with()
+SILENCE = NoData(missing="nothing was told")
+
+
+@pytest.fixture
+def outcome() -> ScalerOutcome:
+    """A decision on load over two pods."""
+    world = World(REVISION, facts_of(2))
+    world.live(8, load=100.0)
+    return world.outcomes[-1]
+
+
+def merged_with(outcome: ScalerOutcome, **changes: object) -> ScalerOutcome:
+    assert isinstance(outcome.merged, MergeDecision)
+    return msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, **changes))
+
+
+def test_a_decision_says_what_it_saw_and_wants(outcome: ScalerOutcome) -> None:
+    found = measured(REVISION, outcome)
+    assert (found.namespace, found.revision) == REVISION.key
+    assert found.requested_count == found.ready_count == 2
+    assert found.stable_load == pytest.approx(100.0)
+    assert found.target_load == DEFAULTS.target_value
+    assert found.metric == "concurrency"
+    assert found.rule == rule_of(outcome)
+
+
+def test_requests_a_second_are_told_apart() -> None:
+    revision = revision_with(msgspec.structs.replace(DEFAULTS, metric="rps"))
+    world = World(revision, facts_of(1))
+    world.live(4, load=5.0)
+    assert measured(revision, world.outcomes[-1]).metric == "rps"
+
+
+def test_classic_has_its_own_target(outcome: ScalerOutcome) -> None:
+    detail = ClassicDecision(
+        desired_count=1,
+        mode=ClassicMode.PANIC,
+        limited_by=None,
+        target_concurrency=1.0,
+        idle_s=0.0,
+        observed_stable_concurrency=0.5,
+    )
+    decided = Decided(proposal=Proposal(decider="classic", desired=1, reason=""), detail=detail)
+    found = measured(REVISION, merged_with(msgspec.structs.replace(outcome, decided=decided), decided_by="classic"))
+    assert (found.is_panic, found.target_load, found.stable_load, found.panic_load) == (True, 1.0, 0.5, None)
+    assert found.rule == "panic"
+
+
+def test_without_data_only_the_cluster_is_known() -> None:
+    scaler = Scaler(REVISION, facts_of(2), SETTINGS, is_restart=True, now_s=0.0)
+    outcome = scaler.tick(facts_of(2), DecisionCause.PERIOD, 0.0)
+    found = measured(REVISION, msgspec.structs.replace(outcome, merged=SILENCE))
+    assert (found.desired_count, found.is_panic, found.rule) == (None, False, "no-data")
+    assert found.target_load is None
+
+
+def test_the_last_rule_of_the_chain_is_the_rule(outcome: ScalerOutcome) -> None:
+    assert isinstance(outcome.merged, MergeDecision)
+    bounds = msgspec.structs.replace(outcome.merged.bounds, limited_by=ScaleBound.MAX_SCALE)
+    assert rule_of(merged_with(outcome, bounds=bounds)) == "max-scale"
+    assert rule_of(merged_with(outcome, decided_by=None)) == "silence"
+    assert rule_of(merged_with(outcome, decided_by="activator")) == "wake"
+    assert rule_of(merged_with(outcome, decided_by="policy cpu")) == "policy"
+
+
+def test_what_the_algorithm_was_limited_by_is_the_rule() -> None:
+    world = World(REVISION, facts_of(2), is_restart=True)
+    world.live(2, load=0.0)
+    assert rule_of(world.outcomes[-1]) == "panic-hold"
+
+
+def test_who_goes_to_zero_step_by_step_is_at_the_gate() -> None:
+    world = World(REVISION, facts_of(1))
+    world.live(4, load=1.0)
+    world.live(70, load=0.0)
+    assert "gate-to-zero" in {rule_of(one) for one in world.outcomes}

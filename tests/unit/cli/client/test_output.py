@@ -1,0 +1,95 @@
+import pytest
+
+from serving.cli.client import output as module
+from serving.cli.client.output import Progress, age_text, aligned, is_lively, paint, say_aside, wrapped
+
+
+def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
+    assert aligned([["A", "BB"], ["long", None], ["x", "two\nlines"]], indent=" ") == [
+        " A     BB",
+        " long",
+        " x     two lines",
+    ]
+    assert aligned([]) == []
+
+
+@pytest.mark.parametrize(
+    ("age_s", "text"),
+    [
+        (None, ""),
+        (-5, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (200, "3m20s"),
+        (3600, "1h"),
+        (7500, "2h5m"),
+        (999_999, "11d"),
+    ],
+)
+def test_ages_have_two_units_while_the_first_is_small(age_s: float | None, text: str) -> None:
+    assert age_text(age_s) == text
+
+
+def test_long_words_stay_whole_and_lines_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    url = "http://" + "x" * 60
+    assert wrapped(f"see {url}\nsecond", indent="  ") == ["  see", f"  {url}", "  second"]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
+
+
+def due(progress: Progress) -> Progress:
+    """The same when its time has come."""
+    progress._timer.join()
+    return progress
+
+
+def test_what_is_over_soon_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 60.0)
+    with Progress("waiting") as progress:
+        progress.tell("still waiting")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_each_new_state_is_a_plain_line_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("waiting") as progress:
+        due(progress).tell("waiting")
+        progress.tell("[bold]more[/]")
+    assert capsys.readouterr().err == "waiting ...\n[bold]more[/] ...\n"
+
+
+def test_what_an_inner_one_is_told_the_outer_one_says(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("outer") as outer, Progress("inner") as inner:
+        due(outer)
+        inner.tell("more")
+    with Progress("another") as another:
+        due(another)
+    assert capsys.readouterr().err == "outer ...\nmore ...\nanother ...\n"
+
+
+def test_on_a_terminal_it_is_one_line_that_goes_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "is_lively", lambda: True)
+    with Progress("waiting [for it]") as progress:
+        due(progress)
+        say_aside("a word")
+        progress.tell("again")
+    assert "a word\n" in capsys.readouterr().err
+    assert progress._shown is not None
+
+
+def test_pipes_get_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (paint("a", "red"), is_lively()) == ("a", False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert paint("a", "red", bold=True) == "\x1b[31m\x1b[1ma\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("a", "red") == "a"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert paint("a", "red") == "a"

@@ -1,0 +1,74 @@
+"""What ``serving why`` says of ejected pods."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.cli.client.output import clock_text
+from serving.cli.decisions.whystate import ejected_lines
+from serving.traffic.ejection import EjectionReport
+
+SINCE_S = 1_700_000_000.0
+
+
+def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
+    made = EjectionReport(
+        revision=revision,
+        pod="hello-00001-x",
+        address="127.64.0.3:8012",
+        is_silent=True,
+        failure_count=1,
+        in_flight_count=4,
+        since_wall_s=SINCE_S,
+        until_wall_s=SINCE_S + 5,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """A state folder that names two activators: one that answers with ``reports`` in it, and one that is away."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = (tmp_path / self.path.strip("/").replace("/", "-")).read_bytes()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        ports = {"public": 1, "activator-metrics": server.server_port, "activator-1-metrics": 1}
+        (tmp_path / "ports.json").write_text(json.dumps(ports))
+        yield tmp_path
+        server.shutdown()
+        thread.join()
+
+
+def lines(state: Path, *reports: EjectionReport) -> list[str]:
+    (state / "ejections-default").write_bytes(msgspec.json.encode(reports))
+    return ejected_lines(state, "default", lambda revision: revision == "hello-00001")
+
+
+def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(state: Path) -> None:
+    (line,) = lines(state, report(), report("other-00001"))
+    assert line.startswith(f"{clock_text(SINCE_S)} hello-00001 pod hello-00001-x (127.64.0.3:8012) answers nothing (4 ")
+    assert line.endswith(f"ejected once); activator: it gets no requests until {clock_text(SINCE_S + 5)}")
+
+
+def test_a_pod_that_takes_no_connection_is_told_from_one_that_hangs(state: Path) -> None:
+    (line,) = lines(state, report(is_silent=False, failure_count=3, until_wall_s=None))
+    assert "takes no connection (3 times in a row); activator: it gets requests again" in line
+
+
+def test_a_folder_without_a_system_has_none(tmp_path: Path) -> None:
+    assert ejected_lines(tmp_path, "default", lambda _: True) == []

@@ -1,0 +1,60 @@
+"""What is said of a ConfigMap."""
+
+from serving.controller.io.sources import httproutes_missing, httproutes_note, settings_notes
+from serving.model.errors import Forbidden, NotFound, Problem
+from serving.settings.live import Taken
+
+CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
+
+
+def said(**taken: tuple[object, ...]) -> list[tuple[str, str, bool]]:
+    one = Taken(daemon="autoscaler", config_map="config-autoscaler", **taken)  # type: ignore[arg-type]
+    return [(note.reason, note.message, note.warning) for note in settings_notes(one, CONFIG_MAP)]
+
+
+def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
+    problems = (
+        Problem(where="ConfigMap config-autoscaler, a", what="wrong", expected="right"),
+        Problem(where="ConfigMap config-autoscaler, b", what="wrong", expected="right"),
+    )
+    ((reason, message, warning),) = said(problems=problems)
+    assert (reason, warning) == ("SettingsRefused", True)
+    assert message.startswith("The autoscaler keeps the settings that it has: ")
+    assert "config-autoscaler, a" in message
+    assert "config-autoscaler, b" in message
+
+
+def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
+    assert said(changed=("stable_window_s",), waiting=("stats_address",)) == [
+        ("SettingsChanged", "The autoscaler has taken over: stable_window_s", False),
+        ("SettingsWaitForRestart", "The autoscaler takes over when it is started again: stats_address", True),
+    ]
+
+
+def test_it_is_about_a_config_map_also_when_a_list_did_not_say_so() -> None:
+    (note,) = settings_notes(Taken(daemon="d", config_map="c", changed=("x",)), CONFIG_MAP)
+    assert (note.about["apiVersion"], note.about["kind"]) == ("v1", "ConfigMap")
+
+
+def test_what_is_missing_for_a_gateway_is_named() -> None:
+    unknown = httproutes_missing("gateways/front", NotFound("no such page"))
+    assert unknown.startswith('Gateway "gateways/front" is set, and the server does not know HTTPRoutes; expected the ')
+    assert unknown.endswith(": no such page")
+    assert "does not let us list HTTPRoutes" in httproutes_missing("gateways/front", Forbidden("no"))
+
+
+def test_a_gateway_that_cannot_be_used_is_told_of_the_settings() -> None:
+    note = httproutes_note("knative-serving", "there are none")
+    assert note.about["metadata"] == {"name": "config-controller", "namespace": "knative-serving"}
+    assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
+
+
+def test_an_unknown_key_is_a_warning_of_its_own() -> None:
+    unknown = Problem(where="ConfigMap config-autoscaler", what="it has no key a", expected="b")
+    assert said(unknown=(unknown,)) == [
+        (
+            "SettingsUnknown",
+            "Keys without effect, the others apply: ConfigMap config-autoscaler: it has no key a; expected b",
+            True,
+        )
+    ]

@@ -1,0 +1,121 @@
+import msgspec
+import pytest
+
+from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, NODE, POD, SERVICE, SERVING_SERVICE
+from serving.cluster.kubeclient import error_of
+from serving.home.apiserver.requests import Fault, RequestTarget, refusal, refusal_code, success, target_of
+from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem, Unsupported
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/api/v1/pods", RequestTarget(kind=POD, namespace=None)),
+        ("/api/v1/namespaces/a/pods", RequestTarget(kind=POD, namespace="a")),
+        ("/api/v1/namespaces/a/pods/p", RequestTarget(kind=POD, namespace="a", name="p")),
+        ("/api/v1/namespaces/a/pods/p/log", RequestTarget(kind=POD, namespace="a", name="p", subresource="log")),
+        ("/api/v1/namespaces", RequestTarget(kind=NAMESPACE, namespace="")),
+        ("/api/v1/namespaces/a", RequestTarget(kind=NAMESPACE, namespace="", name="a")),
+        ("/api/v1/namespaces/a/status", RequestTarget(kind=NAMESPACE, namespace="", name="a", subresource="status")),
+        ("/api/v1/nodes/n", RequestTarget(kind=NODE, namespace="", name="n")),
+        ("/api/v1/namespaces/a/services/s", RequestTarget(kind=SERVICE, namespace="a", name="s")),
+        (
+            "/apis/serving.knative.dev/v1/namespaces/a/services/s",
+            RequestTarget(kind=SERVING_SERVICE, namespace="a", name="s"),
+        ),
+        ("/apis/apps/v1/deployments/", RequestTarget(kind=DEPLOYMENT, namespace=None)),
+        ("/api/v1/namespaces/a/pods/p%2Flog", RequestTarget(kind=POD, namespace="a", name="p/log")),
+    ],
+)
+def test_a_path_means_an_object(path: str, expected: RequestTarget) -> None:
+    assert target_of(path) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/api",
+        "/api/v1",
+        "/apis/apps/v1",
+        "/other/v1/pods",
+        "/api/v2/pods",
+        "/api/v1/things",
+        "/apis/apps/v1/pods",
+        "/apis/serving.knative.dev/v1alpha1/services",
+        "/api/v1/pods/p",
+        "/api/v1/namespaces//pods",
+        "/api/v1/namespaces/a/nodes/n",
+        "/api/v1/namespaces/a/pods/p/log/more",
+        "/api/v1/namespaces/a/pods//log",
+    ],
+)
+def test_a_path_that_means_nothing_is_not_found(path: str) -> None:
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        target_of(path)
+
+
+def test_the_old_way_to_watch_is_not_served() -> None:
+    with pytest.raises(Unsupported, match=r"\?watch=true"):
+        target_of("/api/v1/watch/pods")
+
+
+@pytest.mark.parametrize(("namespace", "expected"), [(None, ""), ("a", "a")])
+def test_the_namespace_of_one_object_is_a_text(namespace: str | None, expected: str) -> None:
+    assert RequestTarget(kind=POD, namespace=namespace).one_namespace == expected
+
+
+TARGET = RequestTarget(kind=SERVING_SERVICE, namespace="default", name="hello")
+
+
+def test_an_error_says_what_it_is_about() -> None:
+    assert refusal(NotFound("no"), TARGET) == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "no",
+        "reason": "NotFound",
+        "code": 404,
+        "details": {"name": "hello", "group": "serving.knative.dev", "kind": "services"},
+    }
+
+
+def test_every_breach_is_a_cause() -> None:
+    problems = [Problem(where="spec.a", what="wrong", expected="right")]
+    details = refusal(Invalid("no", problems), TARGET)["details"]
+    assert details["causes"] == [{"reason": "FieldValueInvalid", "message": "wrong", "field": "spec.a"}]
+    assert details["kind"] == "Service"
+
+
+def test_an_error_about_nothing_has_no_details() -> None:
+    assert "details" not in refusal(Gone("old"))
+
+
+def test_a_fault_has_the_reason_of_its_code() -> None:
+    status = refusal(Fault(415, "what?"))
+    assert (status["reason"], status["code"]) == ("UnsupportedMediaType", 415)
+
+
+def test_a_fault_of_a_rare_code_has_its_phrase() -> None:
+    assert refusal(Fault(418, "no"))["reason"] == "I'm a Teapot"
+
+
+def test_what_is_gone_is_named() -> None:
+    assert success(TARGET, "u")["details"] == {
+        "name": "hello",
+        "group": "serving.knative.dev",
+        "kind": "services",
+        "uid": "u",
+    }
+
+
+def test_errors_survive_the_way_to_the_client() -> None:
+    for error in (
+        NotFound("a"),
+        AlreadyExists("b"),
+        Gone("c"),
+        Invalid("d", [Problem(where="e", what="f", expected="g")]),
+    ):
+        back = error_of(refusal_code(error), msgspec.json.encode(refusal(error, TARGET)))
+        assert (type(back), str(back)) == (type(error), str(error))

@@ -1,0 +1,53 @@
+import asyncio
+from pathlib import Path
+
+from serving.cluster.kinds import ROUTE
+from serving.home.controllers.addresses import HostsFile, hosts_text, names_of
+from serving.home.store.memory import MemoryCluster
+from serving.model.objects import Object
+from serving.settings.controller import ControllerSettings
+
+SETTINGS = ControllerSettings()
+
+
+def route(name: str = "hello", **fields: object) -> Object:
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Route",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"traffic": [{"configurationName": name, "percent": 100, "latestRevision": True, **fields}]},
+    }
+
+
+def test_a_route_has_its_public_host_and_three_cluster_local_ones() -> None:
+    public = f"hello.default.{SETTINGS.domain}"
+    inner = ["hello.default.svc.cluster.local", "hello.default.svc", "hello.default"]
+    assert names_of(route(), SETTINGS) == [public, *inner]
+
+
+def test_tags_have_hosts_too() -> None:
+    assert "blue-hello.default.svc.cluster.local" in names_of(route(tag="blue"), SETTINGS)
+
+
+def test_the_machines_own_entries_come_first() -> None:
+    text = hosts_text("127.0.0.1 localhost\n", [["a.b", "a"], ["c"]])
+    assert text == "127.0.0.1 localhost\n# services\n127.0.0.1 a.b a\n127.0.0.1 c\n"
+
+
+async def test_the_file_follows_routes_and_stays_the_same_file(tmp_path: Path) -> None:
+    path, cluster = tmp_path / "hosts", MemoryCluster()
+    hosts = HostsFile(cluster, path, lambda: SETTINGS)
+    hosts.write()
+    number = path.stat().st_ino
+    running = asyncio.create_task(hosts.run())
+    await cluster.create(ROUTE, route())
+    async with asyncio.timeout(60):
+        while "hello.default.svc" not in path.read_text():  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.01)
+        await cluster.delete(ROUTE, "default", "hello")
+        while "hello.default.svc" in path.read_text():  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.01)
+    running.cancel()
+    # A mount in a pod shows this file, whatever has its name later.
+    assert path.stat().st_ino == number
+    await cluster.close()

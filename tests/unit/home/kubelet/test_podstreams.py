@@ -1,0 +1,64 @@
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from serving.home.apiserver.logoptions import LogOptions
+from serving.home.kubelet.podstreams import FilePodLogs
+from serving.home.pods.podfolder import keep_previous, previous_of
+from serving.model.errors import NotFound
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "default" / "hello-1" / "app.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"one\ntwo\nthree\n")
+    return path
+
+
+async def read(log: Path, **asked: object) -> bytes:
+    options = LogOptions(container="app", **asked)  # type: ignore[arg-type]
+    logs = FilePodLogs(log.parents[2])
+    return b"".join([piece async for piece in logs.read("default", "hello-1", options)])
+
+
+async def test_all_lines_or_the_last_or_the_first_bytes(log: Path) -> None:
+    assert await read(log) == b"one\ntwo\nthree\n"
+    assert await read(log, tail_line_count=1) == b"three\n"
+    assert await read(log, tail_line_count=0) == b""
+    assert await read(log, limit_bytes=5) == b"one\nt"
+    assert await read(log, limit_bytes=100) == b"one\ntwo\nthree\n"
+
+
+async def test_the_run_before_a_restart_is_kept_apart(log: Path) -> None:
+    with pytest.raises(NotFound, match="no previous run of container app in pod hello-1"):
+        await read(log, previous=True)
+    keep_previous(log)
+    with pytest.raises(NotFound, match="no log of container app"):
+        await read(log)
+    log.write_bytes(b"again\n")  # noqa: ASYNC240 - a few bytes
+    assert await read(log) == b"again\n"
+    assert await read(log, previous=True, follow=True) == b"one\ntwo\nthree\n"
+    assert previous_of(log).name == "app.previous.log"
+    keep_previous(log.with_name("never.log"))
+
+
+async def test_who_follows_goes_on_with_the_next_run_and_after_a_rotation(log: Path) -> None:
+    logs = FilePodLogs(log.parents[2])
+    pieces = logs.read("default", "hello-1", LogOptions(container="app", follow=True))
+    async with asyncio.timeout(60):
+        assert await anext(pieces) == b"one\ntwo\nthree\n"
+        keep_previous(log)
+        next_run = asyncio.ensure_future(anext(pieces))
+        # It looks for the next run, and there is none yet.
+        await asyncio.sleep(0.3)
+        log.write_bytes(b"a run\n")  # noqa: ASYNC240 - a few bytes
+        assert await next_run == b"a run\n"
+        os.truncate(log, 0)
+        log.write_bytes(b"new\n")  # noqa: ASYNC240 - as above
+        assert await anext(pieces) == b"new\n"
+        log.unlink()  # noqa: ASYNC240 - as above
+        with pytest.raises(StopAsyncIteration):
+            await anext(pieces)

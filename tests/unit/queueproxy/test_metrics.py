@@ -1,0 +1,91 @@
+"""Counts and durations of a pod's requests, as text."""
+
+import pytest
+
+from serving.queueproxy.metrics import BOUNDS_S, Answered, AppGauges, RequestMetrics, read_gauges, series
+
+
+def test_requests_count_by_the_hundreds_of_their_status() -> None:
+    metrics = RequestMetrics()
+    for status in (200, 204, 404, 0, 503, 799):
+        metrics.note(status, 0.01)
+    assert metrics.counts() == {"none": 1, "1xx": 0, "2xx": 2, "3xx": 0, "4xx": 1, "5xx": 2}
+    assert repr(metrics) == "RequestMetrics(none 1, 1xx 0, 2xx 2, 3xx 0, 4xx 1, 5xx 2)"
+
+
+def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
+    metrics = RequestMetrics()
+    metrics.note(200, 0.03)
+    lines = metrics.page(revision="r")
+    start = 'kn_serving_invocation_duration_seconds_bucket{kn_revision_name="r",status_class="2xx",le='
+    values = [line.rpartition(" ")[2] for line in lines if line.startswith(start)]
+    below_count = sum(bound_s < 0.03 for bound_s in BOUNDS_S)
+    assert values == ["0"] * below_count + ["1"] * (len(BOUNDS_S) + 1 - below_count)
+    assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="2xx"} 0.03' in lines
+    assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="2xx"} 1' in lines
+
+
+def test_a_class_without_requests_has_no_histogram() -> None:
+    assert not [line for line in RequestMetrics().page(revision="r") if "bucket" in line]
+
+
+def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
+    metrics = RequestMetrics()
+    metrics.note(500, 1.0)
+    metrics.note(999, 2.0)
+    lines = metrics.page(revision="r")
+    assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="5xx"} 2' in lines
+    assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="5xx"} 3' in lines
+
+
+def test_a_series_has_only_the_labels_that_it_has() -> None:
+    assert series("a_total", 3, revision="r") == 'a_total{kn_revision_name="r"} 3'
+
+
+def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
+    metrics = RequestMetrics()
+    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+    metrics.note(200, 0.25)
+    metrics.note(404, 0.75)
+    assert metrics.answered_since() == Answered(count=2, mean_s=0.5)
+    metrics.note(200, 2.0)
+    assert metrics.answered_since() == Answered(count=1, mean_s=2.0)
+    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+
+
+def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> None:
+    metrics = RequestMetrics()
+    for status in (500, 503, 0):
+        metrics.note(status, 0.001)
+    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "gauges"),
+    [
+        (b"TEXT queue_length=12, named_metrics.gpu=0.4", {"queue_length": 12.0, "gpu": 0.4}),
+        (b"queue_length=3", {"queue_length": 3.0}),
+        (
+            b'JSON {"cpu_utilization": 0.5, "named_metrics": {"queue_length": 7}}',
+            {"cpu_utilization": 0.5, "queue_length": 7.0},
+        ),
+        (b"JSON {broken", {}),
+        (b'JSON {"queue_length": "many"}', {}),
+        (b"TEXT queue_length", {}),
+        (b"TEXT queue_length=nan, a=inf, b=-1, c=1e13, d=2", {"d": 2.0}),
+        (b"TEXT 1a=1, a b=1, %s=1" % (b"n" * 64), {}),
+        (b"TEXT " + b",".join(b"g%d=1" % number for number in range(40)), {f"g{number}": 1.0 for number in range(16)}),
+    ],
+)
+def test_a_header_is_read_within_bounds(value: bytes, gauges: dict[str, float]) -> None:
+    assert read_gauges(value) == gauges
+
+
+def test_the_latest_answer_with_gauges_counts_for_a_minute() -> None:
+    found = AppGauges()
+    found.take(b"Content-Type: text/plain\r\nEndpoint-Load-Metrics: TEXT queue_length=5\r\n", 10.0)
+    found.take(b"Content-Type: text/plain\r\nX-Endpoint-Kind: a\r\n", 11.0)
+    found.take(b"content-type: text/plain\r\nendpoint-load-metrics: TEXT queue_length=6\r\n", 12.0)
+    assert found.current(71.9) == {"queue_length": 6.0}
+    assert found.current(72.0) == {}
+    assert repr(found) == "AppGauges({'queue_length': 6.0})"

@@ -22,7 +22,7 @@ _PARTS = (
     ("serving/cluster/", "store"),
     ("serving/controller/", "controller"),
     ("serving/autoscaler/", "autoscaler"),
-    ("serving/local/", "manager"),
+    ("serving/home/", "manager"),
     ("bench/", "bench"),
 )
 

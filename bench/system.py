@@ -108,8 +108,8 @@ class System:
     def daemons_mib(self) -> int:
         """The resident memory of all daemons."""
         resident_bytes = 0
-        for module in ("control", "template"):
-            resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.local.{module}")[:1]))
+        for module in ("main", "processes.template"):
+            resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.home.{module}")[:1]))
         for module in ("activator", "autoscaler", "dashboard"):
             resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.{module}.main")))
         return resident_bytes >> 20

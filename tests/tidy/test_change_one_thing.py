@@ -134,18 +134,14 @@ def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
     assert "zeal" not in printed, printed
 
 
-def test_a_load_metric_is_one_file_and_one_line(copy: Copy) -> None:
-    source = (copy.folder / "serving/model/loadmetric.py").read_text()
-    changed = (
-        source.replace("QUEUE_LENGTH", "GPU_USE").replace("queue-length", "gpu-use").replace("queue_length", "gpu_use")
-    )
-    copy.add("serving/model/load/gpu_use.py", changed)
-    copy.edit("serving/model/loadmetric.py", "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
+def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
+    path = "serving/model/loadmetric.py"
     copy.edit(
-        "serving/model/loadmetric.py",
-        "from serving.model.loadmetric import LoadMetric\n",
-        "from serving.model.load.gpu_use import GPU_USE\nfrom serving.model.loadmetric import LoadMetric\n",
+        path,
+        "QUEUE_LENGTH = LoadMetric(",
+        'GPU_USE = LoadMetric(name="gpu-use", unit="percent", of_stat=_queue_length, target_default=10.0)\n\nQUEUE_LENGTH = LoadMetric(',
     )
+    copy.edit(path, "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
     script = (
         "from serving.scaling.resolve import resolve\n"
         "from serving.settings.annotations import read_annotations as read\n"

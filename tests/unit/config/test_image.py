@@ -35,9 +35,20 @@ def stage(name: str) -> str:
     return found[1]
 
 
-def kept_packages() -> set[str]:
-    """The packages of the project that the queue-proxy's image keeps."""
-    found = re.search(r"\$FINISH (.+)", stage("queue-proxy-root"))
+# The modules that run in each image.
+PROGRAMS = {
+    "queue-proxy": ("serving.queueproxy.main",),
+    "placement": ("serving.extender.main", "serving.metrics.otlp"),
+    "daemons": (
+        *(f"serving.{name}.main" for name in ("activator", "autoscaler", "controller", "dashboard", "nodegroup")),
+        *("serving.controller.io.makekey", "serving.metrics.otlp"),
+    ),
+}
+
+
+def kept_packages(target: str = "queue-proxy") -> set[str]:
+    """The packages of the project that an image keeps."""
+    found = re.search(r"\$FINISH (.+)", stage(f"{target}-root"))
     assert found
     return set(found[1].split())
 
@@ -95,6 +106,14 @@ def test_the_queue_proxy_imports_nothing_that_its_image_lacks() -> None:
     assert {name for name in foreign if not {one.lower() for one in owners.get(name, ())} & installed} == set()
     own = {name.split(".")[1] for name in imported if name.startswith("serving.")}
     assert own - kept_packages() == set()
+
+
+@pytest.mark.parametrize("target", PROGRAMS)
+def test_an_image_keeps_the_packages_that_its_programs_import(target: str) -> None:
+    imported = {name for program in PROGRAMS[target] for name in reached_from(program)}
+    own = {name.split(".")[1] for name in imported if name.startswith("serving.")}
+    assert own == kept_packages(target)
+    assert own.isdisjoint({"home", "cli", "simulator"})
 
 
 def test_the_queue_proxy_installs_nothing_heavy() -> None:
@@ -182,15 +201,8 @@ def test_the_image_of_the_queue_proxy_is_slim(mounted: tuple[str, Path]) -> None
 
 
 def modules_of(target: str) -> list[str]:
-    if target == "queue-proxy":
-        return ["serving.queueproxy.main"]
-    return [f"serving.{name}.main" for name in ("activator", "autoscaler", "controller", "dashboard", "cli")] + [
-        "serving.controller.io.makekey",
-        "serving.metrics.otlp",
-        "kubernetes.aio.client",
-        "kubernetes.aio.config",
-        "kubernetes.config",
-    ]
+    kubernetes = ["kubernetes.aio.client", "kubernetes.aio.config", "kubernetes.config"]
+    return [*PROGRAMS[target], *(kubernetes if target == "daemons" else ())]
 
 
 @pytest.mark.parametrize("mounted", IMAGES, indirect=True)

@@ -1,0 +1,130 @@
+"""The size and shape of the house: how many files, how long, how they are grouped, and which folders import each other.
+
+``make check`` prints the numbers. The limits are a ratchet: lower them when the tree shrinks.
+"""
+
+from collections import Counter, defaultdict
+from pathlib import Path, PurePath
+
+from tests.tidy.sources import ROOT, named, product_files
+from tests.tidy.test_circles import circles, import_graph
+
+LINES_MAX = 88_000
+FILES_MAX = 570
+MEAN_LINES_MIN = 140
+FOLDER_FILES_MAX = 30
+SMALL_LINES_MAX = 60
+BASE_NAME_MAX = 3
+# Names that a convention gives: the entry point of a daemon, and packages.
+_CONVENTIONAL = {"__init__.py", "__main__.py", "main.py"}
+
+# Small files with one importer, and why each is a file of its own.
+SMALL_FILES: dict[str, str] = {
+    "serving/activator/io/placeholder.py": "the page for browsers, which is text",
+    "serving/controller/routes/confirmation.py": "the pure decision of a shell",
+    "serving/nodegroup/io/clouds/choice.py": "the registry of clouds",
+    "serving/samples/hello.py": "a program that is run, not imported",
+}
+RINGS = {"home", "simulator", "dashboard", "cli"}
+DAEMONS = {"activator", "autoscaler", "controller", "extender", "nodegroup", "queueproxy"}
+
+
+def line_count(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def folder_graph() -> dict[str, set[str]]:
+    """Imports between folders. A ``main`` wires its daemon: what it imports says nothing of the folder it is in."""
+    graph: defaultdict[str, set[str]] = defaultdict(set)
+    for module, targets in import_graph().items():
+        if is_package(module) or module.rpartition(".")[2] in {"main", "__main__"}:
+            continue
+        folder = module.rpartition(".")[0]
+        graph[folder] |= {target.rpartition(".")[0] for target in targets if not is_package(target)} - {folder}
+    for folders in list(graph.values()):
+        for folder in folders:
+            graph[folder] |= set()
+    return graph
+
+
+def is_package(module: str) -> bool:
+    return (ROOT / module.replace(".", "/")).is_dir()
+
+
+def small_files() -> set[str]:
+    """Files of at most 60 lines that one file imports."""
+    importers = Counter(target for targets in import_graph().values() for target in targets)
+    return {
+        named(path)
+        for path in product_files()
+        if path.name not in _CONVENTIONAL
+        and line_count(path) <= SMALL_LINES_MAX
+        and importers[".".join(PurePath(named(path)).with_suffix("").parts)] == 1
+    }
+
+
+def folders() -> Counter[str]:
+    """The number of modules in each folder."""
+    return Counter(named(path.parent) for path in product_files() if path.name != "__init__.py")
+
+
+def base_names() -> Counter[str]:
+    return Counter(path.name for path in product_files() if path.name not in _CONVENTIONAL)
+
+
+def numbers() -> dict[str, float]:
+    """The numbers that ``make check`` prints."""
+    counts = [line_count(path) for path in product_files()]
+    return {
+        "lines": sum(counts),
+        "files": len(counts),
+        "mean lines": round(sum(counts) / len(counts)),
+        "files in the largest folder": max(folders().values()),
+        "small files with one importer": len(small_files()),
+        "circles between folders": len(circles(folder_graph())),
+    }
+
+
+def test_the_house_does_not_grow() -> None:
+    found = numbers()
+    assert found["lines"] <= LINES_MAX
+    assert found["files"] <= FILES_MAX
+    assert found["mean lines"] >= MEAN_LINES_MIN
+
+
+def test_no_folder_is_crowded() -> None:
+    assert {name: count for name, count in folders().items() if count > FOLDER_FILES_MAX} == {}
+
+
+def test_small_files_have_a_reason() -> None:
+    assert sorted(small_files() - SMALL_FILES.keys()) == []
+
+
+def test_every_reason_is_still_needed() -> None:
+    assert sorted(SMALL_FILES.keys() - small_files()) == []
+
+
+def test_names_of_files_say_which_one() -> None:
+    assert {name: count for name, count in base_names().items() if count > BASE_NAME_MAX} == {}
+
+
+def test_no_folders_import_each_other() -> None:
+    assert circles(folder_graph()) == []
+
+
+def test_daemons_do_not_import_home() -> None:
+    found = [
+        f"{module} -> {target}"
+        for module, targets in import_graph().items()
+        for target in targets
+        if module.split(".")[1:2]
+        and module.split(".")[1] in DAEMONS
+        and target.split(".")[1:2][0:1]
+        and target.split(".")[1] in RINGS
+    ]
+    assert found == []
+
+
+if __name__ == "__main__":
+    for name, value in numbers().items():
+        print(f"{name}: {value:,}")  # noqa: T201 - `make check` shows them

@@ -77,6 +77,7 @@ check: $(VENV)/.ready  ## Format, lint, types, import floors, house rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/tidy
+	$(BIN)/python -m tests.tidy.test_house
 
 format: $(VENV)/.ready  ## Let ruff format and mend
 	$(BIN)/ruff format .

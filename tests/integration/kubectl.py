@@ -10,7 +10,7 @@ import pytest
 
 from serving.cluster.kinds import Kind
 from serving.home.admission.admission import admit
-from serving.home.apiserver.logoptions import LogOptions
+from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.store.history import Watch
 from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import served
@@ -23,7 +23,11 @@ needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installe
 
 
 class Lines:
-    """A log that goes on once for those who follow it."""
+    """A log that continues once for readers that follow it."""
+
+    def kept(self, namespace: str) -> list[KeptLog]:
+        del namespace
+        return []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         yield f"{namespace}/{pod}/{options.container}\n".encode()

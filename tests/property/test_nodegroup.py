@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from serving.nodegroup.decide import decide
 from serving.nodegroup.delta import from_zero_delta, scale_up_delta
 from serving.nodegroup.group_memory import BreakerPhase, NodeGroupState, ScaleLock
-from serving.nodegroup.outcome import carried_out
 from serving.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint, Utilisation
 from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint, Snapshot
 from serving.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
 from serving.nodegroup.view import gathered, view_of
 from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings
 from tests.unit.nodegroup.builders import GIB, LABELS, NODE_AMOUNT, NOW_S, PLACED, settings
+from tests.unit.nodegroup.outcome import carried_out
 
 NODES_MAX = 12
 

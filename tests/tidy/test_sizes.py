@@ -9,7 +9,8 @@ import pytest
 from tests.tidy.sources import files_of_tests, functions_of, named, parsed, product_files
 
 SOURCE_LINES_MAX = 400
-SOURCE_LINES_MEDIAN_MAX = 150
+# Rooms, not shelves: below it, files are merged (tests/tidy/test_house.py).
+SOURCE_LINES_MEDIAN_MAX = 170
 # Files that may be longer, up to LONG_LINES_MAX, and why.
 LONG_FILES = {
     "serving/proxy/http2/engine.py": "one connection is one object: cut by inheritance, its state was spread over four files",

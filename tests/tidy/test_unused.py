@@ -15,7 +15,6 @@ USED_ELSEWHERE: dict[str, str] = {
     "serving/home/containers/nameserver.py: datagram_received": "asyncio calls it",
     "serving/home/containers/nameserver.py: error_received": "asyncio calls it",
     "serving/samples/hello.py: do_GET": "http.server calls it",
-    "serving/nodegroup/outcome.py: carried_out": "property tests fold passes with it, as the daemon will",
     "serving/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",
     "serving/placement/scores/metrics.py: read_usage": "the load watcher will read metrics with it",
 }

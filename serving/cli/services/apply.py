@@ -135,7 +135,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:
     """Make or change what manifests describe; Knative's and Cloud Run's as they are.
 
     What was applied before and is no longer in the manifest is taken away; what others have set stays.

@@ -1,8 +1,7 @@
 """The store as a Kubernetes API over HTTP: ``application`` builds an aiohttp application from any ``port.Cluster``.
 
-kubectl (1.20 to 1.33 were tried) and the kube adapter work with it. A feature of a real server that is missing here answers
-501 with a clear text. Checks run in this order: Host, token, path, method. Errors of the store become ``Status`` objects; an
-unexpected exception becomes a 500 without details.
+kubectl (tried from 1.20 to 1.33) and the kube adapter work with it. Missing features answer 501 with a clear text. Checks
+run in this order: Host, token, path, method. Store errors become ``Status`` objects, unexpected ones 500 without details.
 """
 
 import asyncio

@@ -18,7 +18,6 @@ from serving.nodegroup.decide import decide
 from serving.nodegroup.delta import from_zero_delta, nodes_to_add, scale_up_delta
 from serving.nodegroup.facts import InitContainer, pod_request
 from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
-from serving.nodegroup.outcome import carried_out
 from serving.nodegroup.plan import DeleteNodes, FromZero, IncreaseSize, Taint, Untaint, Utilisation, utilisation
 from serving.nodegroup.records import (
     Affinity,
@@ -38,6 +37,7 @@ from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings
 from serving.settings.nodegroup_options import problems_of_node_group
 from tests.conformance.compare import same
 from tests.conformance.node_group_stage import staged_pass
+from tests.unit.nodegroup.outcome import carried_out
 
 __all__ = ["agrees", "answer", "expected", "pure_decision"]
 

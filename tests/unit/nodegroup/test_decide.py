@@ -4,7 +4,6 @@ import msgspec
 
 from serving.nodegroup.decide import Growth, GrowthBound, Shrinkage, grow, nodes_to_untaint, shrink
 from serving.nodegroup.group_memory import BreakerPhase, BreakerState, NodeGroupState, ScaleLock
-from serving.nodegroup.outcome import carried_out
 from serving.nodegroup.plan import (
     DeleteNodes,
     Drain,
@@ -18,6 +17,7 @@ from serving.nodegroup.plan import (
 )
 from serving.nodegroup.records import CloudGroup, Failures
 from tests.unit.nodegroup.builders import NODE_AMOUNT, NOW_S, decided, load, node, nodes, pod, settings, snapshot, view
+from tests.unit.nodegroup.outcome import carried_out
 
 LOCK = ScaleLock(requested_count=2, locked_at_s=NOW_S - 60.0)
 LOCKED = NodeGroupState(lock=LOCK)

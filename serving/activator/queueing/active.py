@@ -152,7 +152,7 @@ class ActiveRevision(Generic[RequestId]):
     def set_pods(
         self, pods: dict[str, ServedPod], now_s: float, *, container_concurrency: int, slots: Mapping[str, int] | None
     ) -> list[Dispatch[RequestId]]:
-        """Replace the pods that get requests; returns the requests that begin."""
+        """Replace the usable pods; return the requests that begin."""
         self.pods = pods
         started = self.throttler.set_pods(pods, now_s, container_concurrency=container_concurrency, slots=slots)
         return self.dispatches(started)

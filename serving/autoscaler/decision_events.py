@@ -64,11 +64,9 @@ class Followers:
         self._wishes: dict[Write, FollowRequest] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._wishes)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Followers({len(self._wishes)})"
 
     @property
@@ -107,7 +105,6 @@ class PolicyBook:
         self._keys, self._scaler = keys, scaler
 
     def __repr__(self) -> str:
-        """One line."""
         return f"PolicyBook({len(list(self._keys()))} revisions)"
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
@@ -181,7 +178,6 @@ class DecisionPublisher:
         self._encode = msgspec.json.Encoder().encode
 
     def __repr__(self) -> str:
-        """One line."""
         return f"DecisionPublisher({self._followers})"
 
     def publish(self, event: DecisionEvent) -> None:
@@ -221,7 +217,6 @@ class DecisionBook:
         self.policies = policies
 
     def __repr__(self) -> str:
-        """One line."""
         return f"DecisionBook({self._followers})"
 
     def encoded(self, names: Mapping[str, str]) -> bytes:

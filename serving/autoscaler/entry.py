@@ -24,7 +24,6 @@ class PodStarts:
         self._seen_s: dict[str, float | None] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         starting = sum(one is not None for one in self._seen_s.values())
         return f"PodStarts({starting} of {len(self._seen_s)} pods are starting)"
 
@@ -72,7 +71,6 @@ class PodStates:
         self._by_name: dict[str, PodState] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"PodStates({len(self._by_name)} pods)"
 
     def take(self, pod: ScaledPod, *, is_gone: bool) -> None:
@@ -132,7 +130,6 @@ class RevisionEntry:
         self.history = DecisionHistory(decisions_max)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"RevisionEntry({len(self.ready_names)} ready pods, {self.scaler!r})"
 
     @property

@@ -131,11 +131,9 @@ class Reviewed:
         self._known: OrderedDict[bytes, tuple[Verdict, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Tokens that something is known of."""
         return len(self._known)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Reviewed({len(self._known)} tokens)"
 
     def known(self, token: str, now_s: float) -> Verdict | None:

@@ -106,7 +106,6 @@ class Writer:
         self._prove = prove
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Writer({self.proof_count} proofs, {self.proof_failure_count} in vain)"
 
     async def write(self, key: RevisionKey) -> float | None:

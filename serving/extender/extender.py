@@ -82,7 +82,6 @@ class Extender:
         self._scorer = scorer
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Extender({self._book}, {self.filter_count} filtered, {self.prioritize_count} prioritized)"
 
     def filter(self, call: ExtenderCall) -> bytes:

@@ -51,7 +51,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
 
     def __str__(self) -> str:
-        """One line: where, what, and what would be right."""
         return f"{self.where}: {self.what}; expected {self.expected}"
 
 

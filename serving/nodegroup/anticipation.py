@@ -31,7 +31,6 @@ class AnticipatedBook:
         self._existing: Counter[RevisionKey] = Counter()
 
     def __repr__(self) -> str:
-        """One line."""
         return f"AnticipatedBook({len(self._templates)} revisions, {len(self._published)} publish)"
 
     def take_revision(self, found: Mapping[str, Any]) -> None:

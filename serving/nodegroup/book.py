@@ -89,7 +89,6 @@ class NodeGroupBook:
         self._shelves: dict[str, _Shelf] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"NodeGroupBook({len(self._nodes)} nodes, {len(self._pods)} pods, {len(self._shelves)} groups)"
 
     def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:

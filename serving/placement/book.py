@@ -30,7 +30,6 @@ class NodeBook:
         self._table = node_table((), version=0)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"NodeBook({len(self._nodes)} nodes, {len(self._pods)} pods, version {self._table.version})"
 
     def node(self, name: str) -> NodeFacts | None:

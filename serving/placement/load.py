@@ -37,7 +37,6 @@ class NodeLoads:
         self._by_node: dict[str, deque[_LoadSample]] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"NodeLoads({len(self._by_node)} nodes)"
 
     def take(

@@ -1,4 +1,4 @@
-"""What a HorizontalPodAutoscaler (autoscaling/v2) wants: a number of pods by what they use of cpu and memory.
+"""Decides as a HorizontalPodAutoscaler (autoscaling/v2) does: a number of pods from their cpu and memory use.
 
 Input: the object's spec, what each pod requests and uses, the present number of pods, the earlier recommendations and changes,
 and ``now_s``. Output: the number, and why. It follows the rules of kube-controller-manager: a tolerance of a tenth, the largest
@@ -64,7 +64,7 @@ class PodScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScalingState(msgspec.Struct, frozen=True, kw_only=True):
-    """Times and numbers that were recommended, and times and differences of changes that were made."""
+    """Recent recommendations and recent changes, each with its time."""
 
     recommended: tuple[tuple[float, int], ...] = ()
     changes: tuple[tuple[float, int], ...] = ()
@@ -193,7 +193,7 @@ def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int)
 
 
 def _ratio(metric: MetricTarget, uses: Sequence[PodUse]) -> float:
-    """What is used over what should be."""
+    """Usage relative to its target."""
     used = sum(one.used or 0.0 for one in uses)
     if metric.percent is None:
         return used / (len(uses) * (metric.average or 1.0))
@@ -216,7 +216,7 @@ def _amount(metric: MetricTarget, ratio: float) -> str:
 
 
 def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, present_count: int, now_s: float) -> int:
-    """The present number, moved to the least recommended lately if that is more, to the most if that is less."""
+    """The present number, raised to the recent minimum or lowered to the recent maximum of recommendations."""
     *earlier, (_, newest) = recommended
     up_count = min([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.up.window_s)])
     down_count = max([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.down.window_s)])

@@ -1,4 +1,4 @@
-"""Resolve what is written about a revision into the numbers that every daemon works with.
+"""Resolves settings and annotations of a revision into the numbers for every daemon.
 
 Inputs: the autoscaler's settings, the revision's scaling annotations, its containerConcurrency, and whether a route names
 it. Output: a ``ScalingSpec``. An annotation overrides a setting; a setting has a default. The autoscaler decides on the
@@ -115,7 +115,7 @@ def _target_concurrency(
 
 
 def _usual_policy(settings: AutoscalerSettings, scaling: ScalingAnnotations) -> str:
-    """A revision that says by itself for how long its last pod stays means that, not what is learnt."""
+    """Explicit retention or window annotations select ``policy: knative``."""
     is_said = scaling.stable_window_s is not None or scaling.scale_to_zero_pod_retention_period_s is not None
     return KNATIVE_POLICY if is_said else settings.policy
 

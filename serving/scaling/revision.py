@@ -40,7 +40,7 @@ class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
     limits: Resources = Resources()
-    """Its limits. Without a limit of cpu its request, which is all that it can count on; None: neither is set."""
+    """Its limits. Without a limit of cpu, its request: the only cpu it is guaranteed. None: neither is set."""
 
 
 def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
@@ -63,7 +63,7 @@ _OURS = (KPA_CLASS, CLASSIC_CLASS)
 
 
 class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision that is ours to scale. ``was_ready`` says that it had its first pods ready once."""
+    """A revision of this installation to scale. ``was_ready``: its first pods were ready once."""
 
     key: RevisionKey
     uid: str
@@ -173,7 +173,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
 
 
 def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
-    """A Deployment that a revision owns; None for any other, also for one that only carries the label."""
+    """A Deployment owned by a revision; None for any other, including one with only the label."""
     metadata = found["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     owners = metadata.get("ownerReferences") or ()
@@ -224,7 +224,7 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
 
 
 def _oom_kill_count(status: Mapping[str, Any]) -> int:
-    """The ends so far of containers that were killed for their memory last: restarts, and an end that none has followed yet."""
+    """Counts OOM kills: the restarts of containers last killed for memory, plus one while not restarted yet."""
     count = 0
     for one in status.get("containerStatuses") or ():
         restarts = int(one.get("restartCount") or 0)

@@ -55,7 +55,6 @@ class Sources:
         self._told: dict[str, deque[Stat]] = {}
 
     def __repr__(self) -> str:
-        """One line: who tells."""
         return f"Sources({len(self._pods)} pods, {len(self._told)} activators, second {self._number})"
 
     @property
@@ -86,7 +85,7 @@ class Sources:
         self._pods.pop(name, None)
 
     def complete(self, now_s: float) -> list[Second]:
-        """The seconds that are over since the last call and of which anything is known, oldest first."""
+        """Return the seconds completed since the last call, oldest first, without those nothing is known of."""
         number = math.floor(now_s)
         first, self._number = self._number, number
         if first is None or not (self._pods or self._told):
@@ -118,7 +117,7 @@ class Sources:
         return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
 
     def _over(self, number: int) -> Second | None:
-        """What is known of a second that is over."""
+        """The load of a completed second; None if nothing is known of it."""
         end_s = number + 1
         pods = tuple(stat for stat in self._pods.values() if end_s - stat.at_s < REPORT_VALID_S)
         told = [

@@ -1,4 +1,4 @@
-"""The resolved numbers of one revision: what every daemon that scales, wakes or creates it works with.
+"""The resolved numbers of one revision, for every daemon that scales, wakes or creates it.
 
 Settings, annotations and containerConcurrency have been read, checked and merged into a ``ScalingSpec`` (``resolve.py``);
 no decision looks at them again. A spec holds no text to parse, no percentage and no unset value. Follows knative/serving
@@ -102,7 +102,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Who scales the revision. Source: annotation ``class``."""
 
     target_concurrency: float = 70.0
-    """Requests in flight that one pod should have, whatever the metric; ``target_value`` where that is concurrency."""
+    """Target requests in flight per pod, whatever the metric; equals ``target_value`` for concurrency."""
 
     container_concurrency: int = 0
     """Requests that a pod takes at once, by its hard limit; 0: no limit."""

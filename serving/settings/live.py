@@ -125,7 +125,6 @@ class LiveSettings(Generic[R]):
         self.settings: R = self._load(self._good)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"LiveSettings({self._daemon.name}, {len(self._good)} ConfigMaps, {len(self._refused)} refused)"
 
     def begin(self) -> R:

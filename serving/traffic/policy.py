@@ -63,9 +63,7 @@ class BalancedPod:
 class FreePods(Protocol):
     """Pods with a free slot. ``add`` only what is not inside, ``remove`` only what is, ``pick`` only if some are."""
 
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
+    def __len__(self) -> int: ...
 
     def add(self, pod: BalancedPod) -> None:
         """A pod has become free."""
@@ -89,7 +87,6 @@ class FirstFree:
         self._sorted: list[BalancedPod] = []
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._sorted)
 
     def add(self, pod: BalancedPod) -> None:
@@ -122,7 +119,6 @@ class RoundRobin:
         self._line: OrderedDict[str, BalancedPod] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._line)
 
     def add(self, pod: BalancedPod) -> None:
@@ -154,7 +150,6 @@ class TwoChoices:
         self._index_of: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._pods)
 
     def add(self, pod: BalancedPod) -> None:

@@ -72,7 +72,6 @@ class Autoscaler:
         self._is_synced = False
 
     def __repr__(self) -> str:
-        """One line."""
         state = "synced" if self._is_synced else "not synced"
         return f"Autoscaler({len(self._watch.entries)} revisions, {state}, {self._decisions})"
 

@@ -100,7 +100,6 @@ class DecisionLoop:
         self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"DecisionLoop({self._writes})"
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:

@@ -45,7 +45,6 @@ class EventBudget:
         self._purses: dict[str, _Purse] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"EventBudget({len(self._purses)} revisions)"
 
     def take(self, uid: str, now_s: float) -> EventPermit | None:

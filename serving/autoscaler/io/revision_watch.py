@@ -59,7 +59,6 @@ class RevisionWatch:
         self._reflectors = (self._revisions, deployments, self._pods, slices)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"RevisionWatch({len(self.entries)} revisions)"
 
     @property

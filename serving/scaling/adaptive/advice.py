@@ -1,4 +1,4 @@
-"""What the adaptive policy says at one decision, with the figures that explain it."""
+"""The adaptive policy's advice for one decision, with the figures behind it."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Proposals that replace the algorithm's, and what the gate and the clock have to know."""
+    """Proposals that replace the algorithm's, with inputs for the gate and the next decision's time."""
 
     proposals: tuple[Proposal, ...] | None = None
     """None: the algorithm's proposal stands as it is."""

@@ -1,4 +1,4 @@
-"""The load that a revision's pods should have room for by the time at which a pod that is started now is ready.
+"""Forecasts a revision's load for the time when a pod started now is ready.
 
 Input: the mean number of requests in flight of each second. Kept are two exponential means, a fast and a slow one, and the
 variance around the fast one. Their difference is the slope of the load: on a steady climb an exponential mean lags by its time
@@ -52,7 +52,7 @@ class LoadForecast:
         return f"LoadForecast({self._fast:.2f} in flight, slowly {self._slow:.2f})"
 
     def take(self, second: int, concurrency: float) -> None:
-        """The mean load of a second that is over; seconds that are left out had none. The past is not taken again."""
+        """Add the mean load of a second that is over. Skipped seconds had no load; earlier seconds are ignored."""
         if self._first is None:
             self._first = self._second = second
             self._fast = self._slow = concurrency

@@ -232,7 +232,7 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 
 
 def _saved_s(hazard: Array, widths_s: Array, worth_s: float) -> float:
-    """Pod-seconds that a window is expected to save over what it costs, if no request has come before it."""
+    """Pod-seconds expected to be saved by keeping a pod through a window, net of its cost, if no request came before."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * worth_s - 1.0) * widths_s).sum())

@@ -56,7 +56,7 @@ _RECHECK_MIN_S = 0.05
 
 
 class _Idle(msgspec.Struct, frozen=True):
-    """What is to be done during one gap: the windows, and what a start is worth.
+    """The plan for one gap: the windows, and the worth of a start.
 
     The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
     """
@@ -227,7 +227,7 @@ class RevisionPolicy:
         return int(any(one.from_s - self.start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
-        """Time for which ``advise`` keeps wanting the one pod that it wanted last, which is ready; None: it has to be asked.
+        """Time until ``advise`` may want another count than its last one ready pod; None: ``advise`` has to be called.
 
         It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
         flight the answer is infinite: only another load changes the advice then.
@@ -307,7 +307,7 @@ class RevisionPolicy:
         return _Idle(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
-        """The window in which a pod should be there, or on its way, now; and when that changes."""
+        """The window for having or starting a pod now, and the time of the next change."""
         assert self._idle is not None
         for window in self._idle.windows:
             lead_s = self.start_s if window.from_s else 0.0

@@ -1,4 +1,4 @@
-"""What the adaptive policy has learnt of a revision and what it saves against Knative's, as records and as a sentence.
+"""Records of the gaps learnt by the adaptive policy and of its savings, and a sentence about them.
 
 Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under Knative's
 policy, estimated", or under Knative's what the adaptive policy would have had. This module imports no decider, so that a
@@ -32,7 +32,7 @@ class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second of idleness, from each age to the next."""
 
     threshold: float
-    """Rate from which on a pod is kept: 1 over what a cold start is worth."""
+    """The rate above which a pod is kept: 1 over the worth of a cold start."""
 
     windows: tuple[tuple[float, float], ...]
     """Ages between which a pod is there; from the second one on it is started ahead of a request."""
@@ -64,7 +64,7 @@ class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def savings_sentence(costs: PolicyCosts, *, running: str) -> str:
-    """What both policies cost, of which ``running`` is in force; "" while there is nothing to say."""
+    """Sentence with the costs of both policies, ``running`` being in force; "" before there is enough to compare."""
     adaptive = _Cost(costs.adaptive_pod_seconds, costs.adaptive_cold_requests)
     knative = _Cost(costs.knative_pod_seconds, costs.knative_cold_requests)
     if costs.covered_s < _COVERED_MIN_S or not adaptive.pod_seconds + knative.pod_seconds:

@@ -46,7 +46,7 @@ class ServedLoad:
         return max(_SHORTEST_S, self._area_s / self._answered) if self._answered >= _ANSWERED_MIN else None
 
     def take(self, second: int, concurrency: float, request_count: float, *, slot_count: float) -> float:
-        """The load of a second that is over, in requests in flight; seconds that are left out had none."""
+        """Add the load, in requests in flight, of a second that is over. Skipped seconds had none."""
         if second > self._second + 1:
             self._answered += self._inside
             self._inside = self._load = 0.0
@@ -82,7 +82,7 @@ _SMALL_STEP_PATIENCES = 2.0
 
 
 class HeldCount:
-    """The pods of one revision that were wanted, and ``count`` of them that stay."""
+    """The pods wanted by one revision, ``count`` of them held."""
 
     __slots__ = ("_asked_at_s", "_delay", "_low_since_s", "count")
 
@@ -203,7 +203,7 @@ class PodRoom:
         return Room(count=held_count, level=level, margin=margin, ahead_s=ahead_s, enough_count=enough_count)
 
     def _left(self, level: LoadLevel, *, in_flight: float, request_s: float, start_s: float) -> float:
-        """Requests that wait now and still will when a new pod is ready: the slots that the load leaves free serve them."""
+        """Requests still waiting when a new pod would be ready, after the free slots have served their part."""
         free = max(0.0, self._slot_count - level.recent)
         return max(0.0, in_flight - self._slot_count - free * start_s / request_s)
 
@@ -285,6 +285,6 @@ def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:
 
 
 def _patience_s(spec: ScalingSpec, start_s: float, wait_ratio: float) -> float:
-    """Time for which a count must be lower. A pod that takes long to start is given up later."""
+    """Time for which the wanted count must stay lower. Slow-starting pods are released later."""
     patience_s = _PATIENCE_S * math.sqrt(spec.cold_start_worth_s / _PATIENCE_WORTH_S) * wait_ratio
     return min(_PATIENCE_MAX_S, max(start_s, patience_s))

@@ -32,7 +32,7 @@ class ClassicMode(enum.StrEnum):
 
 
 class ClassicLimit(enum.StrEnum):
-    """What kept the answer from being what the mode's window asks for."""
+    """The rule that changed the desired count from the mode's own window."""
 
     SCALE_UP_RATE = "max-scale-up-rate"
     PANIC_HOLD = "panic-hold"
@@ -72,7 +72,6 @@ class ClassicScaler:
         self._last_traffic_ns = _nanoseconds(started_s)
 
     def __repr__(self) -> str:
-        """One line: points, and panic with the number of pods that it holds."""
         mode = "stable" if self._panic_ns is None else f"panic at {self._panic_count_max:g}"
         return f"<ClassicScaler {mode}, {self._points!r}>"
 

@@ -92,11 +92,9 @@ class Points:
         self._point_counts: _Times = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Points kept, with those recorded since the last reading."""
         return self._end - self._begin + len(self._new_at_s)
 
     def __repr__(self) -> str:
-        """One line: how many points of how many pods."""
         return f"<Points {len(self)} of {len(self._pod_ids)} pods>"
 
     def record(self, stat: Stat) -> None:

@@ -22,7 +22,7 @@ _ACTIVATOR_COUNT_MIN = 2
 
 
 def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
-    """Requests that the ready pods could take at once, beyond the load and the burst that is asked for.
+    """Capacity of the ready pods beyond the load and the target burst capacity.
 
     3 pods of 100 with a load of 50 and a target burst capacity of 211: 300 - 211 - 50 = 39, so the activator may leave
     the path; below 0 it stays. A target burst capacity of 0 always gives 0, one of -1 always -1.
@@ -58,7 +58,7 @@ class PathRule(enum.StrEnum):
 
 
 class PathDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The path that is wanted, the one that is possible now, and the rule that settled the latter."""
+    """The wanted path, the possible one, and the rule for the latter."""
 
     wanted: TrafficPath
     path: TrafficPath

@@ -33,7 +33,7 @@ class ScalerMode(enum.StrEnum):
 
 
 class ScaleLimit(enum.StrEnum):
-    """The rule that had the last word on a count that is not what the load alone asks for."""
+    """The last rule to change the count from the one that the load alone asks for."""
 
     UP_RATE = "max-scale-up-rate"
     DOWN_RATE = "max-scale-down-rate"
@@ -118,7 +118,7 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 def starting_state(
     *, ready_count: int, present_scale: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> KpaState:
-    """State of a scaler that is made for a revision which may have pods already.
+    """Initial state of a scaler. Its revision may have pods already.
 
     ``ready_count`` is 0 if it is unknown; ``present_scale`` is what the revision's scale says. With more than one
     ready pod the scaler starts in panic, so that a restart of the autoscaler, which loses all history, takes none away.
@@ -156,7 +156,7 @@ def decide(
 def decide_count(
     state: KpaState, *, observed: Observation, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[KpaState, int]:
-    """The count that ``decide`` gives, without the record of how it came about, which costs half as much again."""
+    """Like ``decide``, but returns only the count. The record of the steps would cost half as much again."""
     steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
     return steps.state, steps.count
 
@@ -167,7 +167,7 @@ def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
 
 
 class _Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision comes to, and the steps on the way that a record of it has."""
+    """The result of a decision, with the intermediate steps for its record."""
 
     state: KpaState
     count: int

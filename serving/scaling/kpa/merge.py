@@ -17,7 +17,7 @@ _NOBODY_PROPOSED = NoData(missing="no proposal of any decider")
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What one decider wants: a count of pods, or ``NoData``; ``reason`` is the rule that limited it."""
+    """The count of pods wanted by one decider, or ``NoData``; ``reason`` is the rule that limited it."""
 
     decider: str
     desired: int | NoData

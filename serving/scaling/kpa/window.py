@@ -84,11 +84,11 @@ class Window(abc.ABC):
         """
 
     def record(self, at_s: float, value: float) -> None:
-        """Add a value that came at ``at_s``; one that is a window older than the newest bucket is ignored."""
+        """Add a value at ``at_s``. Values a whole window older than the newest bucket are ignored."""
         self.record_in(math.floor(at_s) // self._granularity_s, value)
 
     def record_in(self, bucket: int, value: float) -> None:
-        """Add to the bucket of that number: as ``record``, for callers that feed several windows."""
+        """Like ``record``, but by bucket number, for callers that feed several windows."""
         last, count = self._last, self._bucket_count
         if bucket != last:
             if last is not None and bucket == last + 1 and count > 1:
@@ -120,7 +120,7 @@ class Window(abc.ABC):
         return self._last is None or self._bucket(now_s) - self._last > self._silent_buckets_max
 
     def resize(self, window_s: float, now_s: float) -> None:
-        """Change the width. What was seen stays as far as it fits; what was too old already is forgotten."""
+        """Change the width. Values that still fit are kept; expired ones are dropped."""
         if window_s == self._window_s:
             return
         ring, count, last, first = self._ring, self._bucket_count, self._last, self._first

@@ -129,7 +129,7 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The merged answer, within its bounds; ``NoData`` when no decider has one."""
 
     present_scale: int | None
-    """Replicas that the revision's scale asks for now; None if unset, which means 1."""
+    """Replicas in the revision's scale now; None if unset, which means 1."""
 
     ready_count: int
     """Pods that are ready."""

@@ -89,7 +89,7 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing was seen that bounds it."""
 
     above: float | None
-    """Requests in flight from which on that bounds a pod; None without a bound."""
+    """Requests in flight above which a pod is bound; None without a bound."""
 
     is_used: bool
     """Whether it replaces the revision's target, rather than being shown only."""
@@ -197,7 +197,10 @@ class TargetLearner:
         return LearntTarget(total=total, bound=state.bound, above=state.above, is_used=spec.learns_target)
 
     def due_save(self, spec: ScalingSpec, now_s: float) -> str | None:
-        """What was learnt, as text for ``load``; None while the target is as it was, or is on its way and that is not long."""
+        """Return the learnt state as text for ``load`` if a save is due, otherwise None.
+
+        It is due once the target has moved by more than the smallest step, and has settled or was saved long ago.
+        """
         total, saved = self._state.total, self._saved_total or spec.total_value
         if total is None or abs(total / saved - 1) <= _STEP_MIN_RATIO:
             return None
@@ -245,7 +248,7 @@ class TargetLearner:
         self._cpu = (weight * _FADE_RATIO, cpu_s * _FADE_RATIO, ended * _FADE_RATIO, inside * _FADE_RATIO)
 
     def _see(self, knee: Knee) -> None:
-        """Take over what the response times say; what they do not say any more is forgotten slowly.
+        """Update the knee from response times. Older values decay slowly.
 
         Pods that are busy all the time do not show how fast an idle one is, so that the least response time is kept. An app
         that became slower looks like a busy one at first. It is found out by fewer requests that take as long.
@@ -261,7 +264,7 @@ class TargetLearner:
             state.knee = max(_KNEE_RELAX_RATIO * state.knee, knee.top)
 
     def _cpu_knee(self, limits: Resources) -> float | None:
-        """The knee by the cpu that a request takes; out of cpu it is at most what was in flight, less what is too much."""
+        """The knee from the cpu time of a request; when cpu runs out, at most the recent load less the excess."""
         state, (weight, cpu, ended, inside) = self._state, self._cpu
         if not limits.cpu_m:
             return None
@@ -277,7 +280,7 @@ class TargetLearner:
         return max(knee, _KNEE_MIN)
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
-        """Go towards a target. A pod that would be killed goes there at once; nothing else is that urgent."""
+        """Move one bounded step towards ``total``; a memory bound lowers the target at once, or the pod is killed."""
         state, wanted = self._state, total
         present = start if state.total is None else state.total
         if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
@@ -318,7 +321,6 @@ class RevisionTarget:
         self.learnt: LearntTarget | None = None
 
     def __repr__(self) -> str:
-        """One line."""
         return f"RevisionTarget({self._learner})"
 
     def follow(self, revision: ScaledRevision) -> bool:

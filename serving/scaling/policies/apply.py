@@ -1,4 +1,4 @@
-"""From the change that triggers ask for to the one that may be made: minimum and maximum, and what is safe.
+"""Limits the change from triggers to a safe one within the policy's minimum and maximum.
 
 A policy's min and max bound the result. Beyond them, one change adds no more than a fixed number of pods and removes no
 more than another, a pod that holds a request is never removed, and the last pod stays. Each bound that made a

@@ -73,7 +73,6 @@ class Triggered:
         self._panic_count = 0
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Triggered(by {self._name}, {self.last.decision.rule if self.last else 'not decided yet'})"
 
     def follow(self, spec: ScalingPolicySpec, now_s: float) -> None:
@@ -123,7 +122,7 @@ class Triggered:
         self._wish = None
 
     def panic(self, observed: ObservedPods, now_s: float) -> None:
-        """What follows from pods that took their first requests since the last call."""
+        """Evaluate panic if pods took their first requests since the last call."""
         is_there = observed.available_count >= self._panic_count and not observed.creating_count
         if self._panic_until_s is not None and is_there:
             # The pods that it added can take requests.

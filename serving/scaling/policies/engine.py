@@ -1,4 +1,4 @@
-"""Which revisions follow which ScalingPolicy, and what their policies propose; one for all revisions of an autoscaler.
+"""Matches revisions with ScalingPolicies, and collects proposals; one engine serves all revisions of an autoscaler.
 
 Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
 next evaluation is due, and the status of each policy. ``on_news`` is called with each policy about which there is something new
@@ -44,12 +44,11 @@ class PolicyCalendar:
         self._seen: list[tuple[float, ScheduleState]] = []
 
     def __repr__(self) -> str:
-        """One line."""
         return f"PolicyCalendar({len(self._schedules)} schedules of {self._name})"
 
     @property
     def min_count(self) -> int:
-        """The most pods that any asks for that holds; 0 if none does."""
+        """The highest minimum of the active schedules; 0 without one."""
         return max((one.min_count for one, (_, state) in self._pairs() if state.is_active), default=0)
 
     def look(self, wall_s: float) -> bool:
@@ -60,7 +59,7 @@ class PolicyCalendar:
         return True
 
     def proposals(self) -> tuple[Proposal, ...]:
-        """What those want that hold."""
+        """The proposals of the active schedules."""
         return tuple(
             Proposal(
                 decider=f"schedule {one.shown_name} of policy {self._name}",
@@ -134,7 +133,6 @@ class Triggers:
         self._held: dict[RevisionKey, _Held] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Triggers({len(self._policies)} policies, {len(self._held)} revisions)"
 
     @property
@@ -157,7 +155,7 @@ class Triggers:
         return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
 
     def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
-        """A policy that is new or has changed; ``is_ours`` says that this autoscaler alone writes its status."""
+        """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
             # What another process left was there at first; what comes now is our own, maybe before all have read theirs.

@@ -1,4 +1,4 @@
-"""One direction: its triggers in order, what each says, and the first that acts.
+"""Evaluates the triggers of one direction in order, up to the first that acts.
 
 In: the triggers, and the situation they share (pods, usages, points, time of the last change). Out: the change, and a
 verdict of every trigger that was asked, so that a person can see why nothing happened. A trigger acts
@@ -82,7 +82,7 @@ class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a direction says. ``acting`` is the trigger that acts, None if none does; ``delta`` is then 0."""
+    """The result for one direction. ``acting`` is None if no trigger acts; ``delta`` is then 0."""
 
     verdicts: tuple[TriggerVerdict, ...]
     acting: TriggerVerdict | None

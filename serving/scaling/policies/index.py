@@ -1,4 +1,4 @@
-"""What the autoscaler reads from a ScalingPolicy, which of several holds for a revision, and the status of each.
+"""Indexes ScalingPolicies: the one in force for each revision, and the status of each policy.
 
 Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each
 policy. Of several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies
@@ -169,11 +169,9 @@ class Policies:
         self._by_target: dict[_Target, list[PolicyView]] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._by_key)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Policies({len(self._by_key)} for {len(self._by_target)} targets)"
 
     def keys(self) -> tuple[PolicyKey, ...]:
@@ -185,7 +183,7 @@ class Policies:
         return self._by_key.get(key)
 
     def take(self, policy: PolicyView) -> set[PolicyKey]:
-        """A policy that is new or has changed; the policies about which there may be something else to say now."""
+        """Add or update a policy. Returns the policies whose status may have changed."""
         touched = self.drop(policy.key)
         self._by_key[policy.key] = policy
         if policy.spec is not None:
@@ -196,7 +194,7 @@ class Policies:
         return touched | {policy.key}
 
     def drop(self, key: PolicyKey) -> set[PolicyKey]:
-        """A policy that is gone; the policies about which there may be something else to say now."""
+        """Remove a policy. Returns the policies whose status may have changed."""
         policy = self._by_key.pop(key, None)
         if policy is None or policy.spec is None:
             return set()
@@ -217,7 +215,7 @@ class Policies:
     def attachment(
         self, policy: PolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
-        """What to tell a policy. ``revisions`` follow it; ``problems`` are of those that would but cannot."""
+        """The status of a policy. ``revisions`` follow it; ``problems`` are of targeted revisions that cannot."""
         if policy.spec is None:
             return Attachment(is_attached=False, reason=Reason.NOT_USABLE, message=policy.problem)
         kind, name = policy.target.kind, policy.target.name

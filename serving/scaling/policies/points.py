@@ -73,7 +73,7 @@ def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
 
 
 def examined_points(points: Points, window: PointWindow, now_s: float) -> Points:
-    """The points that a trigger looks at: the newest ``examined_count``, without those that are too old or to come."""
+    """The points for a trigger: the newest ``examined_count``, without expired and future ones."""
     newest = points[: window.examined_count]
     if window.time_s is None:
         return newest

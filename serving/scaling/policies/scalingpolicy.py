@@ -42,15 +42,16 @@ _NEEDED_REQUEST = {"cpu": "cpu_m", "mem": "memory_bytes"}
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """One condition under which pods are added or removed, and what it aims at."""
+    """One condition for adding or removing pods, and its target."""
 
     type: str = "occupancy"
-    """What is watched, and how an amount follows from it: ``occupancy`` (pods that hold a request), ``cpu``, ``mem`` (use of
-    what the pods request), ``fixed-step`` (as occupancy, with a fixed amount), or a type of your own. ``room`` and
-    ``legacy`` are old spellings of the first and the last of these."""
+    """The watched usage, and the way to an amount: ``occupancy`` (pods that hold a request), ``cpu``, ``mem`` (use
+    relative to the requests of the pods), ``fixed-step`` (as occupancy, with a fixed amount), or a type of your own.
+    ``room`` and ``legacy`` are old spellings of ``occupancy`` and ``fixed-step``.
+    """
 
     usage_percent: int
-    """The usage that is aimed at, and from which a point counts: above it for up, below it for down. Range: 1 to 100."""
+    """The target usage. A point counts above it for up, below it for down. Range: 1 to 100."""
 
     threshold_percent: int = 80
     """Share of the points of ``time_s`` that must count. Range: 1 to 100. Default: maestro, 80."""
@@ -91,7 +92,7 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What a policy is for, in its own namespace. That of a Service or a Configuration holds for each of its revisions."""
+    """The target of a policy, in the policy's namespace. A Service or Configuration stands for each of its revisions."""
 
     kind: str
     """Service, Configuration or Revision."""
@@ -174,7 +175,7 @@ def check_scaling_policy(
     known_types: Collection[str],
     container_requests: Mapping[str, Resources] | None = None,
 ) -> tuple[Problem, ...]:
-    """All that is wrong with a policy, by what was checked; empty if it can be used.
+    """All problems of a policy; empty if it can be used.
 
     ``container_requests`` are the requests of each container of the revision by name; None if they are not known, and
     then not checked.
@@ -314,7 +315,7 @@ def _unread_trigger(where: str, expected: str) -> Problem:
 
 
 def _overlap_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
-    """Down triggers that would remove what an up trigger of the same kind then adds again."""
+    """Report down triggers that undo an up trigger of the same kind."""
     lowest: dict[str, tuple[int, str]] = {}
     for path, trigger in _in_force(spec.up, "spec.up"):
         watched = _WATCHES.get(trigger.type, trigger.type)

@@ -76,7 +76,7 @@ class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done, and every rule that had a say."""
+    """The change to make, and every rule that took part."""
 
     rule: TriggerRule
     """Which rule decided."""
@@ -178,7 +178,7 @@ def changed(state: TriggerState, *, at_s: float) -> TriggerState:
 
 
 def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
-    """The state on another clock, which shows ``by_s`` more at the same instant: for one that a process left behind.
+    """Shift the state of an ended process to a clock that shows ``by_s`` more at the same instant.
 
     Monotonic clocks of two processes need not agree. Saved at 500 on a clock that ended, read 4 s later at 20 on the
     new one: by_s = 20 - 4 - 500 = -484.

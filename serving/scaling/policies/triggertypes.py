@@ -74,7 +74,7 @@ def round_half_away(number: Share) -> int:
 
 
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One container of a pod: what it may use, and what it does use. A None inside means not set, or not measured."""
+    """Limits and usage of one container of a pod. None means not set, or not measured."""
 
     requested: Resources = Resources()
     used: Resources = Resources()
@@ -93,16 +93,16 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
     """Ready pods with at least one request in flight."""
 
     pending_count: int = 0
-    """Of those that are being created: pods that wait for a node."""
+    """Pods being created that wait for a node."""
 
     failing_count: int = 0
-    """Of those that are being created: pods that wait after an error."""
+    """Pods being created that wait after an error."""
 
     pods: tuple[tuple[ContainerUse, ...], ...] = ()
     """Containers of each pod that has a measurement, in a stable order."""
 
     gauges: dict[str, float] = msgspec.field(default_factory=dict)
-    """What the apps of ready pods report of themselves, added up by name: for trigger types that look at them."""
+    """Gauges reported by the apps of ready pods, summed by name, for trigger types that use them."""
 
     @property
     def available_count(self) -> int:

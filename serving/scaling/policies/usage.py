@@ -1,4 +1,4 @@
-"""What the pods use of cpu and memory, as PodMetrics tell it, and what they request: what triggers compare.
+"""Collects cpu and memory of pods for triggers: usage from PodMetrics, requests from Pods.
 
 Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output: ``ContainerUse`` of each container. A
 measurement that does not change any more is forgotten after a minute: its source is gone. It lists nothing itself.
@@ -36,11 +36,9 @@ class Usages:
         self._by_pod: dict[_PodKey, _MeasuredPod] = {}
 
     def __len__(self) -> int:
-        """Pods that have one."""
         return len(self._by_pod)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Usages({len(self._by_pod)} pods)"
 
     def take(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""How many pods a revision will want by the time at which a node that is asked for now takes pods.
+"""Anticipates the pods of a revision for the time when a node requested now takes pods.
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
 what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the
@@ -84,7 +84,7 @@ def validity_s(boot_s: float) -> float:
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be written: a number of pods, or None to remove what was written before."""
+    """The value to write: a number of pods, or None to remove the annotation."""
 
     pods: AnticipatedPods | None
 
@@ -125,7 +125,7 @@ class Anticipation:
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
     ) -> Publication | None:
-        """What has to be written now; None if what is ``written`` says it. ``wall_s`` is now in unix seconds.
+        """The write due now; None while ``written`` is still right. ``wall_s`` is now in unix seconds.
 
         With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
         """

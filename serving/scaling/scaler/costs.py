@@ -1,4 +1,4 @@
-"""What two policies cost over the last day, by hour: pod-seconds, and requests that came while no pod was ready.
+"""Costs of two policies over the last day, by hour: pod-seconds, and requests without a ready pod.
 
 Input: costs with the time at which they arose, in seconds since the epoch. Output: their sums over the last 24 hours, and the hours as
 text for a revision's annotation. Hours that are older are forgotten. It does not know where costs come from.
@@ -38,7 +38,6 @@ class DayCosts:
         self._since_s = wall_s
 
     def __repr__(self) -> str:
-        """One line."""
         return f"DayCosts({self._hour})"
 
     @property

@@ -80,7 +80,7 @@ class Decider(abc.ABC):
 
     @abc.abstractmethod
     def windows(self, spec: ScalingSpec) -> WindowContents | None:
-        """What the last decision looked at, until a second is taken; None of an algorithm that keeps points."""
+        """Window contents of the last decision, until the next second is added; None for an algorithm with points."""
 
     @abc.abstractmethod
     def reset_windows(self, spec: ScalingSpec) -> None:
@@ -105,12 +105,11 @@ class KpaDecider(Decider):
         )
 
     def __repr__(self) -> str:
-        """One line."""
         return f"KpaDecider({self._windows})"
 
     @classmethod
     def restored(cls, spec: ScalingSpec, *, quirks: KpaQuirks, state: KpaState, windows: WindowContents) -> Self:
-        """One that goes on from a state and windows of which there is a record."""
+        """Restore a decider from a recorded state and its windows."""
         made = cls(spec, quirks=quirks, ready_count=0, present_scale=0, now_s=0.0)
         made._state = state
         made._windows.restore(windows)
@@ -194,7 +193,6 @@ class ClassicDecider(Decider):
         self._heard_s = now_s
 
     def __repr__(self) -> str:
-        """One line."""
         return f"ClassicDecider({self._scaler})"
 
     @property

@@ -1,4 +1,4 @@
-"""The last decisions about one revision, bounded, for those who ask why; and which of them go into the log.
+"""Keeps the last decisions about one revision, and selects decisions for the log.
 
 A decision that says the same as the one before it takes its place and adds to its count, so that an idle hour is one line
 and what led to it is still there. The log gets each decision that says something new, and a sample of the others now and
@@ -42,11 +42,9 @@ class DecisionHistory:
         self._sampled_s = 0.0
 
     def __len__(self) -> int:
-        """Decisions that are remembered."""
         return len(self._entries)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"DecisionHistory({len(self._entries)} of {self._entries.maxlen})"
 
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:

@@ -104,7 +104,7 @@ _CLASSIC_LIMITS = {
 
 
 def _learnt(outcome: ScalerOutcome) -> str:
-    """What was learnt of the target; nothing where that is not in force and says no more than the target that is."""
+    """The learnt target as text; empty while it is not in force and equals the configured one."""
     learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
     if learnt is None:
         return f"no target is learnt yet: {spec.total_value:g}" if spec.learns_target else ""

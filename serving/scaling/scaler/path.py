@@ -1,4 +1,4 @@
-"""Which way requests to a revision's public Service take: what is wanted, and what its slices say is so.
+"""Decides the path of requests to a revision's public Service, and reads the present one from its slices.
 
 Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when the
 activators alone stand in them, and the path that the autoscaler writes. Without a public Service the activators never
@@ -39,7 +39,6 @@ class PublicSlices:
         self.proxy_since_s: float | None = None
 
     def __repr__(self) -> str:
-        """One line."""
         return f"PublicSlices({len(self._names_pods)}, proxy since {self.proxy_since_s})"
 
     @property

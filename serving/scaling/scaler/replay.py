@@ -1,4 +1,4 @@
-"""Decides again what the decision log has, with the very code that decided first, and with other numbers if wanted.
+"""Replays the decision log through the code that decided first, optionally with other numbers.
 
 Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line what was answered then and what
 is answered now. Two ways:

@@ -1,4 +1,4 @@
-"""All decisions about one revision: what its sources tell goes in, what is to be done to it comes out.
+"""Scales one revision: stats and cluster state in, a scale decision out.
 
 Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``ScalerOutcome``
 with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to look again,
@@ -56,7 +56,7 @@ class DecisionCause(enum.StrEnum):
 
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a decision is made of, but for the windows, which are read only for a record."""
+    """All inputs of a decision, except the windows, which are read only for a record."""
 
     at_s: float
     cause: DecisionCause
@@ -76,11 +76,11 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What the revision's policy said; under ``policy: knative`` nothing."""
 
     learnt: LearntTarget | None = None
-    """What was learnt of its target, which is in ``spec`` where it is in force; None before anything is known."""
+    """The learnt target; when in force, ``spec`` contains it too. None before anything is known."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision: what it is made of, what to do, and how it came about."""
+    """One decision: its inputs, its result, and the steps between."""
 
     inputs: DecisionInputs
 
@@ -94,7 +94,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the activator has to be proved to be in the path, and the decision to be made again."""
 
     path: TrafficPath
-    """The path that requests should take; what was written last where there is no public Service."""
+    """The path for requests; without a public Service, the path written last."""
 
     recheck_in_s: float | None
     """When the clock alone may change the answer; None: not before the next period."""
@@ -170,7 +170,6 @@ class Scaler:
         self._facts = facts
 
     def __repr__(self) -> str:
-        """One line: the phase, and what was wanted last."""
         return f"Scaler({self._gate.phase}, {self._latest_count} wanted, {self._decider!r}, {self._sources!r})"
 
     @property
@@ -180,7 +179,7 @@ class Scaler:
 
     @property
     def learner(self) -> RevisionPolicy | None:
-        """The adaptive policy that learns from the revision, in force or in shadow; None of classes that have no policy."""
+        """The adaptive policy, in force or in shadow; None for classes without a policy."""
         return self.policy if self.policy is not None or self.shadow is None else self.shadow.policy
 
     @property
@@ -309,7 +308,7 @@ class Scaler:
         return Inside(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)
 
     def _in_flight(self, inputs: DecisionInputs) -> float | None:
-        """Requests inside now; None while pods are ready of which none reports, so that silence is not taken for idleness."""
+        """Requests in flight now; None while no ready pod reports, so that silence does not count as idleness."""
         if inputs.facts.ready_count and not self._sources.pods:
             return None
         return inputs.inside.present.concurrency

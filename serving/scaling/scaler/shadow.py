@@ -1,4 +1,4 @@
-"""What the policy that is not in force would have cost: its decisions run in shadow, on the same reports.
+"""Runs the policy not in force in shadow, on the same reports, to estimate its costs.
 
 Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output: pod-seconds of
 both policies and the requests that came while no pod was ready, over the last day. Under ``policy: knative`` the shadow is
@@ -100,12 +100,11 @@ class PolicyShadow:
         self._saved_hour, self._has_new_costs = self._costs.hour, False
 
     def __repr__(self) -> str:
-        """One line."""
         return f"PolicyShadow({self._scale} pods where there are {self._present_scale})"
 
     @property
     def scale(self) -> int:
-        """Pods that the policy would have now, those that start included."""
+        """Pods under the shadow policy now, including starting ones."""
         return self._scale
 
     def follow(self, spec: ScalingSpec, now_s: float) -> None:
@@ -226,7 +225,7 @@ class PolicyShadow:
             self._step(desired, ready_count=ready_count, now_s=now_s, active_min_s=advice.active_min_s)
 
     def _algorithm(self, ready_count: int, now_s: float) -> int | NoData:
-        """What the windows say; for an adaptive policy with what waits for a first pod, as its decider does."""
+        """The windows' load; for an adaptive policy, with the requests waiting for a first pod, as its decider does."""
         observed = self._windows.query(now_s)
         if self.policy is not None and self._inside is not None and (not ready_count or isinstance(observed, NoData)):
             observed = at_least(observed, self._spec.load_metric.of_stat(self._inside))
@@ -322,7 +321,7 @@ def shadow_of(  # noqa: PLR0913 - what a shadow is made of
     prior: GapPrior | None = None,
     budget: PreWarmBudget | None = None,
 ) -> PolicyShadow | None:
-    """The policy that a revision does not have, in shadow; None of classes that have no policy."""
+    """The revision's other policy, in shadow; None for classes without a policy."""
     if spec.class_name != KPA_CLASS:
         return None
     other = msgspec.structs.replace(spec, policy=KNATIVE_POLICY if spec.policy == ADAPTIVE_POLICY else ADAPTIVE_POLICY)

@@ -26,7 +26,6 @@ class MemoryCloud:
         """Names of nodes whose machines belong to no group."""
 
     def __repr__(self) -> str:
-        """One line."""
         return f"MemoryCloud({len(self.groups)} groups)"
 
     async def describe(self, group: str) -> CloudGroup:

@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from serving.home.containers.cgroups import places_by_controller
 from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.home.processes import mounts
 from serving.home.supervisor.binding import PORTS
@@ -159,11 +160,7 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
     """Whether memory and cpu limits of pods can be the kernel's."""
     instead = "memory is watched and pods above their limit are ended; cpu limits become priorities"
     if not (root / "cgroup.controllers").exists():
-        has_older = (root / "cpu").is_dir() and (root / "memory").is_dir()
-        older = "cgroup v1 with cpu and memory: limits of containers are the kernel's; of processes, " + instead
-        state: Literal["ok", "warn"] = "ok" if has_older else "warn"
-        text = older if has_older else "cgroups are not mounted"
-        yield Finding(name="cgroup", state=state, text=text, advice="" if has_older else instead)
+        yield _older_cgroup(places_by_controller("\n".join(_lines(own)), root), instead)
         return
     place = next((line[3:] for line in _lines(own) if line.startswith("0::")), "/")
     mine = root / place.lstrip("/")
@@ -176,6 +173,17 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
         yield Finding(name="cgroup", state="warn", text="cgroup v2 is there, but not ours to divide", advice=instead)
     else:
         yield Finding(name="cgroup", state="ok", text="cgroup v2 with cpu and memory")
+
+
+def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
+    wanted = [places[kind] for kind in ("cpu", "memory") if kind in places]
+    foreign = [str(one) for one in wanted if not os.access(one, os.W_OK)]
+    if len(wanted) == 2 and not foreign:
+        text = f"cgroup v1 with cpu and memory: limits of containers are the kernel's; of processes, {instead}"
+        return Finding(name="cgroup", state="ok", text=text)
+    refused = f"cgroup v1 is there, but not ours to divide: {', '.join(foreign)} cannot be written"
+    text = refused if foreign else "cgroup v1 without cpu and memory here" if places else "cgroups are not mounted"
+    return Finding(name="cgroup", state="warn", text=text, advice=instead)
 
 
 def check_containers() -> Iterator[Finding]:

@@ -151,18 +151,26 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
 def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT) -> CgroupTree | None:
     """Where containers can have cgroups below a folder ``name`` that is made; None where there is no such place."""
     try:
-        lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
+        own = (proc / "self" / "cgroup").read_text()
     except OSError:
         return None
     if (cgroups / "cgroup.controllers").exists():
         return _unified(cgroups, name)
-    own = {kind: path for _, kinds, path in lines for kind in kinds.split(",") if kind in _CONTROLLERS}
-    folders = {}
-    for kind, path in own.items():
-        above = next((one for one in (cgroups / kind / path.strip("/"), cgroups / kind) if one.is_dir()), None)
-        if above is not None and _is_made(above / name):
-            folders[kind] = above / name
+    places = places_by_controller(own, cgroups)
+    folders = {kind: above / name for kind, above in places.items() if _is_made(above / name)}
     return CgroupTree(folders=folders, is_unified=False) if folders else None
+
+
+def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
+    """Version 1: the folder by controller below which ours are made; ``own`` is the text of /proc/self/cgroup."""
+    lines = [line.split(":", 2) for line in own.splitlines()]
+    paths = {kind: path for _, kinds, path in lines for kind in kinds.split(",") if kind in _CONTROLLERS}
+    places: dict[str, Path] = {}
+    for kind, path in paths.items():
+        above = next((one for one in (cgroups / kind / path.strip("/"), cgroups / kind) if one.is_dir()), None)
+        if above is not None:
+            places[kind] = above
+    return places
 
 
 def _unified(cgroups: Path, name: str) -> CgroupTree | None:

@@ -5,6 +5,8 @@ import socket
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from serving.cli.client.checks import (
     Finding,
     check_cgroup,
@@ -74,6 +76,24 @@ def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_pat
     assert [one.text for one in check_cgroup(root, own)] == ["cgroup v2 without cpu and memory here"]
     (root / "mine" / "cgroup.controllers").write_text("cpu memory\n")
     assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
+
+
+def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:memory:/mine\n3:cpu,cpuacct:/\n1:name=systemd:/\n0::/\n")
+    root = tmp_path / "cgroup"
+    (root / "cpu").mkdir(parents=True)
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v1 without cpu and memory here"]
+    (root / "memory" / "mine").mkdir(parents=True)
+    assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
+    # Root may write everywhere, so that modes would show nothing.
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != root / "memory" / "mine")
+    (found,) = check_cgroup(root, own)
+    assert (found.state, "limits of containers" in found.text) == ("warn", False)
+    assert f"not ours to divide: {root / 'memory' / 'mine'} cannot be written" in found.text
+    assert found.advice.startswith("memory is watched")
 
 
 def test_too_few_descriptors_are_told_with_the_number_to_ask_for() -> None:

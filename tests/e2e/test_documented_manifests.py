@@ -269,3 +269,22 @@ def exec_in(serving: Stage, name: str, *command: str) -> str:
         check=False,
     )
     return (done.stdout or done.stderr).decode()
+
+
+def test_an_image_in_use_is_removed_by_force_only(serving: Stage, tmp_path: Path) -> None:
+    refused = serving("image", "rm", IMAGE, code=1).output
+    assert f"image {IMAGE} is in use by " in refused
+    assert "service default/own-port" in refused
+    assert "--force" in refused
+    assert IMAGE in serving("image", "list", "-o", "name").stdout
+    app_image(tmp_path / "spare.tar", name="test.local/spare:1", Env=["TARGET=spare"])
+    serving("image", "import", str(tmp_path / "spare.tar"))
+    spare = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "spare"}}
+    spare["spec"] = {"containers": [{"name": "c", "image": "test.local/spare:1"}]}
+    applied(serving, tmp_path, [spare])
+    assert "in use by pod default/spare; " in serving("image", "rm", "test.local/spare:1", code=1).output
+    assert serving("image", "rm", "--force", "test.local/spare:1").output == "test.local/spare:1 removed\n"
+    serving("delete", "pod/spare")
+    app_image(tmp_path / "free.tar", name="test.local/free:1", Env=["TARGET=free"])
+    serving("image", "import", str(tmp_path / "free.tar"))
+    assert serving("image", "rm", "test.local/free:1").output == "test.local/free:1 removed\n"

@@ -6,15 +6,22 @@ from pathlib import Path
 
 import click
 
-from serving.cli.client.api import fail, fail_usage, state_option
+from serving.cli.client.api import ApiClient, fail, fail_usage, state_option
+from serving.cli.client.objects import items_of
 from serving.cli.client.output import Progress, age_text, aligned
+from serving.cluster.kinds import POD, REVISION
 from serving.home.images.pullers import pull_from_registry
 from serving.home.images.reference import parse_reference
+from serving.home.images.source import images_used
 from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
 from serving.home.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue
+from serving.model.knative import ROUTING_STATE_LABEL, SERVICE_LABEL
+from serving.model.objects import labels_of, name_of, namespace_of, nested
 
 _ID_DIGITS = 12
+# Phases of pods that run nothing any more.
+_ENDED = ("Succeeded", "Failed")
 
 
 @click.group()
@@ -80,9 +87,10 @@ def _list(*, output: str, state_path: Path | None) -> None:
 
 @image.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Remove images in use too; pods that run them lose their files.")
 @state_option
-def _remove(*, names: tuple[str, ...], state_path: Path | None) -> None:
-    """Remove images by name or by the beginning of their id. Pods that run them go on until they restart."""
+def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> None:
+    """Remove images that nothing uses, by name or by the beginning of their id."""
     store = _store(state_path)
     for name in names:
         try:
@@ -93,13 +101,37 @@ def _remove(*, names: tuple[str, ...], state_path: Path | None) -> None:
             if others and str(parse_reference(name)) in {str(one) for one in store.names_of(found)}:
                 store.untag(name)
                 click.echo(f"{name} removed; the image has other names")
-            else:
-                store.remove(found)
-                click.echo(f"{name} removed")
+                continue
+            users = [] if force else _users(store, found)
+            if users:
+                fail(
+                    f"image {name} is in use by {', '.join(users)}; delete what uses it first, or remove it with --force"
+                )
+            store.remove(found)
+            click.echo(f"{name} removed")
         except InvalidValue as error:
             fail_usage(str(error))
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}")
+
+
+def _users(store: ImageStore, image: StoredImage) -> list[str]:
+    """The services that run an image or will, and the pods that belong to no service; none where nothing runs."""
+    state = StateFolder(store.folder.parent)
+    if state.holder() is None:
+        return []
+    api = ApiClient(state.path)
+    pods = [one for one in items_of(api, POD, everywhere=True) if nested(one, "status", "phase") not in _ENDED]
+    routed = [
+        one for one in items_of(api, REVISION, everywhere=True) if labels_of(one).get(ROUTING_STATE_LABEL) == "active"
+    ]
+    names: dict[str, list[str]] = {}
+    for one in (*routed, *pods):
+        if image.id in images_used(one, store):
+            service = labels_of(one).get(SERVICE_LABEL)
+            user = f"{'service' if service else one['kind'].lower()} {namespace_of(one)}/{service or name_of(one)}"
+            names.setdefault(user, []).extend([name_of(one)] if service and one["kind"] == POD.name else [])
+    return [f"{user} ({', '.join(its)})" if its else user for user, its in names.items()]
 
 
 def _store(state_path: Path | None) -> ImageStore:

@@ -18,7 +18,7 @@ from serving.home.containers.network import PodNetworks, cgroup_name_of, network
 from serving.home.containers.users import user_of
 from serving.home.images.pullers import installed_pullers
 from serving.home.images.reference import parse_reference
-from serving.home.images.source import ImageSource
+from serving.home.images.source import ID_SCHEME, ImageSource
 from serving.home.images.store import ImageStore, StoredImage
 from serving.home.pods.locations import PodLocation
 from serving.home.pods.podplan import all_containers, container_name_of, serves
@@ -93,12 +93,11 @@ class PodBox:
 
     @property
     def image_ids(self) -> dict[str, str]:
-        """What each container runs, as NAME@DIGEST; without those whose digest no registry or archive has given."""
+        """What each container runs, as NAME@DIGEST; of an image that no registry or archive gave a digest, sha256:ID."""
         images = {container_name_of(one): one.get("image", "") for one in all_containers(self._manifest)}
         return {
-            name: parse_reference(images[name]).pinned(found.digest)
+            name: parse_reference(images[name]).pinned(found.digest) if found.digest else f"{ID_SCHEME}{found.id}"
             for name, found in self._images.items()
-            if found.digest
         }
 
     @property

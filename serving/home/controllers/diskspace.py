@@ -1,18 +1,19 @@
-"""Removes images that were pulled for a revision and that no revision or template of this machine names any more."""
+"""Removes images that were pulled for a revision and that no pod, revision or template of this machine uses any more."""
 
 import asyncio
 import logging
 import time
+from collections.abc import Collection, Sequence
 
-from serving.cluster.kinds import CONFIGURATION, REVISION, SERVING_SERVICE
+from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE
 from serving.cluster.port import Cluster
-from serving.home.images.source import ImagePins
+from serving.home.images.source import ImagePins, images_used
 from serving.home.images.store import ImageStore
 from serving.home.pods.snapshot import collect
 from serving.home.state import StateFolder
-from serving.model.errors import ClusterError, InvalidValue
+from serving.model.errors import ClusterError
 from serving.model.knative import SNAPSHOT_ANNOTATION
-from serving.model.objects import annotations_of, nested, uid_of
+from serving.model.objects import Object, annotations_of, nested, uid_of
 
 _log = logging.getLogger("control")
 
@@ -27,27 +28,18 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
         await asyncio.sleep(_PERIOD_S)
         try:
             revisions = (await cluster.list(REVISION)).items
-            parents = [one for kind in (SERVING_SERVICE, CONFIGURATION) for one in (await cluster.list(kind)).items]
-            specs = [nested(one, "spec") for one in revisions]
-            specs += [nested(one, "spec", "template", "spec") for one in parents]
-            lists = [nested(spec, field) or () for spec in specs for field in ("containers", "initContainers")]
-            names = {container.get("image", "") for listed in lists for container in listed}
-            uids = {uid_of(one) for one in revisions}
-            removed = await asyncio.to_thread(_collect, store, names, uids)
+            pods = [*revisions, *(await cluster.list(POD)).items]
+            for kind in (SERVING_SERVICE, CONFIGURATION, DEPLOYMENT):
+                pods += [nested(one, "spec", "template") or {} for one in (await cluster.list(kind)).items]
+            removed = await asyncio.to_thread(_collect, store, pods, {uid_of(one) for one in revisions})
             if removed:
                 _log.info("images.removed", extra={"ids": removed})
         except (ClusterError, OSError) as error:
             _log.warning("images.not_collected", extra={"error": str(error)})
 
 
-def _collect(store: ImageStore, names: set[str], revisions: set[str]) -> list[str]:
-    used = set(ImagePins(store.folder).unpin(revisions))
-    for name in names:
-        try:
-            found = store.find(name)
-        except InvalidValue:
-            continue
-        used |= {found.id} if found else set()
+def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[str]) -> list[str]:
+    used = ImagePins(store.folder).unpin(revisions).union(*(images_used(one, store) for one in pods))
     # The wall clock: the age of an image is the time of its import.
     return store.collect(used, now_s=time.time(), unused_kept_s=_UNUSED_KEPT_S)
 

@@ -5,6 +5,7 @@ waits for one.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import msgspec
 
 from serving.home.images.reference import ImageReference, parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage, locked, replace_file
+from serving.home.pods.podplan import all_containers, container_name_of
 from serving.model.errors import InvalidValue
+from serving.model.objects import Object, nested, uid_of
 
 
 class ImagePins:
@@ -48,6 +51,27 @@ class ImagePins:
 
     def _write(self, pins: dict[str, str]) -> None:
         replace_file(self._path, msgspec.json.encode(pins))
+
+
+ID_SCHEME = "sha256:"
+"""Before the id of an image without a digest, in the status of a pod."""
+
+
+def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
+    """The ids of the images that the containers of a pod run by its status, of a revision by its pins, else by name."""
+    ids = {
+        one.get("name", ""): one.get("imageID", "").removeprefix(ID_SCHEME)
+        for field in ("containerStatuses", "initContainerStatuses")
+        for one in nested(pod, "status", field) or ()
+    }
+    pins, used = ImagePins(store.folder), set()
+    for container in all_containers(pod) if nested(pod, "spec", "containers") else ():
+        name = container_name_of(container)
+        # Text that is no image's name is not run.
+        with contextlib.suppress(InvalidValue):
+            found = store.find(ids.get(name) or pins.get(f"{uid_of(pod)}/{name}") or container.get("image", ""))
+            used |= {found.id} if found else set()
+    return frozenset(used)
 
 
 _NEVER, _ALWAYS = "Never", "Always"

@@ -28,7 +28,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 ) -> Object:
     """The status of a pod with these containers.
 
-    ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as NAME@DIGEST.
+    ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as NAME@DIGEST or sha256:ID.
     """
     last = pod.get("status") or {}
     before = {one["type"]: one for one in last.get("conditions") or ()}

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from serving.home.images.reference import parse_reference
+from serving.home.images.source import ImagePins, images_used
+from serving.home.images.store import ImageStore, StoredImage
+from serving.model.objects import Object
+from tests.integration.image_stage import oci_archive, tar_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    return ImageStore(tmp_path / "images")
+
+
+def add(store: ImageStore, name: str, *, has_digest: bool = True) -> StoredImage:
+    path = store.folder.with_name("image.tar")
+    oci_archive(path, [tar_of([("file", name.encode(), 0o644)])])
+    (image,) = store.add(path, names=[name], is_kept=True)
+    if not has_digest:
+        # As an archive of `docker save`.
+        file = store.folder / image.id / "image.json"
+        file.write_text(file.read_text().replace(image.digest, ""))
+    return image
+
+
+def pod(image: str, *, image_id: str = "", uid: str = "1") -> Object:
+    statuses = [{"name": "user-container", "imageID": image_id}]
+    status = {"containerStatuses": statuses, "initContainerStatuses": None}
+    return {"metadata": {"uid": uid}, "spec": {"containers": [{"image": image}]}, "status": status}
+
+
+def test_a_pod_uses_the_image_of_its_status_whatever_its_name_means_now(store: ImageStore) -> None:
+    before, now = add(store, "app:1"), add(store, "app:2")
+    store.name("app:1", now)
+    by_digest = parse_reference("app:1").pinned(before.digest)
+    assert images_used(pod("app:1", image_id=by_digest), store) == {before.id}
+    assert images_used(pod("app:1", image_id=f"sha256:{before.id}"), store) == {before.id}
+    assert images_used(pod("app:1"), store) == {now.id}
+
+
+def test_an_image_without_a_digest_is_found_by_its_id(store: ImageStore) -> None:
+    image = add(store, "app:1", has_digest=False)
+    store.untag("app:1")
+    assert images_used(pod("app:1", image_id=f"sha256:{image.id}"), store) == {image.id}
+    assert images_used(pod("app:1"), store) == set()
+
+
+def test_a_revision_uses_the_image_that_it_is_pinned_to(store: ImageStore) -> None:
+    before, now = add(store, "app:1"), add(store, "app:2")
+    store.name("app:1", now)
+    ImagePins(store.folder).pin("r/user-container", before)
+    assert images_used(pod("app:1", uid="r"), store) == {before.id}
+    assert images_used(pod("app:1", uid="other"), store) == {now.id}
+
+
+@pytest.mark.parametrize("one", [{}, {"spec": {}}, pod("no name"), pod("absent"), {"spec": {"containers": [{}]}}])
+def test_what_names_no_image_that_is_here_uses_none(store: ImageStore, one: Object) -> None:
+    assert images_used(one, store) == set()

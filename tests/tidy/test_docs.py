@@ -9,7 +9,7 @@ import pytest
 
 from serving.model import errors
 from serving.model.errors import ServingError
-from tests.tidy.sources import ROOT, named
+from tests.tidy.sources import ROOT, named, product_files
 
 # A name of the tree with the name above it and the words behind it: {"NotFound": ("ClusterError", "404: there is no such object")}.
 Tree = dict[str, tuple[str | None, str]]
@@ -102,6 +102,32 @@ def test_statuses_in_the_tree_are_those_of_the_classes() -> None:
     named_statuses = {name: status for name, status in drawn.items() if status}
     assert named_statuses == {name: getattr(errors, name).status for name in named_statuses}
     assert named_statuses
+
+
+def missing_files(text: str) -> list[str]:
+    """Python files that a text names with their folder, and that are not there."""
+    named_files = re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)`", text)
+    places = (ROOT, ROOT / "serving", ROOT / "tests")
+    return [one for one in named_files if not any((place / one).is_file() for place in places)]
+
+
+def test_pages_name_files_that_exist() -> None:
+    found = {named(page): missing_files(page.read_text()) for page in pages() if page.name != "CHANGELOG.md"}
+    assert {name: files for name, files in found.items() if files} == {}
+
+
+def test_code_names_files_that_exist() -> None:
+    found = {
+        f"{named(path)}: {one}"
+        for path in product_files()
+        for one in re.findall(r"``([\w/-]+\.py)``", path.read_text())
+        if not list(ROOT.glob(f"serving/**/{one}")) and not (ROOT / one).is_file()
+    }
+    assert found == set()
+
+
+def test_the_rule_sees_a_missing_file() -> None:
+    assert missing_files("`proxy/no_such.py` `tests/tidy/test_docs.py` `main.py`") == ["proxy/no_such.py"]
 
 
 @pytest.mark.parametrize(

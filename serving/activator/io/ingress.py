@@ -1,7 +1,7 @@
 """The ingress: finds the revision of each request, sends it to a pod or lets it wait, and answers it.
 
 One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about revisions
-and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``endpoints.py``): it carries their decisions out as
+and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries their decisions out as
 forwards and answers. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a probe.
 """
 

@@ -1,7 +1,7 @@
 """All requests and all revisions of one activator: every event goes in here, and what to do about it comes out.
 
 Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
-probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
+probes (``readiness.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
 waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at ``next_due_s``. The router knows
 no host, header, connection or clock.
 """

@@ -4,7 +4,7 @@ Input: which peers live, their messages, and slots given away. Output: ``right``
 messages to peers. Whatever is late, lost or out of order, the rights of all processes in one pod are never more than its
 containerConcurrency.
 
-A **view** is a set of living processes. In a view each process has its share of a pod (``shares.py``) plus the slots it was
+A **view** is a set of living processes. In a view each process has its share of a pod plus the slots it was
 given minus those it gave; only the difference is stored. A slot in transit belongs to no process.
 
 When a process comes or goes, the others freeze: each declares what it has in flight, and uses no more than that from then

@@ -23,6 +23,7 @@ CONFIG = tree_folder()
 OBJECTS = objects_of(CONFIG, InstallOptions())
 COMPONENTS = sorted(path.name for path in (CONFIG / "components").iterdir())
 WORKLOADS = [one for one in OBJECTS if one["kind"] in {"Deployment", "Job"}]
+OVERLAY = "resources: [../config]\n"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 
 
@@ -46,6 +47,37 @@ def built(folder: Path) -> dict[tuple[str, str, str], Any]:
     return {named(one): one for one in yaml.safe_load_all(done.stdout)}
 
 
+def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
+    """What an overlay beside the tree builds."""
+    shutil.copytree(CONFIG, folder / "config")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "kustomization.yaml").write_text(overlay)
+    return built(folder / "mine")
+
+
+def documented_overlays() -> list[Any]:
+    """The overlays that the docs print."""
+    pages = sorted((CONFIG.parent / "docs").glob("*.md"))
+    blocks = (
+        (page.name, one) for page in pages for one in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+    return [pytest.param(one, id=name) for name, one in blocks if "config/components/" in one]
+
+
+def undefined_kinds(found: dict[tuple[str, str, str], Any]) -> set[str]:
+    """The kinds of ``config/crd`` that an account of the output watches or writes, without their definition."""
+    definitions = {yaml.safe_load(path.read_text())["metadata"]["name"] for path in (CONFIG / "crd").glob("*.yaml")}
+    roles = [one for (kind, _, _), one in found.items() if kind in {"Role", "ClusterRole"}]
+    named = {
+        f"{resource.partition('/')[0]}.{group}"
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    return (named & definitions) - {name for kind, _, name in found if kind == "CustomResourceDefinition"}
+
+
 def component_files() -> list[Path]:
     files = (CONFIG / "components").rglob("*.yaml")
     return sorted(path for path in files if path.name != "kustomization.yaml")
@@ -58,23 +90,16 @@ def test_kubectl_builds_what_install_applies() -> None:
 
 @needs_kubectl
 def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
-    shutil.copytree(CONFIG, tmp_path / "config")
-    overlay = tmp_path / "mine"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "namespace": "elsewhere",
-                "resources": ["../config"],
-                "components": [f"../config/components/{name}" for name in COMPONENTS],
-                "images": [
-                    {"name": name, "newName": f"registry.example/{name}", "newTag": "9"}
-                    for name in ("serving", "serving-placement")
-                ],
-            }
-        )
-    )
-    found = built(overlay)
+    overlay = {
+        "namespace": "elsewhere",
+        "resources": ["../config"],
+        "components": [f"../config/components/{name}" for name in COMPONENTS],
+        "images": [
+            {"name": name, "newName": f"registry.example/{name}", "newTag": "9"}
+            for name in ("serving", "serving-placement")
+        ],
+    }
+    found = overlaid(tmp_path, yaml.safe_dump(overlay))
     wanted = InstallOptions(image="registry.example/serving:9", namespace="elsewhere")
     for one in objects_of(CONFIG, wanted):
         if named(one) == ("Service", "elsewhere", "activator"):
@@ -92,12 +117,23 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
 
 
 @needs_kubectl
+@pytest.mark.parametrize("overlay", documented_overlays())
+def test_an_overlay_of_the_docs_builds_with_every_kind_that_its_daemons_use(overlay: str, tmp_path: Path) -> None:
+    found = overlaid(tmp_path, overlay)
+    assert ("Deployment", "knative-serving", "activator") in found
+    assert undefined_kinds(found) == set()
+
+
+@needs_kubectl
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_builds_with_every_kind_that_its_daemons_use(component: str, tmp_path: Path) -> None:
+    found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/{component}]")
+    assert undefined_kinds(found) == set()
+
+
+@needs_kubectl
 def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
-    shutil.copytree(CONFIG, tmp_path / "config")
-    (tmp_path / "mine").mkdir()
-    overlay = {"resources": ["../config"], "components": ["../config/components/tls"]}
-    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    found = built(tmp_path / "mine")
+    found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/tls]")
     before = {named(one): one for one in OBJECTS}
     changed = {name for name, one in found.items() if before.get(name) != one}
     space = "knative-serving"
@@ -120,11 +156,7 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_the_token_that_the_dashboard_mounts_is_made_by_the_job(tmp_path: Path) -> None:
-    shutil.copytree(CONFIG, tmp_path / "config")
-    (tmp_path / "mine").mkdir()
-    overlay = {"resources": ["../config"], "components": ["../config/components/dashboard-actions"]}
-    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    found = built(tmp_path / "mine")
+    found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/dashboard-actions]")
     volumes = pod_of(found["Deployment", "knative-serving", "dashboard"])["volumes"]
     (mounted,) = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
     assert environment_of(found["Job", "knative-serving", "makekey"])["SERVING_MAKEKEY_DASHBOARD_TOKEN"] == mounted
@@ -132,11 +164,7 @@ def test_the_token_that_the_dashboard_mounts_is_made_by_the_job(tmp_path: Path) 
 
 @needs_kubectl
 def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise(tmp_path: Path) -> None:
-    shutil.copytree(CONFIG, tmp_path / "config")
-    (tmp_path / "mine").mkdir()
-    overlay = {"namespace": "elsewhere", "resources": ["../config"], "components": ["../config/components/gateway"]}
-    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    found = built(tmp_path / "mine")
+    found = overlaid(tmp_path, f"namespace: elsewhere\n{OVERLAY}components: [../config/components/gateway]")
     before = {named(one): one for one in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}
     assert {name for name, one in found.items() if before.get(name) != one} == {
         ("Deployment", "elsewhere", "controller"),

@@ -224,14 +224,16 @@ metadata: {name: config-autoscaler, namespace: knative-serving}
 data: {stable-window: 20s}
 """
     serving("apply", "-f", "-", stdin=text)
-    lines = serving("config", "show", "autoscaler").stdout.splitlines()
-    (window,) = (line for line in lines if line.split()[1] == "stable_window_s")
-    assert window.split()[2] == "20.0"
-    assert "config-autoscaler" in window
-    (initial,) = (line for line in lines if line.split()[1] == "allow_zero_initial_scale")
-    assert initial.split()[2:] == ["True", "environment", "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE"]
+    lines = [line.split() for line in serving("config", "show", "autoscaler").stdout.splitlines()]
+    assert lines[0] == ["DAEMON", "CONFIGMAP", "KEY", "VALUE", "FROM"]
+    (window,) = (line for line in lines if line[2] == "stable-window")
+    assert window[3] == "20s"
+    assert "config-autoscaler" in " ".join(window[4:])
+    (initial,) = (line for line in lines if line[2] == "allow-zero-initial-scale")
+    assert initial[3:5] == ["true", "environment"]
+    assert "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE".startswith(initial[5].rstrip("…"))
     serving("delete", "configmap/config-autoscaler", "-n", "knative-serving")
-    assert " 20.0 " not in serving("config", "show", "autoscaler").stdout
+    assert " 20s " not in serving("config", "show", "autoscaler").stdout
 
 
 def test_serving_up_prints_the_dashboard_and_how_to_run_commands(tmp_path: Path) -> None:

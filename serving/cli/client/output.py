@@ -28,6 +28,21 @@ def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
     ]
 
 
+def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[int, int]]) -> list[list[str]]:
+    """Rows that ``aligned`` prints in ``width`` columns of the screen: what is too long ends with an ellipsis.
+
+    ``leasts`` are cells, by their place in a row, and the least that is left of them, in the order in which they lose.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for place, least in leasts:
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+        widths[place] = max(min(least, widths[place]), widths[place] - max(0, excess))
+    return [
+        [cell if len(cell) <= wide else f"{cell[: wide - 1]}…" for cell, wide in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+
+
 def wrapped(text: str, *, indent: str) -> list[str]:
     """A text in lines no wider than the screen; its own lines stay apart."""
     # Most commands print no long text; shutil imports the compression modules.

@@ -5,6 +5,7 @@ Exit code 2 means that settings are wrong; then each problem is one line on stan
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 from serving.cli.client.api import ApiClient, state_option
 from serving.cli.client.checks import holder_of
 from serving.cli.client.objects import items_of
-from serving.cli.client.output import aligned, say_aside
+from serving.cli.client.output import aligned, say_aside, shortened
 from serving.cli.system.groupfiles import groups_in_config_maps, read_group_files
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP
@@ -90,7 +91,14 @@ def _module_of(pid: int) -> str:
 
 
 _EXIT_SETTINGS = 2
-_HEADER = ("DAEMON", "CONFIGMAP", "KEY", "VALUE", "FROM")
+# A value as `serving config defaults` prints it and a ConfigMap takes it.
+_FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
+# Below it there is no room for the name of the ConfigMap.
+_WIDE = 120
+# What is shortened where the screen is too narrow, in this order, and what is left of it.
+_LEASTS = (("VALUE", 24), ("FROM", 24), ("VALUE", 12), ("FROM", 12), ("KEY", 20))
+# Of a pipe, and the widest: the eye does not follow a longer line.
+_SCREEN = (160, 24)
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
 
 _files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
@@ -124,7 +132,7 @@ def show(
     state_path: Path | None,
     kubeconfig: Path | None,
 ) -> None:
-    """Each setting and where its value comes from.
+    """Each setting and where its value comes from; long values are whole with -o json.
 
     Of a running system the settings that its daemons use now: the ConfigMaps in its store and the environment of its
     processes. With --config or --set, or if nothing runs, what a daemon would use that is started here.
@@ -144,9 +152,11 @@ def show(
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return
-    # As `serving config defaults` prints them and a ConfigMap takes them.
-    columns = ("daemon", "config_map", "key", "written", "origin")
-    click.echo("\n".join(aligned([_HEADER, *([row[name] for name in columns] for row in rows)])))
+    width = min(_SCREEN[0], shutil.get_terminal_size(_SCREEN).columns)
+    columns = [name for name in _FIELDS if width >= _WIDE or name != "CONFIGMAP"]
+    texts = [columns, *([row[_FIELDS[name]] for name in columns] for row in rows)]
+    leasts = [(columns.index(name), least) for name, least in _LEASTS]
+    click.echo("\n".join(aligned(shortened(texts, width, leasts))))
 
 
 @config.command()

@@ -1,7 +1,7 @@
 import pytest
 
 from serving.cli.client import output as module
-from serving.cli.client.output import Progress, age_text, aligned, is_lively, paint, say_aside, wrapped
+from serving.cli.client.output import Progress, age_text, aligned, is_lively, paint, say_aside, shortened, wrapped
 
 
 def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
@@ -11,6 +11,14 @@ def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
         " x     two lines",
     ]
     assert aligned([]) == []
+
+
+def test_cells_lose_in_turn_until_the_line_fits_and_no_cell_more_than_it_may() -> None:
+    rows = [["NAME", "VALUE", "FROM"], ["one", "a long value", "here"]]
+    assert shortened(rows, 80, [(1, 3)]) == rows
+    assert shortened(rows, 20, [(1, 3)])[1] == ["one", "a long …", "here"]
+    assert max(map(len, aligned(shortened(rows, 20, [(1, 3)])))) == 20
+    assert shortened(rows, 10, [(1, 5), (2, 3)])[1] == ["one", "a lo…", "he…"]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,16 @@ def test_show_as_a_table_has_a_line_a_setting() -> None:
     assert any(line.split() == ["autoscaler", "config-autoscaler", "stable-window", "60s", "default"] for line in lines)
 
 
+@pytest.mark.parametrize("columns", [80, 120, 300])
+def test_show_fits_the_screen_and_shortens_values_before_keys(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = serving("config", "show").stdout.splitlines()
+    assert max(map(len, lines)) == min(columns, 160)
+    (template,) = (line for line in lines if "logging.request-log-template" in line)
+    assert "…  default" in template
+    assert any("activator-capacity " in line for line in lines)
+
+
 def test_show_refuses_what_check_refuses(broken: Path) -> None:
     done = serving("config", "show", "--config", str(broken))
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 5)

@@ -1,4 +1,4 @@
-"""Where a decision is entry: the decision log, those who follow, and Events; one call for each decision.
+"""Publishes each decision: to the decision log, to subscribers, and as Events.
 
 Input: decisions with what stands behind them. Output: bytes for the log, events for followers, changes for Events, each
 handed to a function that must not wait. A decision is encoded only if it goes somewhere: one that says nothing new costs
@@ -201,7 +201,7 @@ class DecisionPublisher:
 
 
 class DecisionBook:
-    """What people ask of decisions: those that are remembered, and those to come; beside them what ``policies`` save."""
+    """Serves past and coming decisions over HTTP, and the savings of ``policies``."""
 
     def __init__(
         self,

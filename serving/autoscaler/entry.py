@@ -1,4 +1,4 @@
-"""What the loop knows of one revision: what the watches brought, its scaler once all is there, its last decisions."""
+"""State of one revision in the loop: watched objects, start times of its pods, its scaler, its last decisions."""
 
 import enum
 from collections import Counter
@@ -28,7 +28,7 @@ class PodStarts:
         return f"PodStarts({starting} of {len(self._seen_s)} pods are starting)"
 
     def take(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> float | None:
-        """A pod as it is now, or that it is gone; the seconds that its start took if it is ready for the first time."""
+        """Update or remove a pod. Returns the seconds of its start when it is ready for the first time."""
         if is_gone or pod.is_ending:
             self._seen_s.pop(pod.name, None)
             return None
@@ -172,7 +172,7 @@ class RevisionEntry:
             self.scaler.target.killed()
 
     def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[ScaledPod]:
-        """The pods that are ready, of all that there are, by name."""
+        """The ready pods among ``pods``, by name."""
         found = (pods.get((namespace, name)) for name in sorted(self.ready_names))
         yield from (facts for pod in found if pod is not None and (facts := pod_of(pod)) is not None)
 

@@ -1,4 +1,4 @@
-"""Whose a token is that Kubernetes gave to a pod: what is asked, what the answer proves, and for how long that is known.
+"""Decides by TokenReview whether a Kubernetes token belongs to the claimed pod, and for how long that holds.
 
 A queue-proxy in a cluster has a token of its pod's ServiceAccount, made out for us alone (its audience). A TokenReview asks
 the API server about it, which tells for which pod it was made; RBAC's name for the right is ``create tokenreviews``.
@@ -31,7 +31,7 @@ _KNOWN_MAX = 65_536
 
 
 class PodClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For which pod of which revision a connection says that it speaks."""
+    """The pod and revision that a connection claims."""
 
     namespace: str
     revision: str
@@ -54,7 +54,7 @@ class PodProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verdict = PodProof | NoData
-"""What is known of a token; what is missing is why it is refused."""
+"""The result of a review; ``NoData`` carries the reason of a refusal."""
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class _Payload(msgspec.Struct, frozen=True):
 
 
 def claim_of(names: Mapping[str, str]) -> PodClaim | None:
-    """The claim that a query makes; None for one that makes none."""
+    """The claim in a query; None without one."""
     try:
         claim = msgspec.convert(names, PodClaim)
     except msgspec.ValidationError:
@@ -78,7 +78,7 @@ def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
 
 
 def objection_to(claim: PodClaim, verdict: Verdict, seen: SeenPod | None) -> str | None:
-    """Why a claim is not proved by what is known of its token; None if it is. ``seen`` is the pod that it names."""
+    """The reason to refuse a claim; None if it is proved. ``seen`` is the claimed pod."""
     if isinstance(verdict, NoData):
         return f"it needs {verdict.missing}"
     if (verdict.namespace, verdict.pod) != (claim.namespace, claim.pod):

@@ -131,7 +131,7 @@ class Writer:
         return None if view is None else view.latest
 
     async def _lead(self, key: RevisionKey) -> None:
-        """Write which path requests take, if that is another than was written last."""
+        """Write the path of requests if it has changed since the last write."""
         view = self._view(key)
         if view is None or view.latest is None or view.revision is None or view.revision.path is view.latest.path:
             return

@@ -24,7 +24,7 @@ _EXPECTED = "a kube-scheduler's ExtenderArgs: an object with Pod, and NodeNames 
 
 
 class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that waits for a node, and the nodes that are left for it, in the scheduler's order."""
+    """A pending pod and its candidate nodes, in the scheduler's order."""
 
     pod: Mapping[str, Any]
     node_names: tuple[str, ...]
@@ -85,7 +85,7 @@ class Extender:
         return f"Extender({self._book}, {self.filter_count} filtered, {self.prioritize_count} prioritized)"
 
     def filter(self, call: ExtenderCall) -> bytes:
-        """ExtenderFilterResult: the nodes that have room for what the pod requests, and why the others have not."""
+        """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other one."""
         self.filter_count += 1
         table, demand = self._book.table(), demand_of(call.pod)
         failed = {name: why for name in call.node_names if (why := self._refusal(table, name, demand))}

@@ -1,6 +1,6 @@
-"""The load of nodes from Prometheus: what to ask, and what the answers say.
+"""Queries the load of nodes in Prometheus and SignalFx, and parses their responses.
 
-Input: the settings, a window, and answers of ``/api/v1/query``. Output: PromQL, and mean and deviation of each node in percent.
+Input: the settings, a window, and bodies of responses. Output: queries, and mean and deviation of each node in percent.
 Follows paypal/load-watcher 17df8f9: ``avg_over_time`` and ``stddev_over_time`` over a share from 0 to 1, by the label that
 names the node.
 """

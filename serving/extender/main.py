@@ -54,7 +54,7 @@ class PlacementDaemon:
     """All parts, wired. ``address`` is where it listens once ``is_serving`` is set."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster) -> None:
-        """Raises ``SettingsError`` for a node score that does not exist, or that lacks a library."""
+        """Raises ``SettingsError`` for an unknown node score and for one whose library is missing."""
         self.book = NodeBook()
         self.extender = Extender(self.book, Scorer(settings))
         self.report: LoadReport | None = None

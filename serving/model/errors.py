@@ -40,7 +40,7 @@ class ServingError(Exception):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with what a person wrote.
+    """One problem in a user's input.
 
     ``where`` names the file and line, environment variable, flag or annotation; ``what`` says what is wrong with the
     value found there; ``expected`` says what would be right.
@@ -55,7 +55,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsError(ServingError):
-    """Settings that cannot be used. Carries every problem that was found, not only the first."""
+    """Unusable settings, with every problem found, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -63,7 +63,7 @@ class SettingsError(ServingError):
 
 
 class InvalidValue(ServingError, ValueError):
-    """A text that does not say what it should. ``expected`` completes the sentence "expected ..."."""
+    """An invalid text. ``expected`` completes the sentence "expected ..."."""
 
     def __init__(self, *, text: str, expected: str) -> None:
         self.text = text
@@ -205,7 +205,7 @@ class CloudUnavailable(CloudError):
 
 
 class InvalidCertificate(ServingError):
-    """A certificate, or its key, that cannot be served. ``where`` names the file or Secret, ``reason`` what is wrong."""
+    """An unusable certificate or key. ``where`` names the file or Secret, ``reason`` the problem."""
 
     def __init__(self, *, where: str, reason: str) -> None:
         self.where = where
@@ -214,7 +214,7 @@ class InvalidCertificate(ServingError):
 
 
 class JournalDamaged(ServingError):
-    """The file that the store starts from is not what this program wrote. It is kept as it is; a person must look."""
+    """The store's journal has content not written by this program. It is left unchanged; a person must look."""
 
     def __init__(self, *, path: str, detail: str) -> None:
         self.path = path

@@ -19,7 +19,7 @@ _DIGEST_LENGTH = 16
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The object that is spoken of; what is not known of it is empty, and left out."""
+    """The involved object. Empty fields are omitted."""
 
     api_version: str
     kind: str
@@ -56,7 +56,7 @@ def digest(*parts: str) -> str:
 
 
 def name_within(name: str, suffix: str) -> str:
-    """The name of an Event: the object's own and what tells it from its others, the first cut so that both fit."""
+    """The name of an Event: the object's name, cut to fit, and a unique suffix."""
     return f"{name[: _NAME_LENGTH_MAX - len(suffix) - 1]}.{suffix}"
 
 

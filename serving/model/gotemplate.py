@@ -50,7 +50,7 @@ class TemplateError(ValueError):
 
 
 class ValueMap(dict[str, Any]):
-    """A map with methods. ``default`` is the value of a key that it does not have; None makes that an error."""
+    """A map with methods. ``default`` is the value of missing keys; None makes them an error."""
 
     def __init__(
         self,

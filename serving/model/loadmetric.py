@@ -19,7 +19,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The unit of the load in messages, in the plural: "in flight"."""
 
     of_stat: Callable[[Stat], float]
-    """The load that one report stands for, without what an activator reports too."""
+    """The load in one report, without the part that an activator reports too."""
 
     target_default: float | None = None
     """Load that one pod takes where no annotation says so. None: a setting of the autoscaler says it."""

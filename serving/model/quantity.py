@@ -149,14 +149,14 @@ _Amount = TypeVar("_Amount")
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount of cpu in millicores and of memory in bytes. None means that the key is absent, which is not 0."""
+    """Cpu in millicores and memory in bytes. None means an absent key, unlike 0."""
 
     cpu_m: int | None = None
     memory_bytes: int | None = None
 
 
 def resources_of(written: Mapping[str, Any] | None) -> Resources:
-    """What is written as ``{"cpu": "250m", "memory": "64Mi"}``; an amount that cannot be read counts as unset."""
+    """Read ``{"cpu": "250m", "memory": "64Mi"}``; unreadable amounts count as unset."""
     amounts = written or {}
     cpu, memory = amounts.get("cpu"), amounts.get("memory")
     return Resources(

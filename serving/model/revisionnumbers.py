@@ -1,4 +1,4 @@
-"""What one decision about a revision says in numbers, how its pods are, and what its policy costs: the records that it is measured by."""
+"""Records for metrics: the numbers of one decision, the pods of a revision, and the costs of its policy."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of the policy that is in force, and what the other would have cost."""
+    """Costs of the policy in force and of the other one."""
 
     adaptive_pod_seconds: float
     adaptive_cold_requests: float
@@ -62,4 +62,4 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may still arrive at once; below 0 there is too little room."""
 
     learnt_target: float | None = None
-    """Requests in flight that a pod should have, as learnt, also where that is not in force."""
+    """The learnt target of requests in flight per pod, in force or not."""

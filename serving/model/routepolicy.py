@@ -55,7 +55,7 @@ class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module. ``token_version`` is "" for the first token; ``problems`` are sentences for an Event."""
+    """The policy of a route. ``token_version`` is "" for the first token; ``problems`` are sentences for an Event."""
 
     is_private: bool = False
     token_version: str = ""

@@ -1,4 +1,4 @@
-"""Pods that do not exist yet and will: those that autoscalers anticipate, as pending pods that a pass counts.
+"""Turns pods anticipated by autoscalers into pending pods for a pass.
 
 Input: Revisions, their Deployments, and which pods exist; output: ``GroupPod`` records, one for each pod that is missing. A
 revision wants what its Deployment's scale says, or what its autoscaler publishes for the time that a node takes to boot,
@@ -22,7 +22,7 @@ _PODS_MAX = 5000
 
 
 class AnticipatedBook:
-    """The revisions of a cluster, the pods that they have, and those that they will have."""
+    """Revisions of a cluster, with their existing and anticipated pods."""
 
     def __init__(self) -> None:
         self._published: dict[RevisionKey, AnticipatedPods] = {}
@@ -64,7 +64,7 @@ class AnticipatedBook:
             self._templates.pop(key, None)
 
     def take_pod(self, name: str, found: Mapping[str, Any]) -> None:
-        """A Pod that is new or has changed, by "namespace/name". One that is being deleted has to be replaced."""
+        """Add or update a Pod, by "namespace/name". A pod being deleted counts as missing."""
         key = None if is_being_deleted(found) else _revision_key(found)
         before = self._revision_of.get(name)
         if key == before:

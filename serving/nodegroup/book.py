@@ -16,7 +16,7 @@ from serving.settings.nodegroup import NodeGroupSettings
 
 
 class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods that wait with the largest requests, and the nodes that take pods with the most room, by cpu and by memory."""
+    """The largest requests of pending pods, and the nodes with the most room, each by cpu and by memory."""
 
     pending_cpu: Amount
     pending_memory: Amount
@@ -64,7 +64,7 @@ class _Shelf(msgspec.Struct):
                 del self.pod_counts[pod.node_name]
 
     def _count_room(self, pod: GroupPod, sign: int) -> None:
-        """What waits for a node, and what is taken of each, as ``starve.free_amounts`` counts it."""
+        """Update pending requests, and the amounts taken on each node, as ``rules.free_amounts`` counts them."""
         if pod.node_name is None:
             if pod.phase is PodPhase.PENDING and not pod.is_anticipated:
                 if sign > 0:

@@ -48,7 +48,7 @@ class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """What growing comes to. ``limits`` are the bounds that took something away from what the cloud is asked for."""
+    """The result of growing. ``limits`` are the bounds that reduced the request to the cloud."""
 
     untainted: tuple[str, ...] = ()
     added_count: int = 0
@@ -232,7 +232,7 @@ def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
 def _bounds_of_the_moment(
     state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, untainted: Sequence[str]
 ) -> list[GrowthBound]:
-    """What the breaker allows; and below the minimum, where no lock stopped the pass, the lock and what is coming."""
+    """The breaker's bound; below the minimum, where no lock stopped the pass, also the lock and coming nodes."""
     bounds: list[GrowthBound] = []
     allowed = allowance(state.breaker)
     if allowed is not None:

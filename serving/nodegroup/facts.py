@@ -1,4 +1,4 @@
-"""What node groups read from objects: a Node's state, and what a Pod asks for and where it may run.
+"""Reads objects for node groups: the state of a Node, and requests and placement of a Pod.
 
 Input: objects as the API has them; output: the small records of ``records.py``. An amount that cannot be read counts as absent:
 the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
@@ -46,7 +46,7 @@ def pod_request(
     overhead: Resources | None = None,
     sidecars_count_as_init_containers: bool = False,
 ) -> Amount:
-    """Cpu and memory of a pod: the larger of what runs at once and what runs before, plus the overhead.
+    """Cpu and memory of a pod: the larger of its concurrent and its init containers, plus the overhead.
 
     Containers of 2000 m and 1000 m after init containers of 2000 m and 2000 m: max(3000, 2000) = 3000 m. Init
     containers run one after another, so only the largest counts. A sidecar of 500 m before them stays: max(3500,

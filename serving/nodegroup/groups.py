@@ -31,7 +31,7 @@ class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a text or an object gave: the usable groups in order, and all that is wrong."""
+    """The usable groups of a text or object, in order, with all problems."""
 
     groups: tuple[WrittenGroup, ...] = ()
     problems: tuple[Problem, ...] = ()

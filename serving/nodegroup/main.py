@@ -1,4 +1,4 @@
-"""``python -m serving.nodegroup.main``: node groups that grow and shrink with what pods request.
+"""``python -m serving.nodegroup.main``: the node group daemon.
 
 Environment:
 

@@ -90,7 +90,7 @@ Effect = Taint | Untaint | Drain | DeleteNodes | IncreaseSize
 
 
 class GroupRule(enum.StrEnum):
-    """Who asks for a change of size, in the order in which a pass asks them."""
+    """The rule behind a change of size, in order of evaluation."""
 
     EMPTY = "empty"
     BELOW_MIN = "below-min"
@@ -116,7 +116,7 @@ class WantedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupLimit(enum.StrEnum):
-    """What kept a plan from doing all that was asked of it."""
+    """The bound that reduced a plan."""
 
     MIN_NODES = "min-nodes"
     MAX_NODES = "max-nodes"

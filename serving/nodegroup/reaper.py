@@ -1,4 +1,4 @@
-"""Which nodes that are to go may go now, and which must be emptied first.
+"""Selects nodes to delete now and nodes to drain first, among those marked for removal.
 
 Inputs: the nodes on their way out, what runs on them, both grace periods and the cloud's minimum; output: names to
 drain and to delete, and for every node that stays the reason. It never touches a cordoned node or one that is not on
@@ -16,7 +16,7 @@ from serving.settings.nodegroup import NodeGroupSettings
 
 
 class Reaped(msgspec.Struct, frozen=True, kw_only=True):
-    """What the reaper decided. ``is_refused``: the cloud's minimum kept some or all of what was due."""
+    """The reaper's decision. ``is_refused``: the cloud's minimum prevented some or all deletions."""
 
     deleted: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()

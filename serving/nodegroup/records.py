@@ -31,7 +31,7 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemovalTaint(msgspec.Struct, frozen=True, kw_only=True):
-    """The taint of a node that is to go. ``at_s`` is its timestamp, None if the taint carries none that can be read."""
+    """The taint that marks a node for removal. ``at_s`` is its timestamp, None if it is missing or unreadable."""
 
     at_s: float | None
 
@@ -77,7 +77,7 @@ class Affinity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod says about the nodes it wants, and who made it. ``is_static``: made by the kubelet from a file."""
+    """A pod's constraints on nodes, and its owners. ``is_static``: made by the kubelet from a file."""
 
     node_selector: Mapping[str, str] = _NO_LABELS
     affinity: Affinity | None = None

@@ -1,4 +1,4 @@
-"""What each rule wants of a group, and which one prevails.
+"""Evaluates the rules of a group in order, and selects the first that prevails.
 
 Input: the state and the view of one pass; output: a verdict, which does not yet know what can be done. The order of the
 rules is the order of this file: bounds, lock, thresholds, extra triggers, the upper bound, health. Source:
@@ -35,7 +35,7 @@ def renewal_is_due(
 
 
 def free_amounts(nodes: Iterable[GroupNode], pods: Iterable[GroupPod]) -> dict[str, Amount]:
-    """What is left on each node: its allocatable minus the requests of pods scheduled to it that are not finished."""
+    """Free amounts of each node: allocatable minus the requests of its unfinished pods."""
     taken: dict[str, Amount] = defaultdict(Amount)
     for pod in pods:
         if pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}:

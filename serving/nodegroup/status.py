@@ -1,4 +1,4 @@
-"""The status of a NodeGroup: what the last pass saw and did, and the state that the next pass continues from.
+"""The status of a NodeGroup: a report of the last pass, and the state for the next one.
 
 Input: the plan, the state, the cloud's group and what failed; output: the status as JSON, and back from it the state. The state in
 the status survives a restart and a change of leader; without it a new leader treats nodes on their way as just asked for.
@@ -57,7 +57,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 
 def kept_text(state: NodeGroupState) -> str:
-    """The annotation's value: what must not be lost, so that no process asks for machines twice. "" for nothing."""
+    """The annotation's value: state needed to avoid requesting machines twice. "" without any."""
     kept: Object = {}
     if state.lock is not None:
         kept["lock"] = msgspec.to_builtins(state.lock)
@@ -94,7 +94,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
     problems: Sequence[str],
     stamp: str,
 ) -> Object:
-    """The whole status. ``done`` are sentences about effects that worked, ``problems`` about those that failed."""
+    """The whole status. ``done`` describes successful effects, ``problems`` failed ones."""
     parts = plan.nodes
     node_count = len(parts.untainted) + len(parts.tainted) + len(parts.force_tainted) + len(parts.cordoned)
     status: Object = {
@@ -222,7 +222,7 @@ def _registered(plan: GroupPlan) -> Verdict:
 
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:
-    """The conditions, those that no verdict is about unchanged; the time is that of the last change of the status."""
+    """The conditions, unchanged where ``verdicts`` has no entry; a change of status sets the time."""
     kept = [one for one in nested(before, "status", "conditions") or () if one.get("type") not in verdicts]
     made: list[Object] = []
     for name, verdict in verdicts.items():

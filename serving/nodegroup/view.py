@@ -96,7 +96,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coming_count(self) -> int:
-        """Machines that the cloud aims at and that are not nodes yet."""
+        """Machines in the cloud's target without a node yet."""
         return max(0, self.cloud.target_size - len(self.nodes))
 
     def is_empty(self, node: GroupNode) -> bool:
@@ -137,7 +137,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
 
 
 def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
-    """What a pod is to a group: its own, another that would be lost with its node, or nothing (None)."""
+    """The role of a pod for a group: its own, another that would be lost with its node, or None."""
     if is_finished(pod.phase) or (pod.is_anticipated and not settings.anticipation):
         return None
     if pod_belongs(
@@ -184,7 +184,7 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
 
 
 def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
-    """What a node of the group offers, for growth from zero; what was known before if no node tells.
+    """Capacity of a node of the group, for growth from zero; the last known one while no node tells.
 
     Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is
     tainted again while one too few leaves pods waiting for another cool-down. A node that does not say yet what it

@@ -1,4 +1,4 @@
-"""What placement reads from objects: a Node's capacity, and what a Pod asks for.
+"""Reads objects for placement: the capacity of a Node, and the requests of a Pod.
 
 Input: objects as the API has them. Output: small records, or None for a pod that takes nothing of any node. An amount that
 cannot be read counts as absent: the server refuses such a value, so there is none.
@@ -25,7 +25,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is on a node, and what it takes of it."""
+    """A pod on a node, with its requests."""
 
     key: tuple[str, str]
     node: str

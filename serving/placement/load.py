@@ -42,7 +42,7 @@ class NodeLoads:
     def take(
         self, items: Iterable[Mapping[str, Any]], node: Callable[[str], NodeFacts | None], now_s: float
     ) -> dict[str, NodeUsage]:
-        """All NodeMetrics that there are; what they come to for each node. ``node`` finds a node by name."""
+        """Add a complete list of NodeMetrics; returns the usage of each node. ``node`` finds a node by name."""
         before, self._by_node = self._by_node, {}
         for item in items:
             name, stamp = item["metadata"]["name"], str(item.get("timestamp", ""))

@@ -1,4 +1,4 @@
-"""What the autoscaler reads from objects: a Revision, its Deployment, and whether a Pod is ready.
+"""Reads Revisions, their Deployments and Pods into small records for the autoscaler.
 
 Input: objects as the API has them. Output: small records, or None for what is not ours to scale. Annotations that are
 wrong were refused when the object was written; one that is wrong all the same has no effect here. It does not know where

@@ -52,19 +52,22 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Range: 1 to 100. Default: ours, 8; Knative tries 15 times to connect."""
 
     eject_after_silence_s: Annotated[float, Knob(key="eject-after-silence", unit=DURATION, low=0, high=3600)] = 3.0
-    """Time after which a pod that answers nothing gets no more requests for a while, in seconds, if at least three of its
-    requests have waited so long, and other pods of its revision answer; requests that may be repeated go to another pod. Twice
-    the slowest answer of the revision, if that is longer. 0 means never. Range: 0 to 1h. Default: ours, 3s; Envoy's outlier
-    detection counts errors, and a stopped process produces none."""
+    """Silence after which a pod gets no more requests for a while, in seconds, if at least three of its requests have
+    waited so long and other pods of its revision respond; its repeatable requests go to another pod. Twice the
+    slowest response of the revision, if that is longer. 0 means never. Range: 0 to 1h. Default: ours, 3s; Envoy's
+    outlier detection counts errors, and a stopped process produces none.
+    """
 
     revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60)] = 5.0
-    """Longest wait for a revision that a route names and that is not known yet, in seconds, from the first request for it;
-    then requests are rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some
-    milliseconds, seldom by more."""
+    """Longest wait for a routed revision not yet known, in seconds, from its first request; then requests are
+    rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some milliseconds,
+    seldom by more.
+    """
 
     report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
-    """Time between two reports to the autoscaler, in seconds, which adds up what falls into each second. Range: 100ms to
-    10s. Default: Knative's fixed period, 1s."""
+    """Time between two reports to the autoscaler, in seconds. The autoscaler sums the reports of each second. Range:
+    100ms to 10s. Default: Knative's fixed period, 1s.
+    """
 
     poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10)] = 0.05
     """Shortest time between two pokes of the autoscaler for one revision, in seconds. Range: 1ms to 10s. Default: ours,
@@ -130,9 +133,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     probe period, such as 5s."""
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600)] = 10.0
-    """Time that requests have to end after the signal to stop, in seconds; then those that wait for a pod are rejected with
-    503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
-    at the socket for the next."""
+    """Time for requests to end after the signal to stop, in seconds; then requests waiting for a pod are rejected
+    with 503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator,
+    or wait at the socket for the next.
+    """
 
     handover_grace_s: Annotated[float, Knob(key="handover-grace", unit=DURATION, low=0, high=86400)] = 300.0
     """Time that requests, websockets and streams have to end after another process has taken over (`serving up --reload`), in

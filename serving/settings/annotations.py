@@ -121,7 +121,7 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The record, what is wrong (the revision is refused), and what is accepted without effect (a warning says so)."""
+    """The record, with problems (the revision is refused) and ignored annotations (the object gets a warning)."""
 
     scaling: ScalingAnnotations
     problems: tuple[Problem, ...]

@@ -91,8 +91,9 @@ class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     the first second. Off: the weights of the seconds seen are scaled to add up to 1."""
 
     resize_reads_low: bool = False
-    """A window that changes its length while young counts as having seen all of its old length, and one that was
-    silent for longer than that comes back as data of load 0. Off: what was not seen counts neither way."""
+    """A window resized while young counts as having seen all of its old length, and one silent for longer than that
+    comes back as data of load 0. Off: unseen time counts neither way.
+    """
 
     delay_keeps_its_length: bool = False
     """The scale-down delay is read when the scaler is made; later changes wait for a restart. Off: it is the spec's."""
@@ -149,9 +150,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
 
     cold_start_worth_s: Annotated[float, Knob(key="cold-start-worth", unit=NUMBER, low=1, high=1_000_000)] = 60.0
-    """What a cold start is worth, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability that it is
-    needed within the next second is at least 1 over this. Where one start makes several requests cold it is worth as much more.
-    More keeps more pods. Range: 1 to 1000000. Default: ours, 60, with fewer pod-seconds than Knative on recorded sparse calls."""
+    """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability
+    of a request within the next second is at least 1 over this. Where one start makes several requests cold, it is
+    worth as much more. More keeps more pods. Range: 1 to 1000000. Default: ours, 60, with fewer pod-seconds than
+    Knative on recorded sparse calls.
+    """
 
     node_boot_s: Annotated[float, Knob(key="node-boot-time", unit=DURATION, low=0, high=3600)] = 0.0
     """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
@@ -178,8 +181,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency_target_ratio: Annotated[
         float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1)
     ] = 0.7
-    """Share of a pod's concurrency that the autoscaler aims at, so that there is room while pods start. Range: above 0
-    to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70."""
+    """Target utilization: the share of a pod's concurrency to aim at, so that there is room while pods start. Range:
+    above 0 to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
+    """
 
     container_concurrency_target_default: Annotated[
         float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN)
@@ -190,8 +194,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     requests_per_second_target_default: Annotated[
         float, Knob(key="requests-per-second-target-default", unit=NUMBER, low=TARGET_MIN)
     ] = 200.0
-    """Requests a second that a pod takes, for revisions that scale on ``metric: rps``. Range: from 0.01. Default:
-    Knative, 200."""
+    """Target requests a second per pod, for revisions with ``metric: rps``. Range: from 0.01. Default: Knative, 200."""
 
     target_burst_capacity: Annotated[float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,))] = 211.0
     """Requests that may arrive at once and find a place: with less room than this the activator stays in the path and
@@ -243,8 +246,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Most pods of a revision. 0 means as many as max-scale-limit. Default: Knative, 0."""
 
     max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0)] = 1000
-    """Most pods that any revision may ask for; bounds what a wrong or forged stat can start. 0 means no limit. Default:
-    ours, 1000; Knative ships no limit."""
+    """Upper bound of pods for any revision; bounds the effect of a wrong or forged stat. 0 means no limit. Default:
+    ours, 1000; Knative ships no limit.
+    """
 
     progress_deadline_s: Annotated[
         float, Knob(key="progress-deadline", config_map="config-deployment", unit=DURATION, above=0, whole=True)
@@ -270,8 +274,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     what one process takes at one statistic a second."""
 
     decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
-    """Decisions of each revision that are kept to say why; one that says the same as the one before takes no place.
-    Range: 1 to 10000. Default: ours, 50."""
+    """Decisions of each revision kept for explanations; one equal to its predecessor takes no place. Range: 1 to
+    10000. Default: ours, 50.
+    """
 
     decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
     """Disk that the decision log takes in the state folder of one machine, in bytes, over all its files. 0 means no log.

@@ -15,8 +15,9 @@ class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What the algorithm of June 2018 did and users suffered from. Each is off; on, it is the original's to the bit."""
 
     idle_while_requests_run: bool = False
-    """Only requests that arrive keep a revision from idling: one that runs for longer than the scale-to-zero threshold
-    is cut off. Off: a point with requests in flight counts as traffic too."""
+    """Only arriving requests keep a revision from idling: one running longer than the scale-to-zero threshold is cut
+    off. Off: a point with requests in flight counts as traffic too.
+    """
 
     points_from_the_future: bool = False
     """A point stamped by a pod whose clock runs ahead counts in both windows until that time has passed, and one far

@@ -1,4 +1,4 @@
-"""Settings of the controller: what a revision gets that does not say, under which hosts it is reached, when it goes.
+"""Settings of the controller: defaults of revisions, hosts of routes, and garbage collection.
 
 Source of keys, ranges and defaults: knative/serving 98e5ef90, ConfigMaps config-defaults, config-gc and config-network,
 unless a field says otherwise. What is ours stands in config-controller.
@@ -53,7 +53,7 @@ def _read_rollout_duration(text: str) -> Value:
 
 
 def _template(names: tuple[str, ...]) -> Unit:
-    """A text in which each of these names stands at most once, as ``{{.Name}}``, and which makes a host."""
+    """A template of a host, in which each of these names stands at most once, as ``{{.Name}}``."""
     expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
 
     def read(text: str) -> Value:
@@ -106,8 +106,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     end of the answer. Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300."""
 
     max_revision_timeout_s: Annotated[int, _timeout("max-revision-timeout-seconds", 1)] = 3600
-    """Longest timeout that a revision gets, in whole seconds. Range: 1 to 3600. Default: ours, 3600, which Cloud Run's
-    manifests use; Knative ships 600."""
+    """Upper bound of a revision's timeout, in whole seconds. Range: 1 to 3600. Default: ours, 3600, as in manifests
+    of Cloud Run; Knative ships 600.
+    """
 
     revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
     """Time until the first byte of the answer, in whole seconds from the arrival of the request, for revisions that do
@@ -120,8 +121,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000)
     ] = 0
-    """Requests that a pod works on at once, for revisions that do not say containerConcurrency. 0 means no limit, and
-    then nothing waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0."""
+    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
+    waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
+    """
 
     container_name: Annotated[str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)] = (
         "user-container"

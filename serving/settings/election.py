@@ -18,22 +18,24 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: ours, false, for one machine; the Deployments in ``config/daemons`` turn it on."""
 
     lease_duration_s: Annotated[float, Knob(key="lease-duration", unit=DURATION, low=1, high=3600, whole=True)] = 14.0
-    """Time for which others leave a lease alone that is not renewed, in seconds, from when they saw it renewed last; it is
-    how late the work is taken over from one that died. Range: 1s to 1h, whole seconds, above renew-deadline. Default:
-    ours, 14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise."""
+    """Time for which candidates respect a lease without a renewal, in seconds, from the last renewal they saw; a
+    takeover from a dead holder is that late. Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours,
+    14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise.
+    """
 
     renew_deadline_s: Annotated[float, Knob(key="renew-deadline", unit=DURATION, above=0, high=3600)] = 10.0
-    """Time after which a holder that could not renew stops its work, in seconds, from when it sent the last renewal. Range:
-    above retry-period, below lease-duration; their distance is what clocks may differ in pace, and what a last write may
-    take. Default: client-go, 10s."""
+    """Time without a successful renewal after which a holder stops its work, in seconds, from when it sent the last
+    renewal. Range: above retry-period, below lease-duration; the difference covers clock drift and the time of a last
+    write. Default: client-go, 10s.
+    """
 
     retry_period_s: Annotated[float, Knob(key="retry-period", unit=DURATION, above=0, high=600)] = 2.0
     """Time between two renewals, and between two looks of who waits, in seconds. Range: above 0, below renew-deadline.
     Default: client-go, 2s."""
 
     shard_count: Annotated[int, Knob(key="buckets", unit=COUNT, low=1, high=100)] = 1
-    """Leases among which the autoscalers share revisions out; a revision is in one by the hash of its name. 1 means that
-    one autoscaler decides for all while the others wait. All autoscalers must have the same number: stop them to change
+    """Leases by which the autoscalers share revisions; the hash of a revision's name selects one. With 1, one
+    autoscaler decides for all while the others wait. All autoscalers must have the same number: stop them to change
     it. Range: 1 to 100. Default: Knative, 1."""
 
     def check(self) -> Iterator[Clash]:

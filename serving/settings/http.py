@@ -1,4 +1,4 @@
-"""Limits of the HTTP engine that the queue-proxy and the activator share: what it takes in, and how long it waits.
+"""Limits of the HTTP engine, shared by the queue-proxy and the activator: sizes, counts and timeouts.
 
 Each daemon's record holds one of these as its field ``http``, so that the same knob has the same name, range and default
 in both. Sources of defaults stand with each field; where Knative leaves something unbounded, the bound is ours.
@@ -96,16 +96,18 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timeoutSeconds ends tunnels too. Range: from 0. Default: ours, 0."""
 
     write_wait_max_s: Annotated[float, Knob(key="write-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
-    """Longest time for which a client may take nothing of an answer that is complete here (HTTP/2; HTTP/1.1 has
-    ``client_idle_max_s``); then its stream is reset. Range: above 0 to 24h. Default: nginx ``send_timeout``, 60s."""
+    """Longest time without progress in sending a complete response (HTTP/2; HTTP/1.1 has ``client_idle_max_s``), in
+    seconds; then its stream is reset. Range: above 0 to 24h. Default: nginx ``send_timeout``, 60s.
+    """
 
     http2_streams_max: Annotated[int, Knob(key="http2-streams-max", unit=COUNT, low=1, high=10_000)] = 128
     """Most streams at once on a client's HTTP/2 connection; one more is refused with REFUSED_STREAM, which a client
     may try again. Range: 1 to 10000. Default: nginx, 128; Go's server allows 250."""
 
     http2_count_period_s: Annotated[float, Knob(key="http2-count-period", unit=DURATION, above=0, high=3600)] = 10.0
-    """Span over which frames are counted that cost an HTTP/2 peer nothing: resets, pings, settings, idle frames. More
-    of one kind in a span end the connection with ENHANCE_YOUR_CALM. Range: above 0 to 1h. Default: ours."""
+    """Span for counting frames that are cheap for an HTTP/2 peer: resets, pings, settings, idle frames. More of one
+    kind in a span end the connection with ENHANCE_YOUR_CALM. Range: above 0 to 1h. Default: ours.
+    """
 
     http2_resets_max: Annotated[int, Knob(key="http2-resets-max", unit=COUNT, low=1)] = 200
     """Most RST_STREAM frames in a span. Range: from 1. Default: ours; a browser that leaves a page sends a few dozen,

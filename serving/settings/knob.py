@@ -137,7 +137,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(words) + "".join(f", or {write(value)}" for value in self.also)
 
     def read(self, text: str, *, plain: bool) -> Value:
-        """The plain value of a text; raises ``InvalidValue`` that says what would be right.
+        """Parse a text into its plain value; raises ``InvalidValue`` with the expected form.
 
         ``plain`` says that the text is of an environment variable or flag, and so already in the plain unit.
         """

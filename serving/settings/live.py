@@ -94,7 +94,7 @@ LIVE_FIELDS: Mapping[str, frozenset[str]] = {
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one ConfigMap, or of several that were taken with it.
+    """The outcome for one ConfigMap, or for several read with it.
 
     ``changed`` are fields that have another value now, ``waiting`` those that get it with the next start of the daemon.
     ``problems`` is why it was refused; none if it was not. ``unknown`` are keys that no daemon reads: they have no effect,
@@ -128,7 +128,7 @@ class LiveSettings(Generic[R]):
         return f"LiveSettings({self._daemon.name}, {len(self._good)} ConfigMaps, {len(self._refused)} refused)"
 
     def begin(self) -> R:
-        """The settings that the daemon starts with; from now on only those that can change do."""
+        """The settings for the start of the daemon; from now on only live fields change."""
         self._is_running = True
         return self.settings
 

@@ -97,7 +97,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True):
-    """All layers: the values by field, where each stands, the fields that could not be read, and what is wrong."""
+    """All layers: values and their places by field, unreadable fields, and problems."""
 
     values: dict[str, Value]
     origins: dict[str, Origin]
@@ -281,7 +281,7 @@ def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The known name that is most like the given one, as a suggestion; without one, all that is known."""
+    """Suggest the known name nearest to the given one; without one, list all known names."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"a known name; did you mean {near[0]}?" if near else "one of " + ", ".join(known)
 

@@ -24,7 +24,7 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """While the scale lock holds nothing is deleted. Off: nodes whose grace is over go."""
 
     scale_up_stops_reaping: bool = False
-    """A pass that grows the group deletes nothing. Off: nodes that growth does not take back go, and make room."""
+    """A pass that grows the group deletes nothing. Off: nodes not taken back by growth are deleted, and make room."""
 
     unhealthy_tainted_without_limit: bool = False
     """All unhealthy nodes are tainted at once, down to none, also when the whole group is unhealthy. Off: at most the
@@ -73,8 +73,9 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     pods and nodes. Off: a pod starves if no single node has room for both its cpu and its memory."""
 
     shrinking_crosses_scale_up_threshold: bool = False
-    """The removal rates are followed even where the nodes that stay are then above the scale-up threshold, so that a
-    small group shrinks and grows for ever. Off: no more nodes are tainted than leave it at the threshold."""
+    """The removal rates are followed even if the remaining nodes are then above the scale-up threshold, so that a
+    small group shrinks and grows for ever. Off: no more nodes are tainted than leave it at the threshold.
+    """
 
     taints_below_cloud_min: bool = False
     """With the cloud's target below its own minimum, that minimum no longer limits tainting. Off: nothing is
@@ -87,8 +88,9 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Removal rates below 0 pass the check, and add nodes when the group is idle. Off: they are an error."""
 
     follow_on_problems_reported: bool = False
-    """A duration that is missing or does not parse is taken for 0 and reported again for that, and for what follows
-    from it. Off: each mistake is reported once."""
+    """A missing or unreadable duration counts as 0 and is reported again for that, with all its consequences. Off:
+    each mistake is reported once.
+    """
 
     sidecars_count_as_init_containers: bool = False
     """The request of a sidecar counts only while the pod starts. Off: it counts beside the containers, as the scheduler
@@ -141,12 +143,14 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     """Time from the taint after which an empty node is deleted, in seconds. Range: above 0. No default."""
 
     hard_delete_grace_period_s: Annotated[float, Knob(key="hard_delete_grace_period", unit=DURATION, above=0)]
-    """Time from the taint after which the pods that are still on a node must leave, in seconds. Range: above the soft
-    one. No default."""
+    """Time from the taint until remaining pods must leave the node, in seconds. Range: above the soft one. No
+    default.
+    """
 
     scale_up_cool_down_period_s: Annotated[float, Knob(key="scale_up_cool_down_period", unit=DURATION, above=0)]
-    """Time from asking the cloud for nodes during which no more are asked for, in seconds: about what a machine needs
-    to become a node. Range: above 0. No default."""
+    """Pause after a scale-up before the next request to the cloud, in seconds: about the time of a machine to become
+    a node. Range: above 0. No default.
+    """
 
     min_nodes: Annotated[int, Knob(key="min_nodes", unit=COUNT, low=0)] = 0
     """Fewest untainted nodes. Range: from 0 to max_nodes. If it and max_nodes are both 0, the cloud group's bounds are
@@ -162,8 +166,9 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     """Whether a pending pod for which no node has room adds a node. Default: false."""
 
     anticipation: Annotated[bool, Knob(key="anticipation", unit=FLAG)] = False
-    """Whether pods count that do not exist yet: those that a revision's scale asks for, and those that its autoscaler expects
-    to want within its ``node-boot-time``. Default: ours, false."""
+    """Whether to count pods before they exist: those missing from a revision's scale, and those its autoscaler
+    expects within its ``node-boot-time``. Default: ours, false.
+    """
 
     taint_effect: Annotated[str, Knob(key="taint_effect", unit=TEXT, choices=TAINT_EFFECTS)] = "NoSchedule"
     """Effect of the removal taint on pods. Default: NoSchedule."""
@@ -175,8 +180,9 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     unhealthy_node_grace_period_s: Annotated[float, Knob(key="unhealthy_node_grace_period", unit=DURATION, above=0)] = (
         0.0
     )
-    """Age from which a node that is not ready is unhealthy and is tainted, in seconds from its creation. 0, written
-    as no value at all, turns health checks off. Default: 0."""
+    """Age, in seconds from creation, from which an unready node is unhealthy and is tainted. 0, written as
+    no value at all, turns health checks off. Default: 0.
+    """
 
     health_check_newest_nodes_percent: Annotated[int, Knob(key="health_check_newest_nodes_percent", unit=COUNT)] = 0
     """Share of the newest nodes that tells whether the group is healthy, in percent. Range: 1 to 100 where
@@ -192,8 +198,9 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     Escalator does. Default: ours, 5m."""
 
     scale_up_failure_threshold: Annotated[int, Knob(key="scale_up_failure_threshold", unit=COUNT, low=0)] = 3
-    """Scale-ups in a row that bring no node before the circuit breaker opens. 0 means that there is no breaker.
-    Default: ours, 3; Escalator's pull request 294 has the key, with 0."""
+    """Consecutive scale-ups without a new node before the circuit breaker opens. 0 means no circuit breaker. Default:
+    ours, 3; Escalator's pull request 294 has the key, with 0.
+    """
 
     scale_up_failure_window_s: Annotated[float, Knob(key="scale_up_failure_window", unit=DURATION, low=0)] = 0.0
     """Time in which a scale-up must bring a node or has failed, in seconds from asking the cloud. 0 means

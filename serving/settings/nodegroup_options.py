@@ -119,7 +119,7 @@ def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSe
 def problems_of_node_group(
     options: Mapping[str, object], *, where: str, quirks: NodeGroupQuirks | None = None
 ) -> tuple[Problem, ...]:
-    """All that is wrong with the options; ``quirks`` replace those that the options ask for."""
+    """All problems of the options; ``quirks`` replace those in the options."""
     return _read(options, where=where, quirks=quirks)[1]
 
 
@@ -151,7 +151,7 @@ def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading:
 
 
 def _read_one(field: Field, raw: object, reading: _OptionsReading) -> None:
-    """Read one option; a field that cannot be read gets its default, or nothing, so that reading goes on."""
+    """Read one option; an unreadable field gets its default, or an empty value, so that reading goes on."""
     knob, name = field.knob, field.name
     nothing: Value = "" if knob.unit is TEXT else 0
     reading.values[name] = nothing if _is_required(field) else field.default
@@ -180,7 +180,7 @@ def _report_missing(field: Field, reading: _OptionsReading) -> None:
 
 
 def _value(raw: object, unit: Unit) -> Value | None:
-    """The plain value of what YAML gave: text is parsed, numbers and flags must be what the unit is. None if not."""
+    """Convert a YAML value to its plain value: text is parsed, numbers and flags must match the unit. None if not."""
     if isinstance(raw, str):
         try:
             return unit.read(raw.strip())

@@ -17,7 +17,7 @@ _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def read_config_maps(text: str, file_name: str) -> tuple[list[ConfigMap], list[Problem]]:
-    """All ConfigMaps of a YAML text, which may hold several documents, and all that is wrong with it."""
+    """Read all ConfigMaps of a YAML text of one or more documents, with all problems."""
     problems: list[Problem] = []
     try:
         documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))

@@ -1,4 +1,4 @@
-"""Settings of placement: which node scores count, how much, and what the risk-aware one assumes.
+"""Settings of placement: node scores and their weights, assumptions of the risk score, and sources of load.
 
 Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider (providers and their weights);
 kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). Which scores exist is known
@@ -80,7 +80,7 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return (self.url or _URLS[self.source]).rstrip("/")
 
     def check(self) -> Iterator[Clash]:
-        """A URL that cannot be asked, or that holds a credential; a SignalFx without a token."""
+        """Check the URL (no credential in it), and that SignalFx has a token."""
         try:
             parts = urlsplit(self.url)
             is_right = not self.url or (parts.scheme in ("http", "https") and bool(parts.hostname))
@@ -172,8 +172,9 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     such a pod is scored by the risk of the nodes, as the plugin's own proposal promises."""
 
     unmeasured_nodes_score_zero: bool = False
-    """LowRiskOverCommitment gives 0 to a node that has no entry among the metrics, so that a node that just joined is
-    avoided, and all are alike while metrics are down. Off: such a node is scored by requests and limits alone."""
+    """LowRiskOverCommitment gives 0 to a node without an entry among the metrics: a node that just joined is avoided,
+    and all are alike while metrics are down. Off: such a node is scored by requests and limits alone.
+    """
 
     any_entry_is_a_mean: bool = False
     """A metric of unknown operator, or a deviation without a mean, makes the resource count as measured, with mean 0.
@@ -232,8 +233,9 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     Trimaran, 0.5."""
 
     metrics_age_max_s: Annotated[float, Knob(key="metrics-age-max", unit=DURATION, above=0)] = 300.0
-    """Age from which on a node's metrics count as missing, in seconds, from the end of what they measure to the
-    decision. Range: above 0. Default: ours, 5m, ten refreshes of Trimaran, which has no bound."""
+    """Age after which a node's metrics count as missing, in seconds, from the end of the measurement to the decision.
+    Range: above 0. Default: ours, 5m, ten refreshes of Trimaran, which has no bound.
+    """
 
     load_variation_margin: Annotated[float, Knob(key="load-variation-margin", unit=NUMBER, low=0)] = 1.0
     """Factor of the deviation in LoadVariationRiskBalancing. 0 means that only the mean counts. Range: from 0. Default:
@@ -270,7 +272,7 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """Behaviours of the originals that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
-        """Weights that cannot be read, a source that cannot be asked, files that are right together only."""
+        """Check the weights, the load source, and the TLS files."""
         try:
             read_weights(self.score_weights)
         except InvalidValue as error:

@@ -17,8 +17,9 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What the original's request statistics do and a report must not. Each is off; on, it is the original's."""
 
     level_may_go_negative: bool = False
-    """The end of a request that never arrived is taken off all the same, so that the load reads too low from then on,
-    and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else."""
+    """The end of a request without a recorded arrival is subtracted all the same, so that the load reads too low from
+    then on, and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else.
+    """
 
 
 _OBSERVABILITY = "config-observability"
@@ -79,12 +80,14 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map="config-defaults", unit=COUNT, low=0, high=1000)
     ] = 0
-    """Requests that a pod works on at once, for revisions that do not say containerConcurrency. 0 means no limit, and
-    then nothing waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0."""
+    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
+    waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
+    """
 
     queue_depth_per_slot: Annotated[int, Knob(key="queue-depth-per-slot", unit=COUNT, low=0, high=1000)] = 10
-    """Requests that may wait in a pod for each that it works on at once; one more is refused with 503. 0 means that
-    nothing waits. Range: 0 to 1000. Default: Knative's fixed factor, 10."""
+    """Requests that may wait in a pod per concurrent request; one more is refused with 503. 0 means: nothing
+    waits. Range: 0 to 1000. Default: Knative's fixed factor, 10.
+    """
 
     queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
     """Longest wait for a slot in a pod, in seconds, from the arrival of the request to the grant of a slot; then it is
@@ -155,7 +158,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
 
     @property
     def queue_depth_max(self) -> int:
-        """Requests that may wait in a pod: 10 for each slot, so that of 11 at once a pod with one slot takes all."""
+        """Size of the pod's queue: 10 requests per slot by default."""
         return self.queue_depth_per_slot * self.container_concurrency
 
     def check(self) -> Iterator[Clash]:

@@ -33,8 +33,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     right to get each. Default: ours, none."""
 
     default_certificate: Annotated[str, Knob(key="default-certificate", unit=TEXT)] = ""
-    """Name of the certificate for clients that ask for no host, or for one that no certificate has. Empty: their handshake
-    fails with the alert unrecognized_name. Default: ours, empty."""
+    """Name of the certificate for clients that ask for no host, or for a host without a certificate. Empty: their
+    handshake fails with the alert unrecognized_name. Default: ours, empty.
+    """
 
     reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0
     """Time between two looks at files and Secrets, in seconds; what has changed is served from the next handshake on.
@@ -45,8 +46,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ours, 10s, as for a request's head; asyncio has 60s."""
 
     public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=0, high=65535)] = 0
-    """Port that the world reaches this listener by, which redirects name. 0 means the listener's own. Range: 0 to 65535.
-    Default: ours, 0; behind a Service or a router 443 is usual."""
+    """Public port of this listener, used in redirects. 0 means the listener's own. Range: 0 to 65535. Default: ours,
+    0; behind a Service or a router 443 is usual.
+    """
 
     @property
     def is_on(self) -> bool:

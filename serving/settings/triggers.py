@@ -1,4 +1,4 @@
-"""Settings of triggers that hold for all revisions, and the behaviours of the original that are off by default.
+"""Settings of triggers for all revisions, and quirks of the original, off by default.
 
 Source: topfreegames/maestro v9 (dbbfd74), package watcher; what a ScalingPolicy sets for itself is in
 ``serving/scaling/policies/scalingpolicy.py``.
@@ -15,8 +15,10 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What maestro does and users suffered from. Each is off; on, it is the original's to the bit."""
 
     points_without_times: bool = False
-    """Points have no age: an autoscaler that was away goes on with what it had, and every evaluation adds a point, be
-    it a restart after a second. Off: a point older than the trigger's time does not count, nor does a repetition."""
+    """Points have no age: an autoscaler continues with its old points after an absence, and every evaluation adds a
+    point, be it a restart after a second. Off: a point older than the trigger's time does not count, nor does a
+    repetition.
+    """
 
     examines_one_point_more: bool = False
     """time / period + 1 points are kept and looked at, so 8 of 11 can do what 8 of 10 should. Off: time / period."""
@@ -54,8 +56,9 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     one pod stays; going to zero is left to the request metrics, which know the way back."""
 
     any_pending_pod_refuses_up: bool = False
-    """One pod that waits for a node stops every addition, for as long as it waits. Off: pods that are being created
-    are counted as there, and more may be added."""
+    """One pod waiting for a node stops every addition, for as long as it waits. Off: pods being created count as
+    there, and more may be added.
+    """
 
     panic_ignores_cap: bool = False
     """Panic scale is not held to ``max_scale_up_amount``. Off: it is."""
@@ -93,8 +96,9 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Most pods that one change adds. Range: from 1. Default: maestro, 300."""
 
     max_scale_down_amount: Annotated[int, Knob(key="max-scale-down-amount", unit=COUNT, low=1)] = 30
-    """Most pods that one change removes. Range: from 1. Default: ours, a tenth of what may be added: a pod too many
-    costs little, a wave of cold starts much. Maestro has no bound; its users asked for one."""
+    """Most pods removed by one change. Range: from 1. Default: ours, a tenth of what may be added: a pod too many
+    costs little, a wave of cold starts much. Maestro has no bound; its users asked for one.
+    """
 
     failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
     """Whether a pod that cannot start because of an error stops additions. Default: maestro's

@@ -1,4 +1,4 @@
-"""Bounded admission in the order of arrival: which requests run, which wait, and which are rejected.
+"""Admits requests in order of arrival: each one runs, waits, or is rejected.
 
 Inputs: a request's arrival, its end, or the loss of its client, and changes of capacity, each with the time. Outputs: the
 decision about that request, and the waiting requests that get a slot. ``next_wake_s`` says when ``expire`` is due.

@@ -1,4 +1,4 @@
-"""The order in which free pods are chosen: three policies, and which of them a revision gets.
+"""Chooses among pods with a free slot: three policies, selected by containerConcurrency.
 
 Each policy holds the pods with a free slot and picks the next one in constant time, without a look at full pods.
 ``Balancer`` adds and removes them. containerConcurrency decides: without a limit the better of two pods at random, because
@@ -61,7 +61,7 @@ class BalancedPod:
 
 
 class FreePods(Protocol):
-    """Pods with a free slot. ``add`` only what is not inside, ``remove`` only what is, ``pick`` only if some are."""
+    """Pods with a free slot. Call ``add`` for a pod not inside, ``remove`` for one inside, ``pick`` if there are any."""
 
     def __len__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Which pod a session prefers: consistent hashing, so that a change of pods moves few sessions.
+"""Prefers one pod per session by consistent hashing, so that a change of pods moves few sessions.
 
 Input: the addresses of the pods and the number of a session. Output: the addresses in the order in which the session prefers
 them. Each pod stands at 64 points of a ring of 2**64 places; a session prefers the pod at the next point at or after its own

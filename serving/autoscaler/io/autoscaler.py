@@ -1,4 +1,4 @@
-"""The autoscaler at work: what watches and sources bring goes into one scaler a revision, what they decide is written.
+"""Connects watches, stats, scalers and writes into one autoscaler.
 
 ``RevisionWatch`` keeps what is known, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows ScalingPolicies; this
 module connects them and takes the stats.
@@ -77,7 +77,7 @@ class Autoscaler:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that there is has been seen once; before that nothing is decided."""
+        """Whether every watch has delivered its first list; no decision is made before."""
         return self._is_synced
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
@@ -113,7 +113,7 @@ class Autoscaler:
         await self._sharing.settled(shard)
 
     def group(self, key: RevisionKey) -> Group:
-        """What a revision belongs to; one that is not known stands alone."""
+        """The group of a revision; an unknown revision is a group of its own."""
         entry = self._watch.entries.get(key)
         return group_of(key, None if entry is None else entry.revision)
 
@@ -146,7 +146,7 @@ class Autoscaler:
         return entry.history.entries() if entry else []
 
     def entry(self, key: RevisionKey) -> RevisionEntry | None:
-        """What is known of a revision; None of one that is not followed."""
+        """The entry of a revision; None if it is not followed."""
         return self._watch.entries.get(key)
 
     def pod(self, namespace: str, name: str) -> Object | None:

@@ -39,7 +39,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def cut(data: bytes, position: int) -> Cut | None:
-    """The frame that begins at ``position``; None if that cannot be said yet.
+    """The frame at ``position``; None while its header is incomplete, or if it is not a plain binary frame.
 
     82 83 and a mask of 4 bytes at 0: the payload is at 6, the end at 9.
     """

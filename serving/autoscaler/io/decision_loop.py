@@ -1,4 +1,4 @@
-"""When each revision is decided on, and when what was decided is written.
+"""Schedules decisions and scale writes per revision.
 
 Revisions are decided on each period, spread over it, and at once when a stat says so or when something about them has
 changed: two queues of revisions, so that an urgent decision never waits behind thousands of periodic ones. A decision
@@ -103,7 +103,7 @@ class DecisionLoop:
         return f"DecisionLoop({self._writes})"
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """What decides and writes: a name and a coroutine that runs until cancelled, for each."""
+        """The loop's tasks: names, and coroutines that run until cancelled."""
         yield "autoscaler soon", self._soon.run(1, self._decide_now)
         yield "autoscaler periodic", self._periodic.run(1, self._decide)
         yield "autoscaler saves", self._saves.run(1, self._save)
@@ -220,7 +220,7 @@ class DecisionLoop:
         return outcome
 
     def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
-        """What has to be published of the pods to come. Without a boot time, what was written before is removed."""
+        """The publication due for anticipated pods. Without a boot time, an earlier one is removed."""
         boot_s, scaler, revision = self.settings.node_boot_s, entry.scaler, entry.revision
         if scaler is None or revision is None or not (boot_s or revision.anticipated):
             return None
@@ -234,7 +234,7 @@ class DecisionLoop:
         self._saves.add(key)
 
     async def _save(self, key: RevisionKey) -> None:
-        """Write what was learnt of a revision, so that it survives a restart and goes with its shard; and what it will want."""
+        """Save learnt state and anticipated pods of a revision, to survive restarts and moves of its shard."""
         entry, notes = self._watch.entries.get(key), self._notes.pop(key, None)
         if entry is None or entry.revision is None or notes is None:
             return

@@ -43,7 +43,7 @@ _STATUS_PERIODS = 0.9
 
 
 class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
-    """What learns from usage. ``is_urgent`` says that decisions depend on it, and ``take`` gets each list of measurements."""
+    """A subscriber to usage. ``is_urgent``: decisions depend on it; ``take`` gets each list of measurements."""
 
     is_urgent: Callable[[], bool]
     take: Callable[[Usages, float], None]
@@ -108,7 +108,7 @@ class PolicyClient:
         )
 
     def look_again(self) -> None:
-        """Some policies are ours that were not: what was written by us last need not be there any more."""
+        """Evaluate and write all statuses again, after policies moved to this autoscaler."""
         self._written.clear()
         self.triggers.look_again()
 

@@ -67,7 +67,7 @@ class RevisionWatch:
         return sum(entry.scaler is not None for entry in self.entries.values())
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """What follows the cluster: a name and a coroutine that runs until cancelled, for each watch."""
+        """The watch tasks: names, and coroutines that run until cancelled."""
         for reflector in self._reflectors:
             yield f"autoscaler {reflector.kind.plural}", reflector.run()
 

@@ -1,4 +1,4 @@
-"""The only writes that scale: a revision into or out of reserve, its path, a Deployment's scale, and `pod-deletion-cost`.
+"""Makes the writes that scale: reserve, path, a Deployment's scale, and `pod-deletion-cost`.
 
 Beside them, annotations of a revision: what was learnt of it, and the pods it will want soon.
 """
@@ -139,7 +139,7 @@ class ScaleClient:
         return str(written["metadata"].get("resourceVersion", ""))
 
     async def mark(self, namespace: str, costs: Iterable[tuple[str, str | None]]) -> None:
-        """Set what it costs to take pods away. A pod that cannot be marked goes or stays as it would."""
+        """Set `pod-deletion-cost`. Failures are ignored: the ReplicaSet controller then picks by its own rules."""
         async with asyncio.TaskGroup() as group:
             for name, cost in itertools.islice(costs, _MARKED_MAX):
                 group.create_task(self._mark(namespace, name, cost), name=f"mark {name}")

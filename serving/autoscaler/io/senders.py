@@ -1,4 +1,4 @@
-"""Who a connection speaks for, as its token proves: a pod of a revision, an activator, or another autoscaler.
+"""Authenticated peers of the autoscaler: a pod of a revision, an activator, or another autoscaler.
 
 A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays.
 What another autoscaler passes on was judged by it when it came, and is never passed on again: ``relayed`` takes it, or
@@ -81,7 +81,7 @@ Record = Callable[[RevisionKey, Stat, StatSource], None]
 
 
 class Sender:
-    """One who speaks. ``identity`` is what two connections of the same one share."""
+    """An authenticated peer. Connections of one peer share ``identity``."""
 
     __slots__ = ("_counts", "_frames_max", "_record", "_second", "_second_count", "heard_s", "identity", "name")
 
@@ -156,7 +156,7 @@ class PodSender(Sender):
 
 
 class ActivatorSender(Sender):
-    """An activator, which speaks of all revisions that it holds requests of."""
+    """An activator; it reports on every revision that it holds requests of."""
 
     __slots__ = ()
 
@@ -177,7 +177,7 @@ class ActivatorSender(Sender):
 
 
 class AutoscalerSender(Sender):
-    """Another autoscaler, which passes on what reached it and is ours; an empty frame says that it is there."""
+    """Another autoscaler of this installation, relaying stats. An empty frame is its heartbeat."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Which revisions are ours to decide on, the fence around what is written about them, and where the stats of others go.
+"""Shares revisions among autoscalers: fences writes by shard, and relays stats to the owner.
 
 Without shards all are ours. With shards, what is written about a group is asked about when it begins and, by the kube
 adapter, before each call is sent; and a shard is let go of only when nothing about it is on its way any more. Pods and
@@ -130,7 +130,7 @@ class Relay:
         return "" if shards.held else next(iter(shards.owners().values()), "")
 
     def greet(self) -> None:
-        """Tell all who own anything that we are there."""
+        """Send a heartbeat to every connected autoscaler."""
         if self.peers is not None:
             for name in self.peers.connected:
                 self.peers.send(name, _NOTHING)

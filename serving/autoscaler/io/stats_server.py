@@ -1,4 +1,4 @@
-"""The websocket server that takes stats, and what a person may ask the autoscaler over plain HTTP.
+"""Serves the autoscaler's stats websocket and its plain HTTP endpoints.
 
 ``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that is
 derived for exactly those names. A pod of a cluster may have one of Kubernetes instead: then the API server is asked whose it
@@ -96,7 +96,7 @@ class StatsServer:
 
     @property
     def autoscalers(self) -> list[str]:
-        """The other autoscalers that are connected and were heard of late: one that is frozen is connected too."""
+        """Connected autoscalers heard from lately; a frozen one stays connected but is silent."""
         since_s = now_s() - _HEARD_S
         senders = [one.sender for one in self._senders.values()]
         return [one.name for one in senders if isinstance(one, AutoscalerSender) and one.heard_s >= since_s]

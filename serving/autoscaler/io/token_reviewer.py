@@ -27,7 +27,7 @@ _WAIT_MAX_S = 4.0
 
 
 class ReviewCounts(msgspec.Struct, kw_only=True):
-    """Questions that were asked, those without an answer, and connections that were refused for what was answered."""
+    """Reviews sent, reviews without an answer, and connections refused by one."""
 
     token_reviews: int = 0
     token_reviews_failed: int = 0
@@ -35,7 +35,7 @@ class ReviewCounts(msgspec.Struct, kw_only=True):
 
 
 class TokenReviewer:
-    """Says whether a connection is one of the pod that it names. ``pod`` finds that by namespace and name as it was seen last.
+    """Checks a connection's token against its claimed pod. ``pod`` finds the pod as last seen, by namespace and name.
 
     ``judged`` costs nothing, ``judge`` may cost a call.
     """

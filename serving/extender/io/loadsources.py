@@ -99,7 +99,7 @@ class _Caller:
 async def _in_widest_window(
     source: str, wall_s: float, measure: Callable[[float], Awaitable[dict[str, NodeUsage]]]
 ) -> LoadReport:
-    """The report of the widest window that answers: one that fails, or has nothing, gives way to the next."""
+    """The report of the widest working window; a failed or empty one falls back to the next."""
     failure: Exception | None = None
     for window_s in WINDOWS_S:
         try:
@@ -196,7 +196,7 @@ class _WatcherSource:
 async def load_source(
     settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]
 ) -> AsyncIterator[LoadSource]:
-    """The source that the settings name; ``node`` finds a node by name. Raises ``InvalidCertificate`` for a CA that cannot be read."""
+    """The configured load source; ``node`` finds a node by name. Raises ``InvalidCertificate`` for an unreadable CA."""
     load = settings.load
     if load.source == METRICS_SERVER:
         yield _MetricsServer(settings, cluster, node)

@@ -41,7 +41,7 @@ class PodAnticipation:
                 group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
 
     def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
-        """Put the pods that are missing now into the book, and take away those that are not."""
+        """Add the missing pods to the book, and remove the others."""
         wanted: dict[str, GroupPod] = {}
         if is_wanted:
             self._is_wanted.set()

@@ -86,7 +86,7 @@ class NodeGroupLoop:
         metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
 
     def _count_times(self, found: GroupPass) -> None:
-        """How long a lock held that is gone, and how long nodes took that are new."""
+        """Observes how long released locks were held and how long new nodes took to register."""
         name, now_lock = found.settings.name, found.state.lock
         lock = self._locks.get(name)
         if lock is not None and lock != now_lock:

@@ -61,7 +61,7 @@ class GroupPass(msgspec.Struct, kw_only=True):
 
 
 class _GroupMemory(msgspec.Struct, kw_only=True):
-    """What is known of a group between passes. ``unsure_target`` is the target that an unanswered growth would have led to."""
+    """State of a group between passes. ``unsure_target`` is the target of a scale-up without a response."""
 
     state: NodeGroupState
     failures: Failures = Failures()

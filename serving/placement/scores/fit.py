@@ -135,7 +135,7 @@ class MostRequested:
 
 
 def counted_requests(placing: Placing, quirks: PlacementQuirks) -> tuple[IntArray, IntArray]:
-    """Two sums with the pod: the one that shapes a score, and the one that may overfill the node.
+    """Two sums with the pod: one shapes a score, the other checks whether the node would overfill.
 
     The first has 100 m and 200 MiB for containers without requests; it goes no further than what is allocatable. The
     second is what is really asked for. The original takes the first, without a bound, for both.

@@ -28,7 +28,7 @@ _NOT_MEASURED = (0.0, 0.0, 0.0)
 
 
 class ScoredNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: what is allocatable on it, what its pods ask for together, and its measured load.
+    """One node: its allocatable amounts, the requests of its pods, and its measured load.
 
     ``usage`` is NoData if the source of metrics has no entry for the node.
     """

@@ -1,4 +1,4 @@
-"""What one pod asks for, and what all pods of a node ask for together.
+"""Sums of requests and limits: of one pod, and of all pods on a node.
 
 Input: containers with requests and limits, where a missing key is not 0. Output: ``PodDemand``, the three sums that node
 scores go by. Nothing here knows nodes; whether a pod fits is not decided here.
@@ -21,7 +21,7 @@ NONZERO_MEMORY_BYTES = 200 * 1024 * 1024
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and limits of one container. An init container that is a sidecar goes on beside those that follow."""
+    """Requests and limits of one container. A sidecar among init containers keeps running beside the later ones."""
 
     request: Resources = Resources()
     limit: Resources = Resources()
@@ -29,7 +29,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a pod's spec counts for placement. ``overhead`` is what the runtime itself needs for it."""
+    """The parts of a pod's spec that count for placement. ``overhead`` is the runtime's own need."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()

@@ -103,7 +103,7 @@ class Scorer:
     """Scores nodes by the settings. Holds what its scores keep for the last version of the nodes."""
 
     def __init__(self, settings: PlacementSettings) -> None:
-        """Raises ``SettingsError`` for a score that does not exist, or that lacks a library."""
+        """Raises ``SettingsError`` for an unknown score and for one whose library is missing."""
         weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
         unknown = [name for name in weights if name not in NODE_SCORES]
         if unknown:

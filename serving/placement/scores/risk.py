@@ -25,10 +25,10 @@ class LoadRule(enum.StrEnum):
     """What decided the risk from load of one resource."""
 
     TAIL = "tail"
-    """The chance that load exceeds what is requested."""
+    """The chance that load exceeds the requests."""
 
     TAIL_BELOW_LIMITS = "tail_below_limits"
-    """The same, given that load stays below the sum of limits, which is below the capacity."""
+    """The same, given that limits below the capacity bound the load."""
 
     ABOVE_LIMITS = "above_limits"
     """The mean load is above the sum of limits, and by more than the chance says: the difference."""
@@ -56,7 +56,7 @@ LOAD_RULES = tuple(LoadRule)
 
 
 class Commitment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What nodes have, and what their pods may ask of it. Requests go no further than what is allocatable."""
+    """Capacity of nodes, with requests and limits of their pods. Requests are capped at the allocatable amount."""
 
     request: IntArray
     limit: IntArray
@@ -94,7 +94,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def limit_risk(committed: Commitment) -> FloatArray:
-    """The part of what pods may use beyond their requests that is not there.
+    """The share of use beyond requests that has no capacity behind it.
 
     (limit - allocatable) / (limit - request), or 0 if all limits fit. Requests of 1500 m, limits of 6000 m on 4000 m:
     2000 / 4500 = 0.444. With requests at most the allocatable amount it is within 0..1.
@@ -120,7 +120,7 @@ def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int
 
 
 def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
-    """The chance that load exceeds what is requested; ``committed`` is without the pending pod.
+    """The chance that load exceeds the requests; ``committed`` is without the pending pod.
 
     With t = request / allocatable and L = limit / allocatable: the risk is 1 - F(t), and 1 - F(t) / F(L) if limits keep
     load below L < 1. Mean 0.3, deviation 0.1118, t 0.125, L 0.75: 0.958. Limits do not bound a load whose mean is

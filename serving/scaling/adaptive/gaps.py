@@ -183,8 +183,7 @@ SHIPPED_PRIOR: tuple[float, ...] = tuple(
 """Rates by group of a population that is not known yet."""
 
 
-_WINDOWS_WIDTHS_S = np.diff(BIN_STARTS_S)
-_STARTS_S = BIN_STARTS_S.tolist()
+_BOUNDED_WIDTHS_S = np.diff(BIN_STARTS_S)
 
 
 class KeepWindow(msgspec.Struct, frozen=True):
@@ -220,12 +219,12 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     edges = (kept[1:] != kept[:-1]).nonzero()[0].tolist()
     found = [(0.0, bounds.min_s)]
     for first, last in zip(edges[::2], edges[1::2], strict=True):
-        from_s, to_s = _STARTS_S[first], _STARTS_S[last]
+        from_s, to_s = _BIN_STARTS[first], _BIN_STARTS[last]
         if from_s - found[-1][1] <= bounds.bridge_s:
             found[-1] = (found[-1][0], max(found[-1][1], to_s))
         elif not bounds.pre_warms:
             break
-        elif _saved_s(hazard[first:last], _WINDOWS_WIDTHS_S[first:last], bounds.worth_s) >= bounds.start_s:
+        elif _saved_s(hazard[first:last], _BOUNDED_WIDTHS_S[first:last], bounds.worth_s) >= bounds.start_s:
             found.append((from_s, to_s))
     found[0] = (0.0, min(found[0][1], max(bounds.max_s, bounds.min_s)))
     return tuple(KeepWindow(from_s, to_s) for from_s, to_s in found)

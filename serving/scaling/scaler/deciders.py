@@ -1,4 +1,4 @@
-"""Both algorithms behind one face: seconds of load go in, a proposal comes out, with all that led to it.
+"""One interface to the KPA and the classic algorithm.
 
 A decider keeps the windows of one revision. ``take`` records a second that is over; ``decide`` proposes a number of pods.
 ``present`` is the load that is inside now. It is decided on where averages would understate it: while no request is served

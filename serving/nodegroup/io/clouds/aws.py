@@ -62,15 +62,15 @@ class AwsCloud:
         return "AwsCloud()"
 
     async def describe(self, group: str) -> CloudGroup:
-        """As the port says."""
+        """Read the target and bounds of a group."""
         return _size_of(await asyncio.to_thread(self._found, group))
 
     async def increase(self, group: str, count: int) -> None:
-        """As the port says. With a launch template it waits until the machines run."""
+        """Raise the target of a group. With a launch template it waits until the machines run."""
         await asyncio.to_thread(self._increase, group, count)
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """As the port says."""
+        """Terminate machines and lower the target."""
         return await asyncio.to_thread(self._delete, group, machines)
 
     def _found(self, group: str) -> Mapping[str, Any]:

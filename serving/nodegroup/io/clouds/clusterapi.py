@@ -49,12 +49,12 @@ class ClusterApiCloud:
         return "ClusterApiCloud()"
 
     async def describe(self, group: str) -> CloudGroup:
-        """As the port says. Without the annotations of its bounds a group may shrink to 0 and not grow."""
+        """Read the target and bounds of a group. Without the annotations of its bounds a group may shrink to 0 and not grow."""
         found = await self._read(_owner_of(group))
         return _group_of(found)
 
     async def increase(self, group: str, count: int) -> None:
-        """As the port says."""
+        """Raise the target of a group."""
         owner = _owner_of(group)
         found = await self._read(owner)
         size = _group_of(found)
@@ -63,7 +63,7 @@ class ClusterApiCloud:
         await self._scale(owner, found, size.target_size + count)
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """As the port says."""
+        """Terminate machines and lower the target."""
         owner = _owner_of(group)
         found, owned = await self._read(owner), await self._machines(owner)
         by_node = {str(nested(one, "status", "nodeRef", "name") or ""): one for one in owned}

@@ -103,7 +103,7 @@ class ExternalGrpcCloud:
         return "ExternalGrpcCloud()"
 
     async def describe(self, group: str) -> CloudGroup:
-        """As the port says."""
+        """Read the target and bounds of a group."""
         answer = await self._call("NodeGroups")
         found = next((one for one in answer.nodeGroups if one.id == group), None)
         if found is None:
@@ -112,14 +112,14 @@ class ExternalGrpcCloud:
         return CloudGroup(target_size=target.targetSize, min_size=found.minSize, max_size=found.maxSize)
 
     async def increase(self, group: str, count: int) -> None:
-        """As the port says."""
+        """Raise the target of a group."""
         size = await self.describe(group)
         if count < 1 or size.target_size + count > size.max_size:
             raise CloudRefused(f"{group}: {size.target_size} + {count} is above the maximum {size.max_size}")
         await self._call("NodeGroupIncreaseSize", id=group, delta=count)
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """As the port says."""
+        """Terminate machines and lower the target."""
         size = await self.describe(group)
         node_class = self._messages["ExternalGrpcNode"]
         ours, gone, failed = [], [], {}

@@ -26,15 +26,15 @@ class LocalCloud:
         return "LocalCloud()"
 
     async def describe(self, group: str) -> CloudGroup:
-        """As the port says."""
+        """Read the target and bounds of a group."""
         return (await self._read(group))[0].group
 
     async def increase(self, group: str, count: int) -> None:
-        """As the port says."""
+        """Raise the target of a group."""
         await self._change(group, lambda found: found.increased(count, now_s=wall_s()))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """As the port says. A machine that has no entry is gone already."""
+        """Terminate machines and lower the target. A machine that has no entry is gone already."""
         names = [one.node_name for one in machines]
         await self._change(group, lambda found: found.without(names))
         return Deletion(deleted=tuple(names))

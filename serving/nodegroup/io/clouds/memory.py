@@ -29,12 +29,12 @@ class MemoryCloud:
         return f"MemoryCloud({len(self.groups)} groups)"
 
     async def describe(self, group: str) -> CloudGroup:
-        """As the port says."""
+        """Read the target and bounds of a group."""
         self._fail()
         return self._found(group)
 
     async def increase(self, group: str, count: int) -> None:
-        """As the port says."""
+        """Raise the target of a group."""
         self._fail()
         found = self._found(group)
         if count < 1 or found.target_size + count > found.max_size:
@@ -43,7 +43,7 @@ class MemoryCloud:
         self.increases.append((group, count))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """As the port says."""
+        """Terminate machines and lower the target."""
         self._fail()
         found = self._found(group)
         known = [one.node_name for one in machines if one.node_name not in self.strangers]

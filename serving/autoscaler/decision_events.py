@@ -26,7 +26,7 @@ Write = Callable[[bytes], bool]
 
 
 class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower wants: one revision or, with None, all; and samples of each decision, or the log only."""
+    """A subscriber's filter: one revision or, with None, all; each decision as a sample, or the log only."""
 
     key: RevisionKey | None = None
     namespace: str | None = None
@@ -108,7 +108,7 @@ class PolicyBook:
         return f"PolicyBook({len(list(self._keys()))} revisions)"
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
-        """What both policies cost a revision; None of one whose class has no policy."""
+        """Costs of both policies for a revision; None for a class without a policy."""
         scaler = self._scaler(key)
         return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
 

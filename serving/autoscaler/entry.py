@@ -43,7 +43,7 @@ _PENDING, _RUNNING = "Pending", "Running"
 
 
 class PodState(enum.StrEnum):
-    """What a pod is doing."""
+    """The state of a pod."""
 
     READY = "ready"
     NOT_READY = "not-ready"
@@ -82,7 +82,7 @@ class PodStates:
             self._by_name[pod.name] = state
 
     def counts(self) -> PodCounts:
-        """How many pods are in each state."""
+        """The number of pods in each state."""
         found = Counter(self._by_name.values())
         return PodCounts(
             not_ready=found[PodState.NOT_READY],
@@ -153,7 +153,7 @@ class RevisionEntry:
             self.troubles[pod.name] = pod.trouble
 
     def measured(self, namespace: str, usages: Usages, now_s: float) -> None:
-        """What each pod uses, for the learnt target."""
+        """Usage of each pod, for the learnt target."""
         if self.scaler is None or self.revision is None:
             return
         for name, stat in self.scaler.pods.items():
@@ -177,7 +177,7 @@ class RevisionEntry:
         yield from (facts for pod in found if pod is not None and (facts := pod_of(pod)) is not None)
 
     def facts(self) -> ScalerView | None:
-        """What a decision has to know; None until all of it is there."""
+        """The inputs of a decision; None until they are complete."""
         revision, deployment = self.revision, self.deployment
         if revision is None or deployment is None or deployment.revision_uid != revision.uid:
             return None

@@ -63,7 +63,7 @@ _ACTIVATOR = "activator"
 
 
 def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
-    """What a decision about a revision says in numbers."""
+    """The numbers of a decision about a revision."""
     facts, merged, detail = outcome.facts, outcome.merged, outcome.decided.detail
     metric, stable_load, panic_load, target_load, excess = CONCURRENCY.name, None, None, None, None
     if isinstance(detail, ScaleDecision):

@@ -71,7 +71,7 @@ def claim_of(names: Mapping[str, str]) -> PodClaim | None:
 
 
 def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
-    """What a Pod object says of itself; None for none, and for one of no revision."""
+    """Facts of a Pod object; None without one, and for a pod of no revision."""
     metadata = {} if pod is None else pod["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     return None if revision is None else SeenPod(revision=revision, uid=metadata.get("uid", ""))
@@ -96,7 +96,7 @@ def _digest_of(token: str) -> bytes:
 
 
 def expiry_s(token: str) -> float:
-    """When a token that was found to be good ends, in seconds since 1970, as it says itself; infinity if it does not."""
+    """Expiry of a proved token by its own claim, in seconds since 1970; infinity without one."""
     parts = token.split(".")
     try:
         payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
@@ -106,7 +106,7 @@ def expiry_s(token: str) -> float:
 
 
 def verdict_of(review: Mapping[str, Any], *, audience: str) -> Verdict:
-    """What the API server's answer to a TokenReview proves."""
+    """The verdict in the API server's response to a TokenReview."""
     status = review.get("status") or {}
     if not status.get("authenticated"):
         return NoData(missing=str(status.get("error") or "a token that is good"))
@@ -123,7 +123,7 @@ def verdict_of(review: Mapping[str, Any], *, audience: str) -> Verdict:
 
 
 class Reviewed:
-    """What is known of tokens. Times are in seconds since 1970."""
+    """Known verdicts by token. Times are in seconds since 1970."""
 
     __slots__ = ("_known",)
 
@@ -166,7 +166,7 @@ class Pace:
         self._due_s = 0.0
 
     def wait_s(self, now_s: float) -> float | None:
-        """How long to wait before the next question may be asked; None if it is not to be asked at all."""
+        """Time until the next review may be sent; None if none is needed."""
         wait_s = max(0.0, self._due_s - now_s)
         if wait_s > self._wait_max_s:
             return None

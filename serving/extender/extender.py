@@ -107,7 +107,7 @@ class Extender:
         )
 
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """Why each of the nodes has its score, for people; nodes that are not known are left out.
+        """Explain the scores of the nodes, for people; unknown nodes are left out.
 
         ``usage_age_s`` is how old the measured load is; null for a node without. Load that is too old counts as missing.
         """
@@ -123,7 +123,7 @@ class Extender:
         return self._scorer.score(self._book.table(), demand_of(pod), now_s=now_s)
 
     def _refusal(self, table: NodeTable, name: str, demand: PodDemand) -> str:
-        """Why a pod does not fit on a node; "" if it does, or if the node is unknown."""
+        """The reason a pod does not fit on a node; "" if it does, or if the node is unknown."""
         node, column = self._book.node(name), table.index_by_name.get(name)
         if node is None or column is None:
             return ""

@@ -22,7 +22,7 @@ _EXPECTED = "a load-watcher's answer: window.end and data.NodeMetricsMap with me
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``source`` measured in the ``window_s`` seconds before ``at_s`` (since the epoch), by node."""
+    """Load of nodes, measured by ``source`` in the ``window_s`` seconds before ``at_s`` (since the epoch)."""
 
     source: str
     at_s: float

@@ -1,4 +1,4 @@
-"""How many pods a revision will want soon, as the autoscaler publishes it in an annotation of the Revision.
+"""The anticipated pods of a revision, as the autoscaler publishes them in an annotation.
 
 Input: a number of pods and how long it is valid; output: the annotation's text, and back. Node groups read it, so that a node
 boots before the pods are there. An annotation that has expired, or cannot be read, says nothing: its author may be gone.
@@ -23,7 +23,7 @@ class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 def anticipated_pods_of(annotations: Mapping[str, str]) -> AnticipatedPods | None:
-    """What the annotation says; None where there is none, or it cannot be read."""
+    """Read the annotation; None if it is absent or unreadable."""
     text = annotations.get(ANTICIPATED_PODS_ANNOTATION)
     if not text:
         return None

@@ -30,7 +30,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said: a reason in CamelCase for programs, a message for people. Of a long message the beginning is kept."""
+    """The event text: a reason in CamelCase for programs, a message for people. A long message is cut."""
 
     reason: str
     message: str

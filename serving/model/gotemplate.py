@@ -132,7 +132,7 @@ class _Parser:
         return ""
 
     def _condition(self) -> _Render:
-        """What follows "if", to its end."""
+        """Parse the condition after "if"."""
         test = self._pipeline("end")
         body, ended_by = self._block(("end", "else"))
         otherwise = _constant("")
@@ -247,7 +247,7 @@ def _field(value: object, path: Sequence[str]) -> object:
 
 
 def _value(found: object) -> object:
-    """What a field is; a method without arguments is called."""
+    """The value of a field; a method without arguments is called."""
     return _call(found, [], "a field") if callable(found) else found
 
 

@@ -146,14 +146,14 @@ class ServingState(enum.StrEnum):
 
 
 class TrafficPath(enum.StrEnum):
-    """Which endpoints a revision's public Service has: its pods (serve) or the activators (proxy)."""
+    """The endpoints of a revision's public Service: its pods (serve) or the activators (proxy)."""
 
     SERVE = "serve"
     PROXY = "proxy"
 
 
 class QueueProxyPlace(enum.StrEnum):
-    """Where the queue-proxy of a pod runs: beside the app, or in its process (``serving.asgi``)."""
+    """The place of a pod's queue-proxy: beside the app, or in its process (``serving.asgi``)."""
 
     BESIDE = "beside"
     IN_PROCESS = "in-process"

@@ -1,4 +1,4 @@
-"""What a revision can be scaled on: the record of one load metric.
+"""The record of one load metric for scaling.
 
 A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load of
 the revision, which is divided by the target of one pod. A new load metric is one record and its entry in ``LOAD_METRICS``.

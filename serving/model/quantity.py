@@ -183,7 +183,7 @@ def pod_peak(
     add: Callable[[_Amount, _Amount], _Amount],
     larger: Callable[[_Amount, _Amount], _Amount],
 ) -> _Amount:
-    """What a pod needs at its most, without its overhead: Kubernetes' rule (KEP-753), for amounts of any type.
+    """Peak demand of a pod, without its overhead: Kubernetes' rule (KEP-753), for amounts of any type.
 
     Each init container comes with whether it is a sidecar (``restartPolicy: Always``), which goes on beside all that follow.
     Containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 + 4) = 5.

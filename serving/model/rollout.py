@@ -24,7 +24,7 @@ class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When and how far the next step goes. Times are nanoseconds, since the epoch where they are points in time; 0 is unset."""
+    """Time and size of the next step. Times are nanoseconds (points in time since the epoch); 0 is unset."""
 
     start_time_ns: int = msgspec.field(default=0, name="starttime")
     next_step_time_ns: int = msgspec.field(default=0, name="nextStepTime")

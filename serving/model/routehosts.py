@@ -27,7 +27,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How hosts are made: the public domain, that of the cluster, and templates of a host and of a tag's name."""
+    """Rules for hosts: the public domain, that of the cluster, and templates of a host and of a tag's name."""
 
     domain: str
     cluster_domain: str
@@ -36,7 +36,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def inner_domain(self) -> str:
-        """What all cluster-local hosts end in: "svc.cluster.local"."""
+        """The suffix of all cluster-local hosts: "svc.cluster.local"."""
         return f"svc.{self.cluster_domain}"
 
 

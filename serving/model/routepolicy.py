@@ -1,4 +1,4 @@
-"""What a route asks of the activator besides its traffic split.
+"""The activator's policy for a route, besides its traffic split.
 
 It says who may call it, which pod serves a session, which header selects a tag, and whether browsers get a page while a pod
 starts.
@@ -37,7 +37,7 @@ _RULES_MAX = 16
 
 
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
-    """How the requests of a session are recognised: by the header of this name in lower case, or by our cookie if it is ""."""
+    """The key of a session: the header of this name in lower case, or our cookie if it is ""."""
 
     header: str = ""
 

@@ -1,4 +1,4 @@
-"""What a pod or an activator reports about its requests, once a period (1 s by default)."""
+"""The periodic report of a pod or an activator about its requests (every 1 s by default)."""
 
 from collections.abc import Mapping
 

@@ -25,7 +25,7 @@ class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Shelf(msgspec.Struct):
-    """What is of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
+    """The objects of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
 
     ``pending`` is what pods without a node request, by pod; ``taken`` what others request, by node.
     """
@@ -132,7 +132,7 @@ class NodeGroupBook:
                 shelf.count(before, -1)
 
     def facts(self, group: str, cloud: CloudGroup, failures: Failures) -> GroupFacts:
-        """What is of a group now. The pods are a live view: use the facts before the next change."""
+        """The objects of a group now. The pods are a live view: use the facts before the next change."""
         shelf = self._shelves[group]
         return GroupFacts(
             nodes=tuple(shelf.nodes.values()),

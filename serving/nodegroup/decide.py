@@ -134,7 +134,7 @@ _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 
 
 class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
-    """What each part of the pass does."""
+    """Actions of each part of the pass."""
 
     force_reaped: Reaped = Reaped()
     growth: Growth = Growth()
@@ -145,7 +145,7 @@ class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
 ) -> tuple[NodeGroupState, GroupPlan]:
-    """What to do about a group now. ``now_s`` is in unix seconds, as the nodes' creation times and taints are.
+    """Decide on a group. ``now_s`` is in unix seconds, as the nodes' creation times and taints are.
 
     10 untainted nodes of 4000 m with 44,000 m asked of them are at 110 %; with a threshold of 70 % the rules want
     ceil(10 x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is

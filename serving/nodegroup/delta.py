@@ -60,7 +60,7 @@ def threshold_delta(
     node_capacity: Amount,
     settings: NodeGroupSettings,
 ) -> WantedNodes:
-    """What the thresholds want. A utilisation equal to a threshold has not crossed it: 70 % at 70 is left alone."""
+    """The change by the thresholds. A utilisation equal to a threshold has not crossed it: 70 % at 70 is left alone."""
     threshold = settings.scale_up_threshold_percent
     if isinstance(usage, FromZero):
         delta = from_zero_delta(request, node_capacity=node_capacity, threshold_percent=threshold)

@@ -1,4 +1,4 @@
-"""What a node group remembers from one pass to the next.
+"""The state of a node group between passes: scale lock, circuit breaker, and node capacity.
 
 Small, plain and safe to lose: a shell may store it as JSON, or start afresh with the defaults. What is lost then is the
 capacity of a node for growth from zero, the rest of a cool-down, and what the circuit breaker has seen.
@@ -25,7 +25,7 @@ class BreakerPhase(enum.StrEnum):
 
 
 class BreakerEvent(enum.StrEnum):
-    """What moves the breaker."""
+    """An event that moves the breaker."""
 
     GREW = "grew"
     TRIPPED = "tripped"
@@ -43,7 +43,7 @@ TRANSITIONS: Final[Mapping[tuple[BreakerPhase, BreakerEvent], BreakerPhase]] = {
 
 
 class BreakerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the breaker remembers.
+    """The breaker's state.
 
     ``failure_count`` is of scale-ups that failed one after another. ``asked_at_s`` is the scale-up that is being
     watched, None if there is none. ``node_count_low`` is the smallest number of nodes seen since the first scale-up
@@ -81,7 +81,7 @@ def observe(
 
 
 def allowance(state: BreakerState) -> int | None:
-    """How many nodes the cloud may be asked for now; None means any number."""
+    """The nodes that may be requested from the cloud now; None means any number."""
     if state.phase is BreakerPhase.CLOSED:
         return None
     return 1 if state.phase is BreakerPhase.HALF_OPEN and state.asked_at_s is None else 0
@@ -115,7 +115,7 @@ def _advance(state: BreakerState, event: BreakerEvent) -> BreakerPhase:
 
 
 class ScaleLock(msgspec.Struct, frozen=True, kw_only=True):
-    """How many nodes were asked for, and when."""
+    """The nodes requested last, and the time of the request."""
 
     requested_count: int
     locked_at_s: float

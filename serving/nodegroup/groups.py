@@ -1,4 +1,4 @@
-"""Where node groups are written: Escalator's YAML file, and NodeGroup objects.
+"""Reads node groups from Escalator's YAML file and from NodeGroup objects.
 
 Input: the text of ``node_groups: [...]`` with Escalator's keys, or a NodeGroup whose spec has the same keys in camel case.
 Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others work.

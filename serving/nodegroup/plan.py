@@ -128,7 +128,7 @@ class GroupLimit(enum.StrEnum):
 
 
 class KeptFor(enum.StrEnum):
-    """Why a node that is to go is still there."""
+    """The reason a node marked for removal is still there."""
 
     PROTECTED = "no-delete annotation"
     HEALTHY = "healthy, while the group is not"
@@ -148,7 +148,7 @@ class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassError(enum.StrEnum):
-    """Why a pass gave up."""
+    """The reason a pass was aborted."""
 
     BELOW_MIN = "node count less than the minimum"
     NO_CAPACITY = "untainted nodes offer no cpu or no memory"
@@ -156,7 +156,7 @@ class PassError(enum.StrEnum):
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pass decided.
+    """The plan of a pass.
 
     ``requested_delta`` is what the rules asked for, not what could be done: the ``limits`` say what stood in the way.
     While the lock holds it is the number of nodes that are being waited for; below the minimum it is what was done.

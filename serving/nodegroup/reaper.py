@@ -32,7 +32,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
-    """What becomes of one tainted node: protected ones stay, and so does one whose taint does not say since when."""
+    """The fate of one tainted node; protected ones stay, and so does one whose taint has no time."""
     if node.is_protected:
         return Fate(keep=KeptFor.PROTECTED)
     if node.removal_taint is None or node.removal_taint.at_s is None:
@@ -42,7 +42,7 @@ def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
 
 
 def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
-    """What the grace periods say.
+    """The fate by the grace periods.
 
     With 60 s soft, 600 s hard and 300 s to drain: an empty node goes after 60 s; one with pods is drained after 600 s
     and goes after 900 s with what is left. Exactly at a time it has not passed.

@@ -1,4 +1,4 @@
-"""What one pass over a node group sees and remembers: nodes, pods, the cloud's group, and the state between passes.
+"""Records of one pass over a node group: nodes, pods, the cloud's group, and failures.
 
 Inputs of the decisions in this package, as plain values; a shell makes them from API objects. Nothing here decides.
 Times are unix seconds, because creation times and taints carry them across machines: ``now_s`` of every decision in
@@ -69,7 +69,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Affinity(msgspec.Struct, frozen=True, kw_only=True):
-    """What matters of a pod's affinity: its required node terms, None if there is no node affinity, and pod rules."""
+    """The relevant part of a pod's affinity: its required node terms, None without node affinity, and pod rules."""
 
     required_node_terms: tuple[tuple[Expression, ...], ...] | None = None
     has_pod_affinity: bool = False
@@ -109,7 +109,7 @@ class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """What did not work of the last plan's effects, as the shell tells the next pass.
+    """Failed effects of the last plan, as the shell reports them to the next pass.
 
     ``increase_failed``: the cloud refused to grow, so nothing is coming: the scale lock is released and the circuit
     breaker counts a failure at once. ``node_names``: nodes that could not be tainted, untainted, drained or deleted;

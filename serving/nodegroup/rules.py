@@ -72,7 +72,7 @@ def starving_pods(
 
 
 class Course(enum.StrEnum):
-    """What the pass goes on to do: nothing more, grow to the minimum, or change by the verdict's delta and reap."""
+    """The course of the pass: stop, grow to the minimum, or change by the verdict's delta and reap."""
 
     STOP = "stop"
     GROW_TO_MIN = "grow-to-min"

@@ -16,7 +16,7 @@ from serving.nodegroup.records import Affinity, GroupNode, Placement, PodPhase, 
 
 
 class NodeState(enum.StrEnum):
-    """Where a node stands between serving pods and going away."""
+    """The state of a node between serving pods and going away."""
 
     CORDONED = "cordoned"
     FORCE_TAINTED = "force-tainted"
@@ -25,7 +25,7 @@ class NodeState(enum.StrEnum):
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """How a state is recognised, and what follows from it.
+    """The signs of a state, and its consequences.
 
     ``is_capacity``: its allocatable counts. ``may_be_tainted`` when the group shrinks, ``may_be_untainted`` when it
     grows, ``is_reaped`` once its grace is over.

@@ -1,4 +1,4 @@
-"""What a pass sees before it decides: the group's own nodes and pods, sorted and summed up.
+"""The input of a pass: the group's own nodes and pods, sorted and summed.
 
 Input: the snapshot of everything, the state and the settings; output: one record that the rules share. It decides which
 unhealthy nodes are tainted first, because that changes what counts as capacity; nothing else. Source:
@@ -65,7 +65,7 @@ def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings,
 
 
 class PodRole(enum.Enum):
-    """What a pod is to a group: it counts, or it only keeps its node from being empty."""
+    """The role of a pod for a group: it counts, or it only keeps its node from being empty."""
 
     OWN = "own"
     FOREIGN = "foreign"

@@ -80,7 +80,7 @@ class NodeBook:
         self._dirty.add(pod.node)
 
     def take_usages(self, usages: Mapping[str, NodeUsage]) -> None:
-        """What all nodes use, as far as it is measured."""
+        """Replace the measured usage of all nodes."""
         self._dirty |= usages.keys() | self._usages.keys()
         self._usages = dict(usages)
 

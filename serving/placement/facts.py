@@ -55,7 +55,7 @@ def pod_of(found: Mapping[str, Any]) -> PlacedPod | None:
 
 
 def demand_of(pod: Mapping[str, Any]) -> PodDemand:
-    """What a Pod asks for."""
+    """The demand of a Pod."""
     spec = pod.get("spec") or {}
     return pod_demand(
         PodContainers(

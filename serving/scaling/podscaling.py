@@ -54,7 +54,7 @@ class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """What an object asks for."""
+    """The settings in the object."""
 
     count_min: int
     count_max: int

@@ -109,7 +109,7 @@ class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(enum.StrEnum):
-    """What keeps a pod from starting."""
+    """The reason a pod cannot start."""
 
     PENDING = "pending"
     """No node has room for it."""
@@ -236,7 +236,7 @@ def _oom_kill_count(status: Mapping[str, Any]) -> int:
 
 
 def turn_ratio(key: RevisionKey) -> float:
-    """Where in each period a revision has its turn, from 0 to below 1: all of them are spread over it."""
+    """The place of a revision's turn in each period, from 0 to below 1, to spread the revisions."""
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 

@@ -1,4 +1,4 @@
-"""What the sources of one revision tell, added up to one load a second; and how much is inside right now.
+"""Aggregates stats of pods and activators into one load sample per second.
 
 Input: reports of pods, what activators tell, and when each was received. Output: for each second that is over, one
 ``Second`` with every pod's latest report and the sum of what activators reported in it. So no window sees a second of which
@@ -67,7 +67,7 @@ class Sources:
         self._pods[stat.pod] = stat
 
     def tell_activator(self, stat: Stat) -> None:
-        """What an activator tells; ``stat.pod`` is its name."""
+        """Add an activator's stats; ``stat.pod`` is its name."""
         told = self._told.setdefault(stat.pod, deque())
         if told and _slot(told[-1]) == _slot(stat):
             last = told.pop()
@@ -101,7 +101,7 @@ class Sources:
         return found
 
     def present(self, now_s: float) -> Stat:
-        """What is inside now, as far as it was reported; never below 0.
+        """The load in flight now, as reported; never below 0.
 
         For activators that is what they reported within the last moment or in the whole second before, whichever is more:
         a report that follows pokes leaves out what they said.

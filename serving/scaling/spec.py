@@ -18,7 +18,7 @@ _NANOSECOND_DIGITS = 9
 
 
 class WindowKind(enum.StrEnum):
-    """How the buckets of a window are averaged; the values are those of ``metric-aggregation-algorithm``."""
+    """The averaging of a window's buckets; the values are those of ``metric-aggregation-algorithm``."""
 
     LINEAR = "linear"
     WEIGHTED_EXPONENTIAL = "weightedExponential"

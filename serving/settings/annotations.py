@@ -1,4 +1,4 @@
-"""What a revision's annotations ask of the autoscaler: ``autoscaling.knative.dev/...`` on its template.
+"""Reads the scaling annotations of a revision: ``autoscaling.knative.dev/...`` on its template.
 
 Input: the annotations as text; output: a record in which None means "not asked for", with everything that is wrong and
 everything that is accepted without effect. Each key may be written in both of Knative's spellings (``min-scale`` and
@@ -37,7 +37,7 @@ def _scale(key: str, low: int = 0) -> Knob:
 
 
 class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """What one revision asks for; None where it leaves the choice to the settings."""
+    """The scaling annotations of one revision; None leaves the choice to the settings."""
 
     class_name: Annotated[str | None, Knob(key="class", unit=TEXT)] = None
     """Who scales the revision; names outside knative.dev and serving.dev are left alone."""

@@ -267,7 +267,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     @property
     def host_rules(self) -> HostRules:
-        """How hosts of routes are made."""
+        """The rules for hosts of routes."""
         return HostRules(
             domain=self.domain,
             cluster_domain=self.cluster_domain,

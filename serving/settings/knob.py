@@ -1,4 +1,4 @@
-"""What a settings field is, beyond its type and default.
+"""Describes a settings field beyond its type and default.
 
 A field of a settings record is written once, as ``name: Annotated[type, Knob(...)] = default`` with its meaning as a
 string below it. From that one place come the key in the ConfigMap, the environment variable, the flag, the range
@@ -21,7 +21,7 @@ Value = bool | int | float | str
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """How values of one kind are read and written.
+    """Reads and writes values of one kind.
 
     ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
     ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains`` says that the readers know better what
@@ -121,7 +121,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def describe(self) -> str:
-        """What is right, in the ConfigMap's own way of writing: "a duration from 6s to 1h, in whole seconds"."""
+        """The valid values, in the ConfigMap's notation: "a duration from 6s to 1h, in whole seconds"."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         write = self.unit.write
@@ -172,7 +172,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """What the environment variable's name ends in."""
+        """The suffix of the environment variable's name."""
         return "_".join(self.path).upper()
 
 
@@ -216,7 +216,7 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the settings of all daemons have in common."""
+    """Base of the settings of all daemons."""
 
     def check(self) -> Iterator[Clash]:
         """All contradictions between fields."""

@@ -64,7 +64,7 @@ def _fields_in(record: type[SettingsRecord], config_map: str) -> tuple[Field, ..
 
 
 class Layer(enum.StrEnum):
-    """Where a value may come from; a later layer wins."""
+    """The source of a value; a later layer wins."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -73,7 +73,7 @@ class Layer(enum.StrEnum):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one value stands: the layer, and the line, variable or flag."""
+    """The place of one value: the layer, and the line, variable or flag."""
 
     layer: Layer
     where: str

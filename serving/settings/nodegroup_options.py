@@ -86,7 +86,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class _OptionsReading(msgspec.Struct, kw_only=True):
-    """What has been read so far; ``broken`` are fields whose value cannot be believed."""
+    """The options read so far; ``broken`` are fields with an unusable value."""
 
     where: str
     quirks: NodeGroupQuirks = NodeGroupQuirks()

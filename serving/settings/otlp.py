@@ -1,4 +1,4 @@
-"""Where a daemon sends its spans and numbers by OTLP over HTTP, and how often: nowhere by default.
+"""Export of spans and metrics by OTLP over HTTP: endpoint and period; off by default.
 
 Each daemon's record holds one of these as its field ``otlp``. What is sent needs the extra ``serving[otel]``.
 """

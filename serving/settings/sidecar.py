@@ -1,4 +1,4 @@
-"""Settings of the queue-proxy as a container of its pods: whether there is one, its image, what it may use, whom it tells.
+"""Settings of the queue-proxy as a sidecar: whether to add one, its image, its resources, its autoscaler.
 
 Source of keys in config-deployment: knative/serving 98e5ef90, pkg/deployment. On one machine the kubelet puts a
 queue-proxy in front of each pod, and the template has none.
@@ -41,7 +41,7 @@ _AUDIENCE = Unit(name="word", plain="text", read=_read_audience, read_plain=_rea
 
 
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the pods of a cluster carry beside the app."""
+    """The sidecar of pods in a cluster."""
 
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
     """Whether the template of a revision's pods has the queue-proxy as a container. Off where the pod runtime puts it

@@ -1,4 +1,4 @@
-"""Which pod gets the next request.
+"""Chooses the pod for the next request.
 
 Inputs: the pods of a revision with this activator's slots on each, pods that drain, and every request taken and given back. Output: ``Chosen`` with the reason, or ``NoFreePod`` with the reason. A pod that is
 full or drains is never chosen; among the others a policy chooses (``serving/traffic/policy.py``).
@@ -18,7 +18,7 @@ from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, Free
 
 
 class Shortage(enum.StrEnum):
-    """Why no pod can be chosen."""
+    """The reason no pod can be chosen."""
 
     NO_POD = "no-pod"
     ALL_DRAIN = "all-drain"

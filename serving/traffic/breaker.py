@@ -241,7 +241,7 @@ class Breaker(Generic[RequestId]):
         return timed_out
 
     def next_wake_s(self) -> float | None:
-        """When ``expire`` is next due; None while no request waits. All may wait equally long, so the oldest is due first."""
+        """Time at which ``expire`` is next due; None while no request waits. The oldest is due first."""
         if not self._waiting:
             return None
         oldest = next(iter(self._waiting.values()))

@@ -117,5 +117,5 @@ class EjectedPods:
         return bool(due)
 
     def next_due_s(self) -> float | None:
-        """When ``readmit`` is next due; None while no pod is ejected."""
+        """Time at which ``readmit`` is next due; None while no pod is ejected."""
         return min((one.until_s for one in self.ejections.values() if one.until_s is not None), default=None)

@@ -18,7 +18,7 @@ _SAFE = MeterQuirks()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one period.
+    """The report of one period.
 
     ``concurrency`` is the mean number of requests inside over the ``period_s`` seconds covered, weighted by time; 0.0
     when no time passed. ``request_count`` is the number that arrived. The ``proxied_`` pair is the part of both that

@@ -17,7 +17,7 @@ from typing import Protocol
 
 
 class BalancingPolicy(enum.StrEnum):
-    """How a pod is chosen among those with a free slot."""
+    """The choice among pods with a free slot."""
 
     TWO_CHOICES = "two-choices"
     FIRST_FREE = "first-free"

@@ -79,7 +79,7 @@ _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class StatsHost(Protocol):
-    """Who has the connections."""
+    """The owner of the connections."""
 
     def opened(self, connection: "StatsConnection") -> None:
         """A connection was accepted."""
@@ -166,7 +166,7 @@ class StatsConnection(asyncio.Protocol):
         return self._is_follower
 
     def was_heard(self) -> bool:
-        """Whether something came since it was asked some times; before it may speak, since it was asked first."""
+        """Whether data arrived within the last four checks, or two before authentication."""
         self._silent_looks += 1
         return self._is_follower or self._silent_looks < (_SILENT_LOOKS_MAX if self.sender is not None else 2)
 
@@ -211,7 +211,7 @@ class StatsConnection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     def end(self, code: CloseCode) -> None:
-        """Say goodbye."""
+        """Send a close frame and close the connection."""
         if self._is_follower:
             self.abort()
         self._protocol.fail(code)
@@ -253,7 +253,7 @@ class StatsConnection(asyncio.Protocol):
         self._send()
 
     def _send(self) -> None:
-        """What the protocol has to say; nothing is the end."""
+        """Send the protocol's pending data; empty data closes the connection."""
         assert self._transport is not None
         for data in self._protocol.data_to_send():
             if data:

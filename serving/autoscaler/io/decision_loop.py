@@ -49,7 +49,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 
 
 class DecisionCounts(msgspec.Struct, kw_only=True):
-    """What happened since the start."""
+    """Counts since the start."""
 
     decisions: int = 0
     decision_failures: int = 0

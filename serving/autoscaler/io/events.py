@@ -37,7 +37,7 @@ class _Purse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventBudget:
-    """What each revision may still say."""
+    """The event budget of each revision."""
 
     __slots__ = ("_purses",)
 

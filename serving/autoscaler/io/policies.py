@@ -82,7 +82,7 @@ class PolicyClient:
     def proposals(
         self, entry: RevisionEntry, facts: ScalerView, pod_of: Callable[[str, str], Object | None]
     ) -> tuple[Proposal, ...]:
-        """What the policy of a revision wants. ``pod_of`` gives a Pod by namespace and name."""
+        """The proposals of a revision's policy. ``pod_of`` gives a Pod by namespace and name."""
         revision, scaler, at_s = entry.revision, entry.scaler, now_s()
         if revision is None or scaler is None:
             return ()
@@ -158,7 +158,7 @@ class PolicyClient:
         return None
 
     def _group_of(self, namespace: str, target: TargetRef) -> Group:
-        """What a policy's target belongs to; a Service's Configuration has its name."""
+        """The group of a policy's target; a Service's Configuration has its name."""
         key = (namespace, target.name)
         return self._group(key) if target.kind == _REVISION else key
 

@@ -1,4 +1,4 @@
-"""What the watches bring about revisions, kept as one entry for each.
+"""Watches revisions, and keeps one entry for each.
 
 ``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It keeps what is known of each
 revision, and calls its listener when that changes. It decides nothing.
@@ -92,7 +92,7 @@ class RevisionWatch:
             yield from entry.ready_pods(key[0], self._pods.cache)
 
     def requests(self, key: RevisionKey) -> dict[str, Resources]:
-        """What the containers of a revision request."""
+        """The requests of a revision's containers."""
         found = self._revisions.cache.get(key)
         return {} if found is None else requests_of((found.get("spec") or {}).get("containers") or ())
 
@@ -104,7 +104,7 @@ class RevisionWatch:
         )
 
     def measured(self, usages: Usages, now_s: float) -> None:
-        """What the pods of all revisions use, for the learnt targets."""
+        """Add usage of the pods of all revisions, for the learnt targets."""
         for key, entry in self.entries.items():
             entry.measured(key[0], usages, now_s)
 

@@ -24,7 +24,7 @@ _LATE_IN_A_ROW_MAX = 5
 
 
 class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one connection. ``offset_s`` is receiver's time less sender's; None before the first frame."""
+    """Lateness of one connection. ``offset_s`` is receiver's time less sender's; None before the first frame."""
 
     offset_s: float | None = None
     late_count: int = 0
@@ -47,7 +47,7 @@ def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[
 
 
 class ServerCounts(msgspec.Struct, kw_only=True):
-    """What became of connections and frames since the start."""
+    """Counts of connections and frames since the start."""
 
     frames: int = 0
     malformed_frames: int = 0
@@ -124,7 +124,7 @@ class Sender:
 
 
 class PodSender(Sender):
-    """A pod, which speaks of itself alone."""
+    """A pod; it reports only on itself."""
 
     __slots__ = ("_lateness", "_revision")
 

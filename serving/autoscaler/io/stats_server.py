@@ -43,7 +43,7 @@ _HEARD_S = 2.5
 
 
 class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What concerns other autoscalers and clients of a cluster.
+    """Other autoscalers, and tokens of a cluster's clients.
 
     ``relayed`` takes what another autoscaler passes on, and must not pass it on again. ``elsewhere`` gives the address of the
     autoscaler that answers a query, "" for this one. ``host_names`` may be asked beside those of ``hosts``. ``reviewer``
@@ -137,7 +137,7 @@ class StatsServer:
             del self._senders[sender.identity]
 
     def answer(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
-        """The answer to a request's head; a switch to websockets for those who may speak. None: it follows later."""
+        """The response to a request's head; a switch to websockets for authenticated peers. None: it follows later."""
         path, names = asked(request.path)
         match path:
             case "/stats":
@@ -207,7 +207,7 @@ class StatsServer:
         return response
 
     def _sender(self, names: dict[str, str], request: Request) -> "Sender | None":
-        """Whom the request may speak for; None if its token is none of theirs."""
+        """The authenticated sender; None if its token does not match."""
         token = _token_of(request)
         if token is None or any(not name or "/" in name for name in names.values()):
             return None

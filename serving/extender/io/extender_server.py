@@ -43,7 +43,7 @@ class ExtenderServer:
         return f"ExtenderServer({self._extender!r})"
 
     def application(self) -> web.Application:
-        """What aiohttp serves."""
+        """The aiohttp application."""
         extender = self._extender
         made = web.Application(client_max_size=_BODY_BYTES_MAX)
         made.router.add_post("/filter", self._answering(extender.filter))

@@ -111,7 +111,7 @@ _TRIES = 2
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """What became of a plan. ``is_increase_unsure``: the cloud did not answer, and may have acted."""
+    """The result of a plan. ``is_increase_unsure``: the cloud did not respond, and may have acted."""
 
     sentences: list[str] = msgspec.field(default_factory=list)
     problems: list[str] = msgspec.field(default_factory=list)

@@ -78,7 +78,7 @@ def _bare_revision(found: Object) -> Object:
 
 
 def _bare_deployment(found: Object) -> Object:
-    """What a pod of it would request and where it may run. Environments and images are of no use here."""
+    """Strip a Deployment to the requests and placement of its pods."""
     pod = nested(found, "spec", "template", "spec") or {}
     kept = ("nodeSelector", "affinity", "overhead")
     resources = ("resources", "restartPolicy")

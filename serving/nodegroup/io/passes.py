@@ -335,7 +335,7 @@ def _unsure_target(effects: tuple[Effect, ...], cloud: CloudGroup, done: Done) -
 
 
 def _bare_pod(pod: Object) -> Object:
-    """What a pass needs of a Pod."""
+    """Strip a Pod to the fields that a pass needs."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     kept = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations", "deletionTimestamp")
     revision = labels_of(pod).get(REVISION_LABEL)

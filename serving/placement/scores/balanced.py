@@ -19,7 +19,7 @@ from serving.settings.placement import PlacementSettings
 
 
 class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has its score: 10 - 10 * |cpu_ratio - memory_ratio|, cut off, or 0 if one resource is ``full``.
+    """Explains a score: 10 - 10 * |cpu_ratio - memory_ratio|, cut off, or 0 if one resource is ``full``.
 
     The ratios are of what is asked for, with the pod, to what is allocatable; 1 where nothing is.
     """
@@ -37,7 +37,7 @@ class BalancedAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     full: BoolArray
 
     def explain(self, index: int) -> BalancedWhy:
-        """Why the node in this column has its score."""
+        """Explain the score of the node in this column."""
         return BalancedWhy(
             cpu_ratio=float(self.ratio[0, index]),
             memory_ratio=float(self.ratio[1, index]),

@@ -1,4 +1,4 @@
-"""How likely a load stays below a threshold, if loads follow a beta distribution of known mean and deviation.
+"""The probability of a load below a threshold, for beta-distributed loads of known mean and deviation.
 
 Input: arrays of means, deviations and thresholds, all as shares of a node; output: probabilities, with the fitted
 distributions. What the load is of is not known here. Only this module needs scipy, and only when it is called.

@@ -21,7 +21,7 @@ _TENFOLD_MAX = (2**63 - 1) // 10
 
 
 class AmountRule(enum.StrEnum):
-    """What decided the score of one resource."""
+    """The rule behind the score of one resource."""
 
     SHARE = "share"
     """The part that is free or taken, in tenths, cut off."""
@@ -46,7 +46,7 @@ class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has its score: (cpu.score + memory.score) / 2, cut off."""
+    """Explains a score: (cpu.score + memory.score) / 2, cut off."""
 
     cpu: ResourceFit
     memory: ResourceFit
@@ -63,7 +63,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     clipped: BoolArray
 
     def explain(self, index: int) -> FitWhy:
-        """Why the node in this column has its score."""
+        """Explain the score of the node in this column."""
         return FitWhy(cpu=self._resource(0, index), memory=self._resource(1, index))
 
     def _resource(self, row: int, index: int) -> ResourceFit:

@@ -26,7 +26,7 @@ class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has its score: the lower of the two, rounded; 0 if neither is measured. None: not measured, or stale."""
+    """Explains a score: the lower of the two, rounded; 0 if neither is measured. None: not measured, or stale."""
 
     cpu: ResourceLoad | None
     memory: ResourceLoad | None
@@ -42,7 +42,7 @@ class LoadVariationAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     usable: BoolArray
 
     def explain(self, index: int) -> LoadVariationWhy:
-        """Why the node in this column has its score."""
+        """Explain the score of the node in this column."""
         return LoadVariationWhy(cpu=self._resource(0, index), memory=self._resource(1, index))
 
     def _resource(self, row: int, index: int) -> ResourceLoad | None:

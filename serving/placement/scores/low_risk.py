@@ -33,7 +33,7 @@ from serving.settings.placement import PlacementSettings
 
 
 class ForcedZero(enum.StrEnum):
-    """Why the original gives 0 whatever the risk."""
+    """The original's reason to give 0 whatever the risk."""
 
     BEST_EFFORT_POD = "best_effort_pod"
     NODE_WITHOUT_METRICS = "node_without_metrics"
@@ -62,7 +62,7 @@ class ResourceRisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has its score: 100 * (1 - risk of the worst resource), rounded, unless it was forced to 0."""
+    """Explains a score: 100 * (1 - risk of the worst resource), rounded, unless it was forced to 0."""
 
     cpu: ResourceRisk
     memory: ResourceRisk
@@ -85,7 +85,7 @@ class LowRiskAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     unlisted_zero: BoolArray
 
     def explain(self, index: int) -> LowRiskWhy:
-        """Why the node in this column has its score."""
+        """Explain the score of the node in this column."""
         forced = ForcedZero.NODE_WITHOUT_METRICS if self.unlisted_zero[index] else None
         return LowRiskWhy(
             cpu=self._resource(0, index),

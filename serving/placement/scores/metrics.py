@@ -1,4 +1,4 @@
-"""What the metrics of a node say about its load: mean and deviation of cpu and memory.
+"""Reads a node's metrics into its load: mean and deviation of cpu and memory.
 
 Input: a node's list of metrics as load-watcher sends it; output: ``NodeUsage``, or ``NoData`` for what was not
 measured. Pure selection; who fetches the list, and when, is not known here.

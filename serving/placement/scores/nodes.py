@@ -152,7 +152,7 @@ def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
 
 
 def _amount_row(node: ScoredNode) -> tuple[int, ...]:
-    """What is allocatable, then the demand, each as cpu and memory."""
+    """Allocatable amounts, then the demand, each as cpu and memory."""
     for amount in (node.allocatable_cpu_m, node.allocatable_memory_bytes):
         if not 0 <= amount <= AMOUNT_MAX:
             raise InvalidValue(

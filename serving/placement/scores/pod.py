@@ -37,7 +37,7 @@ class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod, or all pods of a node, ask for: cpu in millicores, memory in bytes.
+    """Demand of one pod, or of all pods of a node: cpu in millicores, memory in bytes.
 
     ``nonzero_`` is the sum of requests with 100 m and 200 MiB assumed for each container without one; it shapes scores
     and is never a reason to refuse. ``request_`` and ``limit_`` are the sums that are really asked for, with init

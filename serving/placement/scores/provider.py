@@ -36,7 +36,7 @@ _SCALE = 10
 
 
 class ScorePart(msgspec.Struct, frozen=True, kw_only=True):
-    """What one score gave one node, from 0 to ``score_max``, its weight in the total, and why."""
+    """One score of one node, from 0 to ``score_max``, with its weight and explanation."""
 
     name: str
     weight: int
@@ -46,7 +46,7 @@ class ScorePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has its total: the sum over parts of weight * score * 10 / score_max.
+    """Explains a node's total: the sum over parts of weight * score * 10 / score_max.
 
     ``better_count`` is how many nodes have a higher total, ``version`` the version of the nodes.
     """
@@ -59,7 +59,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightedAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What one score said about all nodes, and its weight."""
+    """One score of all nodes, and its weight."""
 
     name: str
     weight: int
@@ -79,7 +79,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return rounded(self.total / sum(part.weight for part in self.parts))
 
     def explain(self, node: str) -> NodeExplanation:
-        """Why one node has its total. Raises ``KeyError`` for a node that the table lacks."""
+        """Explain the total of one node. Raises ``KeyError`` for a node that the table lacks."""
         index = self.table.index_by_name[node]
         return NodeExplanation(
             node=node,

@@ -22,7 +22,7 @@ _VARIANCE_SHARE_MAX = 0.99
 
 
 class LoadRule(enum.StrEnum):
-    """What decided the risk from load of one resource."""
+    """The rule behind the load risk of one resource."""
 
     TAIL = "tail"
     """The chance that load exceeds the requests."""

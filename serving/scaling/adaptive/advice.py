@@ -7,7 +7,7 @@ from serving.scaling.kpa.merge import Proposal
 
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the last pod stays, is started, or goes. Ages are seconds since the last request ended."""
+    """The reason to keep, start or release the last pod. Ages are seconds since the last request ended."""
 
     age_s: float
 

@@ -263,7 +263,7 @@ class RevisionPolicy:
         return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self.start_s)
 
     def due_save(self, now_s: float) -> str | None:
-        """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
+        """The learnt state as text for ``load``; None while nothing is new, or after a recent save."""
         is_new = self._gaps.gap_count != self._saved_count
         if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
             return None

@@ -1,4 +1,4 @@
-"""How many pods a load needs that varies: room for its mean at the time when a new pod is ready, and for a margin.
+"""Computes the pods for a varying load: room for its mean when a new pod is ready, plus a margin.
 
 The margin is z standard deviations, where the load exceeds the room in one second of as many as a wait for a slot is worth. That
 is a sixth of a cold start where a request takes as long as a start, and less, by the square root, where it is shorter: at 60

@@ -24,7 +24,7 @@ _OPERATIONS_ERROR_RATIO = 16 * 2.0**-53
 
 
 class ClassicMode(enum.StrEnum):
-    """Which rule gave the answer."""
+    """The rule behind the desired count."""
 
     STABLE = "stable"
     PANIC = "panic"
@@ -95,7 +95,7 @@ class ClassicScaler:
         self._points.record(stat)
 
     def decide(self, settings: ClassicSettings, *, target_concurrency: float, now_s: float) -> ClassicDecision | NoData:
-        """How many pods there should be at ``now_s``.
+        """Decide the number of pods at ``now_s``.
 
         ``target_concurrency`` is the mean number of requests in flight that one pod should have, above 0.
         """
@@ -170,7 +170,7 @@ class ClassicScaler:
 
 
 class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one window asks for: mean requests in flight per point, and pods before the ceiling."""
+    """The demand of one window: mean requests in flight per point, and pods before the ceiling."""
 
     concurrency: float
     pod_count: float

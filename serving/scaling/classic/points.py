@@ -37,7 +37,7 @@ _Floats = NDArray[np.float64]
 
 
 class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision needs from the points: sums of concurrency in requests, counts of points and pods."""
+    """Sums over the points for a decision: concurrency in requests, counts of points and pods."""
 
     stable_sum: float
     """Added in pairs: within ``stable_error_ratio`` of itself from the sum in order."""

@@ -13,7 +13,7 @@ from serving.scaling.spec import ScalingSpec
 
 
 class ScaleBound(enum.StrEnum):
-    """What changed a count."""
+    """The bound that changed a count."""
 
     MIN_SCALE = "min-scale"
     INITIAL_SCALE = "initial-scale"

@@ -47,7 +47,7 @@ def activator_count(*, ready_count: int | NoData, spec: ScalingSpec) -> int:
 
 
 class PathRule(enum.StrEnum):
-    """Why traffic takes its path."""
+    """The rule behind the path of traffic."""
 
     ZERO_WANTED = "zero wanted"
     INACTIVE_AND_UNDECIDED = "inactive and undecided"

@@ -1,4 +1,4 @@
-"""How many pods a revision needs: today's Knative decision, every two seconds and on poke.
+"""Decides the number of pods of a revision as Knative does: every two seconds, and on poke.
 
 Input: the state that the last decision left, the load over both windows, the number of ready pods, the revision's
 numbers and the time. Output: the next state and a ``ScaleDecision`` that carries every intermediate, or ``NoData``, on
@@ -26,7 +26,7 @@ _COUNT_MAX = 2**31 - 1
 
 
 class ScalerMode(enum.StrEnum):
-    """Which windows decide: the stable one, or both."""
+    """The windows to decide on: the stable one, or both."""
 
     STABLE = "stable"
     PANIC = "panic"
@@ -44,7 +44,7 @@ class ScaleLimit(enum.StrEnum):
 
 
 class KpaState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one decision leaves to the next."""
+    """The state from one decision to the next."""
 
     panic_since_s: float | None = None
     """Last time that the panic threshold was reached; None outside panic."""

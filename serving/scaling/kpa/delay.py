@@ -19,7 +19,7 @@ def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
 
 
 class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """What was wanted of late, as far as it can still be the maximum.
+    """Recent counts, as far as each can still be the maximum.
 
     ``peaks`` are pairs of slot and count: slots ascend, counts descend, for a count is forgotten as soon as a later one
     is as large. So the first peak is the maximum, and a window that only ever grew holds a single pair.

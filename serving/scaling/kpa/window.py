@@ -104,7 +104,7 @@ class Window(abc.ABC):
         self._ring[bucket % count] += value
 
     def seen(self) -> "SeenBuckets":
-        """What it holds, for a record of it; an empty one if nothing ever came."""
+        """The window's content, for a record; empty before the first value."""
         if self._last is None:
             return SeenBuckets(first=0, values=())
         count = self._seen_bucket_count
@@ -283,7 +283,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowContents(msgspec.Struct, frozen=True, kw_only=True):
-    """What both windows hold, to decide on it again elsewhere; widths in seconds."""
+    """Contents of both windows, for a decision elsewhere; widths in seconds."""
 
     stable_window_s: float
     panic_window_s: float
@@ -338,7 +338,7 @@ class MetricWindows:
         return Observation(stable=self._stable.average(now_s), panic=self._panic.average(now_s))
 
     def contents(self) -> WindowContents:
-        """What both windows hold."""
+        """The contents of both windows."""
         stable, panic = self._stable, self._panic
         return WindowContents(
             stable_window_s=stable.window_s, panic_window_s=panic.window_s, stable=stable.seen(), panic=panic.seen()

@@ -33,7 +33,7 @@ _STORY_MAX = 32
 
 
 class GatePhase(enum.StrEnum):
-    """Where a revision is between its first pod and none. Inactive and proved are both "not Active"."""
+    """The phase of a revision between its first pod and none. Inactive and proved are both "not Active"."""
 
     ACTIVATING = "activating"
     ACTIVE = "active"
@@ -42,7 +42,7 @@ class GatePhase(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """What moves it."""
+    """An event that moves the gate."""
 
     QUEUED = "queued"
     READY = "ready"
@@ -100,7 +100,7 @@ _ACTIVE_STATUS = {
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look leaves to the next. After a restart it is read back from the revision's condition Active."""
+    """The gate's state from one look to the next. After a restart it is read from the revision's condition Active."""
 
     since_s: float
     """Time at which the condition Active got its present status."""
@@ -123,7 +123,7 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate must know about one revision at one time."""
+    """The gate's inputs about one revision at one time."""
 
     desired: int | NoData
     """The merged answer, within its bounds; ``NoData`` when no decider has one."""
@@ -148,7 +148,7 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateAction(enum.StrEnum):
-    """What the shell has to do."""
+    """An action for the shell."""
 
     APPLY = "apply"
     HOLD = "hold"
@@ -174,7 +174,7 @@ class GateReason(enum.StrEnum):
 
 
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now, and why."""
+    """The gate's decision, and its reason."""
 
     action: GateAction
     reason: GateReason

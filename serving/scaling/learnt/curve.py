@@ -25,7 +25,7 @@ _SECONDS_MIN, _ENDED_MIN = 3.0, 10.0
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bins say. Concurrencies are requests in flight of one pod, times seconds."""
+    """The knee found in the bins. Concurrencies are requests in flight of one pod, times seconds."""
 
     response_s: float
     """Response time at the least concurrency seen."""

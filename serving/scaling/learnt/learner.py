@@ -1,4 +1,4 @@
-"""How many requests at once a pod of one revision should have, learnt from its response times, cpu and memory.
+"""Learns the target concurrency of a revision's pods from response times, cpu and memory.
 
 Input: each second of each pod (requests in flight, requests that ended, their mean response time), and measurements of
 cpu and memory. Output: a ``LearntTarget``, which replaces the target where a revision asks for that and is only shown
@@ -73,7 +73,7 @@ _SAVE_PERIOD_S = 60.0
 
 
 class TargetBound(enum.StrEnum):
-    """What keeps a pod from taking more requests at once."""
+    """The resource that bounds a pod's concurrency."""
 
     LATENCY = "latency"
     CPU = "cpu"
@@ -99,7 +99,7 @@ _Known = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What survives a restart. None: not known."""
+    """The state that survives a restart. None: not known."""
 
     total: _Known | None = None
     bound: TargetBound | None = None
@@ -342,7 +342,7 @@ class RevisionTarget:
             self._learner.take(stat.concurrency, stat.ended_count, stat.response_time_s)
 
     def measure(self, stat: Stat, used: Resources) -> None:
-        """What the container of a pod uses, with the pod's latest report."""
+        """Add the usage of a pod's container, with the pod's latest report."""
         if self._settings.learnt_target:
             self._learner.measure(stat.concurrency, stat.ended_count, used=used, limits=self._container.limits)
 
@@ -366,7 +366,7 @@ class RevisionTarget:
             self.learnt, self.spec = learnt, self._with(learnt)
 
     def due_save(self, now_s: float) -> str | None:
-        """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
+        """The learnt state as text for ``load``; None while nothing is new, or after a recent save."""
         return self._learner.due_save(self._own, now_s)
 
     def _with(self, learnt: LearntTarget | None) -> ScalingSpec:

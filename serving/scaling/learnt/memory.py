@@ -1,4 +1,4 @@
-"""How much memory a pod holds by its requests in flight, and how many fit below its limit.
+"""Models the memory of a pod by its requests in flight, and computes how many fit below its limit.
 
 Input: measurements of pods, each with the requests in flight at that time. Output: the requests in flight at which a pod
 reaches its limit. It is a line, by least squares over measurements of which old ones count for less: what the pod holds
@@ -51,7 +51,7 @@ class MemoryLine:
         self._squares *= ratio
 
     def in_flight_max(self, limit_bytes: float) -> float | None:
-        """Requests in flight that fit; None while the measurements do not tell, or requests add nothing.
+        """Requests in flight that fit; None without enough measurements, or if requests add nothing.
 
         Above 90 % of the limit the answer is at most what was in flight. A pod of 24 MB, to which each request adds
         12 MB, and a limit of 160 MB: (0.9 x 160 - 24) / 12 = 10.

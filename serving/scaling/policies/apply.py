@@ -18,7 +18,7 @@ from serving.settings.triggers import TriggerSettings
 
 
 class Clamp(enum.StrEnum):
-    """What changed an amount."""
+    """The bound that changed an amount."""
 
     MIN = "min"
     MAX = "max"
@@ -128,7 +128,7 @@ def _step(clamp: Clamp, before: int, after: int) -> AppliedClamp:
 
 
 class PanicVerdict(enum.StrEnum):
-    """Why pods are added, or not."""
+    """The reason to add pods in panic, or not to."""
 
     PANIC = "panic"
     DISABLED = "disabled"

@@ -138,7 +138,7 @@ class Triggered:
                 self.state = changed(self.state, at_s=now_s)
 
     def proposals(self, now_s: float) -> tuple[Proposal, ...]:
-        """What the policy wants: its last wish, and the pods of a panic until they are there."""
+        """The policy's proposals: its last wish, and the pods of a panic until they are there."""
         found: list[Proposal] = []
         if self.last is not None:
             wanted = self.last.decision.desired_count
@@ -171,7 +171,7 @@ _COMPARED = {
 
 
 def reason_of(decision: TickDecision, *, spec: ScalingPolicySpec) -> str:
-    """Why, in words: the rule, the trigger with its numbers, the cooldown, and the bounds that made a difference.
+    """The reason in words: the rule, the trigger with its numbers, the cooldown, and the effective bounds.
 
     "points: 92 % of the requested cpu, aims at 50 %, 8 of 8 points; +2 pods".
     """

@@ -166,7 +166,7 @@ class Triggers:
                 self._on_news(key)
 
     def target(self, key: PolicyKey) -> TargetRef | None:
-        """What a policy is for; None if it is gone."""
+        """The target of a policy; None if it is gone."""
         found = self._policies.get(key)
         return None if found is None else found.target
 
@@ -206,7 +206,7 @@ class Triggers:
         now_s: float,
         wall_offset_s: float,
     ) -> tuple[Proposal, ...]:
-        """What the policy of a revision wants; nothing if it has none. ``wall_offset_s`` is wall clock less monotonic.
+        """The proposals of a revision's policy; none without a policy. ``wall_offset_s`` is wall clock less monotonic.
 
         ``observe`` is called only if there is something to evaluate.
         """
@@ -232,7 +232,7 @@ class Triggers:
         return (*triggered.proposals(now_s), *scheduled)
 
     def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
-        """When the next evaluation of a revision is due; None if it follows no policy."""
+        """Time until the next evaluation of a revision; None if it follows no policy."""
         held = self._held.get(key)
         return None if held is None or held.is_asleep else max(0.0, held.triggered.due_s - now_s)
 
@@ -308,7 +308,7 @@ class Triggers:
         return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
 
     def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
-        """Why a revision cannot follow a policy; "" if it can."""
+        """The reason a revision cannot follow a policy; "" if it can."""
         if not _looks_at_usage(spec):
             return ""
         found = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))

@@ -23,7 +23,7 @@ from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 
 class VerdictKind(enum.StrEnum):
-    """What became of one trigger."""
+    """The result of one trigger."""
 
     LIMIT = "limit"
     """It acts: the usage meets its limit."""
@@ -49,7 +49,7 @@ _OUT_OF_SYNC = _ACTS | {VerdictKind.COOLDOWN}
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What all triggers of an evaluation see. ``last_change_at_s`` is None if there was no change yet."""
+    """The inputs shared by all triggers of an evaluation. ``last_change_at_s`` is None before the first change."""
 
     observed: ObservedPods
     usages: Mapping[str, float | NoData]
@@ -61,7 +61,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What one trigger says, with all it went by. ``index`` is its place in its list.
+    """The verdict of one trigger, with its inputs. ``index`` is its place in its list.
 
     ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not asked for. ``cooldown_left_s`` is
     the time for which triggers of this direction still wait.

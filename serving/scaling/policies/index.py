@@ -30,7 +30,7 @@ _Target = tuple[str, str, str]
 
 
 class Reason(enum.StrEnum):
-    """Why a policy is attached, or not; the words of its condition."""
+    """The reason of a policy's condition: attached, or not."""
 
     ATTACHED = "Attached"
     TARGET_NOT_FOUND = "TargetNotFound"
@@ -40,7 +40,7 @@ class Reason(enum.StrEnum):
 
 
 class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What an evaluation of one revision needs from those before it, as a status keeps it.
+    """The state of one revision's evaluations, as kept in a status.
 
     Times are whole milliseconds since the epoch. ``points`` are pairs of time and usage, newest first, by type.
     """
@@ -106,7 +106,7 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
 
 
 def _kept_in(written: object) -> tuple[KeptState, ...]:
-    """What can be read of it; a broken record only loses points."""
+    """Read the kept state; a broken record only loses points."""
     try:
         return msgspec.convert(written or (), type=tuple[KeptState, ...])
     except msgspec.ValidationError:
@@ -153,7 +153,7 @@ def _seconds(at_ms: int | None) -> float | None:
 
 
 def targets_of(revision: ScaledRevision) -> tuple[_Target, ...]:
-    """What a policy for this revision may name, the closest first."""
+    """Targets a policy may name for this revision, the closest first."""
     namespace, name = revision.key
     named = (("Revision", name), ("Configuration", revision.configuration), ("Service", revision.service))
     return tuple((namespace, kind, one) for kind, one in named if one)

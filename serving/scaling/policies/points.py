@@ -40,7 +40,7 @@ Points = tuple[UsagePoint, ...]
 
 
 class PointWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Which points a trigger looks at, and how many of them must count."""
+    """The range of points for a trigger, and the number of them that must count."""
 
     time_s: float | None
     """Age from which a point is too old, in seconds; None if points do not age (quirk)."""
@@ -81,7 +81,7 @@ def examined_points(points: Points, window: PointWindow, now_s: float) -> Points
 
 
 def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
-    """How many points lie beyond the target: above it for up, below it for down. One on the target does not count."""
+    """Count the points beyond the target: above it for up, below it for down. A point on the target does not count."""
     if way is ScaleWay.UP:
         return sum(point.usage_ratio > target_ratio for point in points)
     return sum(point.usage_ratio < target_ratio for point in points)

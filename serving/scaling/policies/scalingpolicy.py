@@ -121,7 +121,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def shown_name(self) -> str:
-        """What people call it."""
+        """The display name."""
         return self.name or f"{self.start} to {self.end}"
 
 
@@ -134,7 +134,7 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What a ScalingPolicy asks for."""
+    """The spec of a ScalingPolicy."""
 
     target_ref: TargetRef | None = None
     """What it is for. None only where a policy is decided on without a cluster; a manifest names it."""
@@ -194,7 +194,7 @@ def check_scaling_policy(
 
 
 def target_problems(target: TargetRef, where: str = "spec.targetRef") -> Iterator[Problem]:
-    """What is wrong with the name of a target, field by field."""
+    """Problems in the name of a target, field by field."""
     if target.kind not in TARGET_KINDS:
         what = f"a policy cannot be attached to a {target.kind or 'thing without a kind'}"
         yield Problem(where=f"{where}.kind", what=what, expected=" or ".join(sorted(TARGET_KINDS)))

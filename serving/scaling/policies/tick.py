@@ -30,7 +30,7 @@ from serving.settings.triggers import TriggerSettings
 
 
 class TriggerPhase(enum.StrEnum):
-    """How a revision's size relates to its load, in the original's words. The shell sets creating and terminating."""
+    """The phase of a revision's size, in the original's words. The shell sets creating and terminating."""
 
     CREATING = "creating"
     IN_SYNC = "in-sync"
@@ -64,7 +64,7 @@ _RULE_OF_VERDICT = {VerdictKind.LIMIT: TriggerRule.LIMIT, VerdictKind.POINTS: Tr
 
 
 class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What an evaluation needs from those before it. Plain data: encoded, kept and decoded, it goes on as it was.
+    """The state between evaluations. Plain data, so that it can be encoded, kept and decoded.
 
     ``phase_changed_at_s`` and ``last_change_at_s`` are None if it never happened. Points are newest first.
     """
@@ -107,7 +107,7 @@ class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules say, before bounds and state."""
+    """The choice by the rules, before bounds and state."""
 
     rule: TriggerRule
     delta: int = 0

@@ -114,7 +114,7 @@ class TriggerPolicy(Protocol):
     """One type of trigger. ``quirks`` are for the types that maestro has; your own may ignore them."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
-        """How used the pods are; 1.0 is full, cpu and memory may be more. NoData if that cannot be said."""
+        """The usage of the pods; 1.0 is full, cpu and memory may be more. NoData if unknown."""
         ...
 
     def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
@@ -149,7 +149,7 @@ class FixedStepPolicy:
         return _occupancy(observed, quirks)
 
     def delta(self, trigger: Trigger, _observed: ObservedPods, _quirks: TriggerQuirks, /) -> int | NoData:
-        """What the trigger says, sign and all."""
+        """The trigger's change of pods, with its sign."""
         return trigger.delta
 
 

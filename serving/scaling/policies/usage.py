@@ -52,7 +52,7 @@ class Usages:
             self._by_pod[key] = _MeasuredPod(stamp, since_s, tuple(item.get("containers") or ()))
 
     def used(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
-        """What each container of a pod uses; empty without a recent measurement."""
+        """The usage of each container of a pod; empty without a recent measurement."""
         found = self._by_pod.get(pod)
         if found is None or now_s - found.since_s >= _VALID_S:
             return {}
@@ -65,7 +65,7 @@ class Usages:
 
 
 def requests_of(containers: Iterable[Mapping[str, Any]]) -> dict[str, Resources]:
-    """What each container of a pod or revision requests, by name."""
+    """The requests of each container of a pod or revision, by name."""
     return {str(one.get("name", "")): resources_of((one.get("resources") or {}).get("requests")) for one in containers}
 
 
@@ -87,7 +87,7 @@ def observed_pods(
     uses: Callable[[str], tuple[ContainerUse, ...]],
     occupied_concurrency: float,
 ) -> ObservedPods:
-    """What triggers see: as many pods as the scale asks for, whether they are there yet or not.
+    """The pods as triggers see them: as many as in the scale, whether they exist yet or not.
 
     A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5, 3
     of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.
@@ -108,7 +108,7 @@ def observed_pods(
 
 
 def _gauges(stats: Iterable[Stat]) -> dict[str, float]:
-    """What the apps of all ready pods report of themselves, added up by name."""
+    """Gauges reported by the apps of all ready pods, summed by name."""
     total: dict[str, float] = {}
     for stat in stats:
         for name, value in stat.gauges.items():

@@ -79,7 +79,7 @@ _VALID_BOOTS = 2.0
 
 
 def validity_s(boot_s: float) -> float:
-    """How long a publication counts where a node takes ``boot_s`` seconds to boot, in seconds."""
+    """Validity of a publication in seconds, for a boot time of ``boot_s``."""
     return max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
 
 

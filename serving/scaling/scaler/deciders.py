@@ -71,12 +71,12 @@ class Decider(abc.ABC):
 
     @abc.abstractmethod
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
-        """How many pods are wanted now."""
+        """Propose a number of pods."""
 
     @property
     @abc.abstractmethod
     def state(self) -> KpaState | None:
-        """What the last decision left to the next; None of an algorithm whose state is its points."""
+        """The state after the last decision; None of the classic algorithm, whose state is its points."""
 
     @abc.abstractmethod
     def windows(self, spec: ScalingSpec) -> WindowContents | None:
@@ -117,11 +117,11 @@ class KpaDecider(Decider):
 
     @property
     def state(self) -> KpaState:
-        """What the last decision left to the next."""
+        """The state after the last decision."""
         return self._state
 
     def windows(self, spec: ScalingSpec) -> WindowContents:
-        """What the last decision looked at, until a second is taken."""
+        """Window contents of the last decision, until the next second is added."""
         del spec
         return self._asked.contents()
 
@@ -134,7 +134,7 @@ class KpaDecider(Decider):
         self._windows.record(second.load, second.number + 1.0)
 
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
-        """How many pods are wanted now."""
+        """Propose a number of pods."""
         self._asked = self._windows
         observed = self._windows.query(now_s)
         if inside.is_waiting or isinstance(observed, NoData):
@@ -223,7 +223,7 @@ class ClassicDecider(Decider):
             self._record(pod.pod, load, at_s)
 
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
-        """How many pods are wanted now."""
+        """Propose a number of pods."""
         del spec
         detail: ClassicDecision | NoData
         if inside.is_waiting:

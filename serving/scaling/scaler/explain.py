@@ -26,7 +26,7 @@ def explain(outcome: ScalerOutcome) -> str:
 
 
 def headline(outcome: ScalerOutcome) -> str:
-    """What is to be done with the number of pods: "3 → 8", "stays 3", "stays 1, heading for 0"."""
+    """The change in the number of pods: "3 → 8", "stays 3", "stays 1, heading for 0"."""
     present, gate = outcome.facts.present_scale, outcome.gate
     if gate.action is GateAction.APPLY:
         return f"{present} → {gate.wanted}"

@@ -47,7 +47,7 @@ class StatSource(enum.StrEnum):
 
 
 class DecisionCause(enum.StrEnum):
-    """Why there was a decision."""
+    """The cause of a decision."""
 
     PERIOD = "period"
     LOAD = "load"
@@ -106,22 +106,22 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_s(self) -> float:
-        """When it was made."""
+        """The time of the decision."""
         return self.inputs.at_s
 
     @property
     def cause(self) -> DecisionCause:
-        """Why it was made."""
+        """The cause of the decision."""
         return self.inputs.cause
 
     @property
     def facts(self) -> ScalerView:
-        """What the cluster said."""
+        """The cluster's state."""
         return self.inputs.facts
 
     @property
     def present(self) -> Stat:
-        """What was inside."""
+        """The load in flight."""
         return self.inputs.inside.present
 
     def is_like(self, other: "ScalerOutcome") -> bool:
@@ -277,7 +277,7 @@ class Scaler:
         return outcome
 
     def windows(self) -> WindowContents | None:
-        """What the latest decision looked at, in the same turn of the loop; None of the classic algorithm."""
+        """Window contents of the latest decision, in the same turn of the loop; None of the classic algorithm."""
         return self._decider.windows(self._spec)
 
     def _adopt(self, now_s: float) -> None:
@@ -301,7 +301,7 @@ class Scaler:
                 self.shadow.take(second.number, second.load)
 
     def _inside(self, now_s: float) -> Inside:
-        """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""
+        """The load in flight now. ``is_waiting`` while no pod is ready, or none was wanted on arrival."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
         is_unserved = self._facts.ready_count == 0 or self._latest_count == 0

@@ -1,4 +1,4 @@
-"""What a decision about a revision sees of the cluster."""
+"""The cluster's state of a revision, as input of a decision."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from serving.model.knative import ServingState, TrafficPath
 
 
 class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster says of a revision at one time."""
+    """The cluster's state of a revision at one time."""
 
     present_scale: int
     """Pods that its scale asks for."""

@@ -102,7 +102,7 @@ class Deciders:
                 await asyncio.sleep(_LOOK_S if self._followed else _RETRY_S)
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        """What the policies of revisions save, of each autoscaler that answers soon; ``names`` narrow it down."""
+        """Fetch policy savings from each responsive autoscaler; ``names`` filter them."""
         answers = await asyncio.gather(*(self._policies_of(place, names) for place in list(self._followed)))
         return [story for stories in answers for story in stories]
 
@@ -167,7 +167,7 @@ class Deciders:
 
 
 class _DecisionSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one autoscaler is asked, by which Host, and whether it is the only one that is known."""
+    """The URL and Host header of one autoscaler; ``is_alone`` if it is the only one."""
 
     url: URL
     host: str

@@ -1,4 +1,4 @@
-"""Node groups as the page shows them, and what they say of each node: in which group it is, and why it goes or stays.
+"""Views of node groups for the page, and of each node's group and state.
 
 Pure: NodeGroups and Nodes go in as API objects; views come out. Everything stands in the status that the node group daemon writes.
 """

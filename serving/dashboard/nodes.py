@@ -280,7 +280,7 @@ def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:
-    """A scorer of all scores; weights decide which ones count. Scores that need scipy are left out without it."""
+    """A scorer with all scores at weight 1, without those in need of a missing scipy."""
 
     def scoring(names: Iterable[str]) -> Scorer:
         weights = ", ".join(f"{name}=1" for name in names)

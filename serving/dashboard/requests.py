@@ -113,7 +113,7 @@ class Requests:
         return f"Requests({len(self._before)} sources)"
 
     def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
-        """By "namespace/revision", what happened since the last readings, and what waits now. ``pages`` by source."""
+        """Rates by "namespace/revision" since the last readings, and waiting requests. ``pages`` by source."""
         before = self._before
         self._before = {source: _CounterReading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
         rates: dict[str, list[float]] = {}

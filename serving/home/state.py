@@ -134,7 +134,7 @@ def default_state_path() -> Path:
 
 
 class StateFolder:
-    """The paths in it. ``hold`` takes the lock, which lasts as long as this process; ``open`` makes what is missing."""
+    """The paths in the state folder. ``hold`` locks it until this process ends; ``open`` creates missing parts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

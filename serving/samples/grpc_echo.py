@@ -29,7 +29,7 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
         self.cancelled_count = 0
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        """Who takes a call; None for a method that is not offered."""
+        """The handler of a call; None for an unknown method."""
         kinds = {
             "Say": grpc.unary_unary_rpc_method_handler(self._say),
             "Wait": grpc.unary_unary_rpc_method_handler(self._wait),

@@ -1,4 +1,4 @@
-"""Policies compared at equal pod-seconds: the curve of a dial, and the place on it that costs what the first policy costs.
+"""Compares policies at equal pod-seconds, on the curve of a dial.
 
 A dial is a path of positions from frugal to generous, along which pod-seconds grow. Only the positions around the cost that
 is looked for are run: twelve positions take four or five runs.

@@ -172,7 +172,7 @@ class Decisions:
             self.policy.started(took_s)
 
     def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
-        """Decide at that time at the latest, but not within the pause after the last period, also if that was skipped.
+        """Decide by ``at_s``, but not within the pause after the last period, even a skipped one.
 
         A period before that time is such a decision. ``is_first``: one that falls on ``now_s`` is still to come.
         """
@@ -250,7 +250,7 @@ class Decisions:
 
     @property
     def _panic_end_s(self) -> float:
-        """The first period in which panic is over: until then the most that was wanted in it is remembered."""
+        """The first period after panic; until then its maximum scale is held."""
         state = self._decider.state
         if state.panic_since_s is None:
             return math.inf

@@ -34,7 +34,7 @@ class RecordedLogs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a line of the access log. ``at_s`` is the time at which the request ended."""
+    """The fields read from a line of the access log. ``at_s`` is the request's end."""
 
     at_s: float
     listener: str

@@ -61,7 +61,7 @@ class NodeRoom(Protocol):
         ...
 
     def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """The pod leaves its node at a time that may be to come; one that waits for a place just goes."""
+        """Remove a pod from its node at ``at_s``, or at once while it waits for a place."""
         ...
 
     def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
@@ -69,7 +69,7 @@ class NodeRoom(Protocol):
         ...
 
     def step(self) -> Sequence[NodeTenant]:
-        """Do what is due at ``next_s``; the revisions for which that changes anything."""
+        """Run the event due at ``next_s``; returns the affected revisions."""
         ...
 
 
@@ -88,7 +88,7 @@ class SharedNodes:
 
     @property
     def next_s(self) -> float:
-        """The time at which a pod that waits gets a place; infinite if none will."""
+        """When a waiting pod gets a place; infinite if none will."""
         self._drop_ended()
         if not self._waiting:
             return math.inf

@@ -95,7 +95,7 @@ class SimulatedNodes:
         return False
 
     def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """The pod leaves its node at a time that may be to come; one that waits for a place just goes."""
+        """Remove a pod from its node at ``at_s``, or at once while it waits for a place."""
         name = _name_of(tenant, pod)
         if pod.is_placed:
             self._push(at_s, _LEFT, name)
@@ -106,7 +106,7 @@ class SimulatedNodes:
         self._waited(pod, at_s)
 
     def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
-        """A revision has decided: what it will want by the time at which a node that is asked for now takes pods."""
+        """Anticipate a revision's pods for the time a node takes to boot, after its decision."""
         if not self._plan.group.anticipation:
             return
         found = self._anticipated.setdefault(tenant.name, _Anticipated(tenant, Anticipation(), 0, 0.0))
@@ -114,7 +114,7 @@ class SimulatedNodes:
         found.at_s = outcome.at_s
 
     def step(self) -> list[NodeTenant]:
-        """What happens next to the nodes; the revisions for which it changes anything."""
+        """Run the next event of the nodes; returns the affected revisions."""
         at_s, _, kind, name = heapq.heappop(self._events)
         if kind == _BOOTED:
             self._boot(name, at_s)

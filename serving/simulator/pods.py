@@ -53,7 +53,7 @@ class PodSet:
         drain_s: float,
         on_end: Callable[[SimulatedPod, float], None] | None = None,
     ) -> None:
-        """``on_end`` gets each pod that ends, with the time at which it leaves its node."""
+        """``on_end`` receives each ended pod and the time it leaves its node."""
         self._on_end = on_end
         self._result, self._series, self._drain_s = result, series, drain_s
         self._slots = concurrency or None
@@ -152,7 +152,7 @@ class PodSet:
             self._count(pod, until_s)
 
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
-        """A pod that served stays for the drain lag, so that its senders see that it leaves."""
+        """End a pod, after the drain lag if it has served: its senders have to notice."""
         lag_s = 0.0 if pod.ready_s is None else self._drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)

@@ -57,7 +57,7 @@ class WaitHistogram:
         return int(sum(count for count, total in self._bins.values() if total / count > wait_s))
 
     def percentile(self, share: float, *, requests: int) -> float:
-        """The percentile over all requests, of which those that are not counted here did not wait.
+        """The percentile over all requests; uncounted ones did not wait.
 
         Of 100 requests, 3 with waits of 2 s: the 97th percentile is 0, the 98th is 2 s.
         """
@@ -74,7 +74,7 @@ class WaitHistogram:
 
 
 class RevisionResult(msgspec.Struct, kw_only=True):
-    """What became of the requests of one revision, and what it cost. Times in seconds."""
+    """The outcomes of one revision's requests, and their cost. Times in seconds."""
 
     name: str
     requests: int = 0

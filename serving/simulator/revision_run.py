@@ -137,7 +137,7 @@ class RevisionRun:
         return at_s if at_s < self._until_s else math.inf
 
     def run_until(self, limit_s: float) -> None:
-        """Simulate all that happens up to a time, which may be lowered on the way (``limit_s``)."""
+        """Simulate until ``limit_s``. Events may lower it on the way."""
         self.limit_s = limit_s
         arrivals, events, decisions, until_s = self._arrivals, self._events, self._decisions, self._until_s
         while True:

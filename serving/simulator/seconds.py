@@ -37,7 +37,7 @@ class LoadedSeconds:
         return self._hot_number >= 0
 
     def record(self, second: LoadedSecond, *, is_hot: bool) -> None:
-        """A second that is over, with its load as reported; ``is_hot`` if that was not small, or next to nothing."""
+        """Record an elapsed second with its reported load; ``is_hot`` if that load was not negligible."""
         self.pending.append(second)
         if second[1] > LOAD_MIN:
             self._loaded_before, self._loaded_number = self._loaded_number, second[0]

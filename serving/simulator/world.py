@@ -1,4 +1,4 @@
-"""One revision on virtual time: an activator that holds and hands over, pods that start, work and end, an autoscaler.
+"""Simulates one revision on virtual time: an activator with its queue, pods and an autoscaler.
 
 All decisions are the product's own (breaker, balancer, meter, windows, decision, bounds, gate), on the product's own
 settings; nothing is decided here. What is simulated is the world around them: requests that arrive and take
@@ -55,7 +55,7 @@ class Engine:
         self.at(self.now_s, beat)
 
     def run(self, until_s: float) -> None:
-        """Let everything happen that is planned up to ``until_s``, which is the time afterwards."""
+        """Run all actions planned up to ``until_s``, and advance the clock to it."""
         while self._heap and self._heap[0][0] <= until_s:
             self.now_s, _, action = heapq.heappop(self._heap)
             action()
@@ -245,7 +245,7 @@ class World:
         return become_ready
 
     def _settle(self) -> None:
-        """Tell balancer and breaker which pods there are; who is gone drains."""
+        """Update balancer and breaker with the pods; removed ones drain."""
         slots = self._plan.container_concurrency or None
         self._balancer.set_pods({name: slots for name, is_ready in self._pods.items() if is_ready})
         self._begin_all(self._breaker.set_capacity(self._balancer.capacity, self._engine.now_s))

@@ -131,7 +131,7 @@ class ApiClient:
 
     @contextlib.contextmanager
     def stream(self, call: ApiCall) -> Iterator[ApiResponse]:
-        """An answer that lasts. Raises ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
+        """Open a streaming response. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
         with contextlib.closing(self._send(call, timeout_s=None)) as answer:
             if answer.status >= 400:
                 text = b"".join(answer.pieces())
@@ -177,7 +177,7 @@ def _query_of(call: ApiCall) -> str:
 
 
 def api_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which API, for a command that takes it as ``api``."""
+    """Add the options that select the API; the command receives it as ``api``."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over

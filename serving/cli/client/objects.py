@@ -1,4 +1,4 @@
-"""What the CLI reads out of objects of the API, all of it JSON that may lack anything."""
+"""Reads API objects for the CLI. Any field may be missing. Also finds pods and their last log lines."""
 
 import contextlib
 import datetime as dt
@@ -21,7 +21,7 @@ def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
 
 
 def is_settled(service: Object) -> bool:
-    """Whether what it says of itself is about what was asked of it last, and final."""
+    """Whether the status is final and observed the latest generation."""
     observed = nested(service, "status", "observedGeneration")
     return observed == nested(service, "metadata", "generation") and condition(service).get("status") in {
         "True",
@@ -131,7 +131,7 @@ def gone_pods(api: ApiClient, revisions: Iterable[str]) -> list[Object]:
 
 
 def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
-    """The last lines of the app in the newest pod of a revision that has any; without a pod, of the last one that is gone.
+    """The app's last log lines in the newest pod with any, else in the last deleted pod.
 
     A pod that has not written anything since its restart shows the run before. A traceback has its first line.
     """

@@ -40,7 +40,7 @@ class Stats:
             return [bytes(one) for one in msgspec.json.decode(answer.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
-        """What both policies cost, for each revision that has one."""
+        """The costs of both policies, for each revision with a policy."""
         with self._get("policies", names, timeout_s=_TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=list[PolicyStory])
 

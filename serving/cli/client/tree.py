@@ -1,4 +1,4 @@
-"""What an installation consists of: the objects of ``config/kustomization.yaml``, in the order in which they are applied.
+"""Reads the objects of an installation from ``config/kustomization.yaml``, in apply order.
 
 Input: the folder, inside an installed package or of the checkout, and what the user wants otherwise; output: objects as
 JSON. It understands of kustomize what that one file uses (resources, namespace, images) and refuses the rest, so that

@@ -84,7 +84,7 @@ def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> Auto
 
 
 def _with(record: Record, path: Sequence[str], value: Value) -> Record:
-    """A record with one field replaced, which may be that of a record inside."""
+    """Replace one field of a record, also of a nested one."""
     name, *below = path
     return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
 

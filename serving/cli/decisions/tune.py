@@ -1,4 +1,4 @@
-"""``serving tune``: what a policy's dial does on a recorded workload, and the settings that fit a budget of pod-seconds."""
+"""``serving tune``: the effect of a policy's dial on a recorded workload, and settings within a pod-seconds budget."""
 
 import sys
 from collections.abc import Iterator, Sequence

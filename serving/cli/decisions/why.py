@@ -86,7 +86,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
 
 
 def line_of(one: DecisionLine) -> str:
-    """One line: when, who, what, why, and how often it was said since."""
+    """Format one line: time, revision, sentence and repetitions."""
     entry = one.entry
     again = f" ({entry.repeated_count} times more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
     return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
@@ -105,7 +105,7 @@ def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], 
 
 
 class ShownDecisions:
-    """Decisions that are printed, so that each is printed once, although it is sent again each time that it is made again."""
+    """Filters repeated decisions, so that each is printed once."""
 
     def __init__(self, lines: Iterable[DecisionLine]) -> None:
         self._first = {(one.revision, one.entry.since_wall_s) for one in lines}
@@ -137,7 +137,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class _Ours:
-    """The revisions that are meant by a name: that revision, and those of the service of that name."""
+    """The revisions selected by a name: of a revision or a service."""
 
     def __init__(self, api: ApiClient, name: str) -> None:
         self._api = api
@@ -194,7 +194,7 @@ def _event_line(one: ScaleEvent) -> str:
 
 
 def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
-    """The policy of each revision, what the other would have now, and what both cost."""
+    """Yield each revision's policy, the other's scale in shadow, and the costs of both."""
     for one in stats.policies(namespace=namespace):
         if one.sentence and one.revision in ours:
             other = next(policy for policy in POLICIES if policy != one.policy)

@@ -1,4 +1,4 @@
-"""What ``serving why`` says beside decisions: why a revision is not ready, and what its HorizontalPodAutoscaler decided."""
+"""Explains state for ``serving why``: unready revisions, HorizontalPodAutoscalers and ejected pods."""
 
 import datetime as dt
 import urllib.error
@@ -127,7 +127,7 @@ def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[Eject
 
 
 def _reports_of(port: int, namespace: str) -> list[EjectionReport]:
-    """What one activator reports; nothing of one that does not answer, which `serving doctor` finds."""
+    """Read one activator's ejections; empty if it does not respond (`serving doctor` reports that)."""
     try:
         url = f"http://127.0.0.1:{port}/ejections/{namespace}"
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:

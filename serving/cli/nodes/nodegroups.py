@@ -35,7 +35,7 @@ _EVENTS_MAX = 10
 def revision_story(
     pods: Sequence[Object], *, nodes: Sequence[Object], groups: Sequence[Object], events: Sequence[Object]
 ) -> list[str]:
-    """Where the pods of a revision are and which wait, then what the groups of its nodes did; nothing without groups.
+    """The placement of a revision's pods, then the history of its node groups; empty without groups.
 
     ``events`` are those of NodeGroups, oldest first. A pod that waits may get a node of any group.
     """
@@ -72,7 +72,7 @@ def pods_by_revision(pods: Sequence[Object]) -> str:
 
 
 def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str]:
-    """What autoscalers publish of pods to come, of each revision that does."""
+    """Yield the anticipated pods published by autoscalers, one line a revision."""
     for one in revisions:
         found = anticipated_pods_of(annotations_of(one))
         if found is not None and found.until_s > now_s:
@@ -148,7 +148,7 @@ def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods:
 
 
 def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) -> list[str]:
-    """What a group did, oldest first, and what it does now."""
+    """The events of a group, oldest first, then its state now."""
     ours = [one for one in events if nested(one, "involvedObject", "name") == name]
     lines = [_line(one) for one in ours]
     if group is None:
@@ -177,7 +177,7 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
 
 
 def _growth_before(node: Object, group: Object, events: Sequence[Object]) -> list[str]:
-    """The growth of its group after which a node came: the last one before it, if that is known."""
+    """The last growth of the group before the node appeared, if known."""
     came = str(nested(node, "metadata", "creationTimestamp") or "")
     grown = [
         one
@@ -247,7 +247,7 @@ _output_option = click.option("-o", "--output", type=click.Choice(["text", "json
 @click.group(invoke_without_command=True)
 @click.pass_context
 def nodegroups(context: click.Context) -> None:
-    """Node groups: nodes that grow and shrink with what pods request."""
+    """Node groups: nodes that grow and shrink with pod requests."""
     if context.invoked_subcommand is None:
         context.invoke(_get)
 
@@ -272,7 +272,7 @@ def _get(*, api: ApiClient, output: str = "text") -> None:
 @_output_option
 @api_options
 def _describe(*, api: ApiClient, name: str, output: str) -> None:
-    """What one group did within a day, and what holds now."""
+    """One group's events of the last day, and its state now."""
     since_s = time.time() - _DAY_S
     if output == "json":
         found = {

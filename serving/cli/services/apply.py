@@ -1,4 +1,4 @@
-"""``serving apply``: makes or changes what manifests describe, and says what has changed."""
+"""``serving apply``: creates or updates the objects of manifests, and lists the changes."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def with_last_applied(body: Object) -> Object:
 
 
 def patch_between(wanted: Object, live: Object) -> Object:
-    """The JSON merge patch by which ``live`` becomes what is ``wanted``, which is ``with_last_applied``; {} for none."""
+    """The JSON merge patch from ``live`` to ``wanted`` (from ``with_last_applied``); {} without changes."""
     try:
         last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED, "{}"))
     except (ValueError, AttributeError):

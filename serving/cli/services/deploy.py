@@ -86,7 +86,7 @@ _POLICY = {
 
 
 class _How(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that say how to deploy, not what."""
+    """Options of the deployment itself, not of the service."""
 
     wait: bool
     wait_s: float
@@ -177,7 +177,7 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
 
 
 def _asgi_options(api: ApiClient, app: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The options with the command that runs an ASGI app, which needs no queue-proxy beside it."""
+    """Add the command of an ASGI app. It serves requests without a queue-proxy."""
     others = [f"--{name.replace('_', '-')}" for name in _NOT_WITH_ASGI if given[name]]
     if others:
         fail_usage(f"--asgi says what to run, and how: leave out {', '.join(others)}")

@@ -1,4 +1,4 @@
-"""The Knative Service that ``serving deploy`` writes: what was asked for, and what stays of the service that exists.
+"""Builds the Knative Service of ``serving deploy`` from options, flags and the existing service.
 
 Input: the options of the command and the service as it is; output: a manifest. A second deploy changes what its options
 name and keeps the rest: variables, scaling, limits, and the traffic. Pure.
@@ -202,7 +202,7 @@ def asgi_command(app: str, virtualenv: Path | None) -> str:
 
 
 def _missing_package(interpreter: str) -> str:
-    """What an interpreter cannot import of what the command needs; "" for nothing."""
+    """The required packages an interpreter cannot import; "" if all are there."""
     program = "import importlib.util as u; print(*[n for n in ('serving', 'uvicorn') if u.find_spec(n) is None])"
     try:
         # -P: a file of the app's folder that is called so is not the package.

@@ -1,4 +1,4 @@
-"""``serving describe``: all that there is to know about one object, on one page that fits into 80 columns."""
+"""``serving describe``: shows one object on a page of 80 columns."""
 
 import itertools
 import json
@@ -136,7 +136,7 @@ def _head(one: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]
 
 
 def _brief(message: str) -> str:
-    """The first and the last line: what failed, and the error that ends a traceback."""
+    """Shorten to the first and last line: the failure, and the error of its traceback."""
     first, *others = message.splitlines()
     return f"{first} ... {others[-1].strip()}" if others else first
 

@@ -202,7 +202,7 @@ def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, ever
 
 
 class _Growing:
-    """A table of which each line is printed when it comes; a change that does not show is none."""
+    """A growing table: prints each line on arrival, and skips changes without a visible effect."""
 
     def __init__(self) -> None:
         self._widths: list[int] = []

@@ -1,4 +1,4 @@
-"""``serving logs``: what the pods of a service write, each line after the pod that wrote it; new pods are followed too."""
+"""``serving logs``: follows the logs of a service's pods, each line after its pod's name."""
 
 import contextlib
 import json
@@ -125,7 +125,7 @@ class _Reader:
         self.has_read = False
 
     def number_of(self, pod: str) -> int:
-        """Which pod it is, counted from the first that was seen."""
+        """The pod's number, in order of appearance."""
         return list(self._threads).index(pod)
 
     def is_done(self) -> bool:
@@ -133,7 +133,7 @@ class _Reader:
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def start(self, pod: Object, *, is_gone: bool = False) -> None:
-        """Read a pod that is not read yet. One that is gone is read to its end."""
+        """Start reading a pod's log once. A deleted pod's log is read to its end."""
         name = name_of(pod)
         if name in self._threads:
             return

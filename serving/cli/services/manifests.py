@@ -38,7 +38,7 @@ _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One document: what it says, of which kind, and where it stands."""
+    """One document: its kind, body and place."""
 
     kind: Kind
     body: Object
@@ -160,7 +160,7 @@ def _manifests(where: str, document: Any, problems: list[Problem]) -> Iterator[M
 
 
 def _problem(version: object, name: object, metadata: object) -> tuple[str, str] | None:
-    """What is wrong with the head of a document, and what would be right."""
+    """The problem of a document's head and the expected value; None if it is fine."""
     if not isinstance(version, str) or not isinstance(name, str):
         missing = "apiVersion" if not isinstance(version, str) else "kind"
         return f"{missing} is missing or not a text", _EXPECTED

@@ -1,4 +1,4 @@
-"""``serving traffic``: shows and sets which revisions get which share of a service's requests, and their tags."""
+"""``serving traffic``: shows and sets each revision's share of requests, and tags."""
 
 import json
 from collections.abc import Mapping, Sequence

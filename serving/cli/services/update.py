@@ -115,7 +115,7 @@ _CONFLICT = 409
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Change a part of what service NAME runs with. What is not named stays, and the code too; traffic stays as it is."""
+    """Change settings of service NAME. Others stay as they are, code and traffic included."""
     try:
         for flag, read in (("cpu", parse_millicores), ("memory", parse_bytes)):
             text = asked.get(flag)

@@ -176,7 +176,7 @@ def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collecti
 
 
 def failure_text(api: ApiClient, service: Object) -> str:
-    """Why a service is not ready, with the end of what a pod of the revision wrote that keeps it from being ready."""
+    """Explain an unready service, with the last log lines of the failed revision."""
     why = _reason(api, service) or "its pods are starting"
     revision = _unready_revision(api, service)
     lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
@@ -199,7 +199,7 @@ def _reason(api: ApiClient, service: Object) -> str:
 
 
 def _unready_revision(api: ApiClient, service: Object) -> str:
-    """The revision that keeps a service from being ready: one that its traffic names and that has failed, else the newest."""
+    """The revision to blame: a failed one in the traffic, else the newest."""
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     if condition(service, "RoutesReady").get("status") == "True":
         return newest

@@ -44,7 +44,7 @@ _MODULE = re.compile(rb"\0-m\0(serving\.[\w.]+)\0")
 
 
 def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
-    """Each child of the supervisor: that it is there, and that it does not start again and again."""
+    """Check that each daemon runs, and does not restart repeatedly."""
     pids = {_started_as(pid): pid for pid in children_of(holder)}
     up_s = age_s(holder)
     for child in CHILDREN(_activator_count(state)):
@@ -60,7 +60,7 @@ def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
 
 
 def check_reach(state: Path) -> Iterator[Finding]:
-    """Check that each port answers HTTP in time, and that the API accepts the kubeconfig's token."""
+    """Check each port for a timely HTTP response, and the API for the kubeconfig's token."""
     try:
         ports = StateFolder(state).read_ports()
     except (OSError, ValueError) as error:

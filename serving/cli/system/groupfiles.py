@@ -16,7 +16,7 @@ _ROOT = "node_groups"
 
 
 class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The node groups of some files, what is wrong with them, and the files that hold something else."""
+    """The number of node groups in files, their problems, and files of other kinds."""
 
     count: int
     problems: tuple[Problem, ...]

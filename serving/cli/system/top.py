@@ -32,7 +32,7 @@ def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def node_table(lines: Sequence[Mapping[str, Any]], *, is_roomy: bool) -> Table:
-    """A row a node. Amounts are of pods' requests and of what is used, out of what the node has."""
+    """One row a node: requested and used amounts, out of its capacity."""
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     table.add_column("NODE", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("STATE", no_wrap=True)
@@ -100,7 +100,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
 @state_option
 def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
-    """What runs now: revisions with load, pods and the last decision; nodes with what they have. Ends with Ctrl-C."""
+    """Live load: revisions with pods and last decisions; nodes with usage. Ends with Ctrl-C."""
     url = (url or url_of("dashboard", state_path)).rstrip("/")
     if output == "json":
         click.echo(json.dumps(record_of(_state(url), namespace=namespace), indent=2))

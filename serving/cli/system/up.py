@@ -36,7 +36,7 @@ _POLL_S = 0.05
 
 
 def reload_system(state_path: Path) -> None:
-    """Reload the system that holds a state folder, and print what was replaced; exits with 1 if it was not."""
+    """Reload the system running on a state folder, and print each replacement; exits with 1 on failure."""
     state = StateFolder(state_path)
     pid = state.holder()
     if pid is None:
@@ -57,7 +57,7 @@ def reload_system(state_path: Path) -> None:
 
 
 def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | None:
-    """Print what is replaced until the reload of that number has ended, and return why it ended early."""
+    """Print replacements until the awaited reload has ended; returns its error."""
     deadline_s, shown_count = time.monotonic() + _TIMEOUT_S, 0
     while True:
         found = read_reload(state.reload)
@@ -136,7 +136,7 @@ _SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raises ``SettingsError`` with every variable that no daemon could use, and what would be right."""
+    """Raise ``SettingsError`` for each invalid variable, with the expected value."""
     given = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
     if not given:
         # The records of all daemons take a while to import.
@@ -317,7 +317,7 @@ def _refuse_wrong_settings() -> None:
 
 
 def _refuse_other_options() -> None:
-    """The system that runs keeps the options that it was started with."""
+    """Reject options beside ``--reload``: a running system keeps its own."""
     context = click.get_current_context()
     typed = [
         one.opts[0]

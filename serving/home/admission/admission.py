@@ -214,7 +214,7 @@ def admit(
 
 
 def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
-    """Whether rules apply: to what changes, and of what this process writes itself only to what runs."""
+    """Whether rules apply to a write: only to changes, and for system writes only to pods and Deployments."""
     is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
     return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))
 
@@ -222,7 +222,7 @@ def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
 def _rule_problems(
     kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, is_one_machine: bool
 ) -> list[Problem]:
-    """What is wrong with an object that keeps its schema; each place by the first rule that it breaks."""
+    """The problems of an object that matches its schema: one per place, of the first rule broken."""
     found = [
         *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
         *own_problems(kind, whole),
@@ -265,7 +265,7 @@ def unknown(kind: Kind, body: Object) -> list[str]:
 
 
 def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
-    """Fields of the containers that run before the others that no container has."""
+    """Yield unknown fields of init containers."""
     spec, where = _pod_spec(kind, whole) if kind in _TEMPLATES else (None, "")
     if isinstance(spec, dict):
         schema: Schema = crds()[kind].schema

@@ -20,7 +20,7 @@ from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
 from serving.model.objects import Object, name_of, namespace_of, nested
 
 DEFAULT_ACCOUNT = "default"
-"""The ServiceAccount that each namespace has, and of pods that name none."""
+"""The ServiceAccount of each namespace, and of pods without ``serviceAccountName``."""
 
 _LIMIT_FIELDS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 _LIMIT_TYPES = ("Container", "Pod", "PersistentVolumeClaim")

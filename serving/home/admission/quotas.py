@@ -1,4 +1,4 @@
-"""ResourceQuotas: what an object counts for, what a namespace uses, and whether one more object exceeds it. Pure.
+"""Counts usage against ResourceQuotas and rejects an object over a limit. Pure.
 
 Input: objects as the API has them. Output: amounts by the names that ``spec.hard`` has, or why an object is refused, in the words of
 a kube-apiserver. Follows kubernetes/kubernetes 1.31, pkg/quota/v1 and staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota.
@@ -28,7 +28,7 @@ _KINDS = {kind.resource: kind for kind in KINDS if kind.namespaced}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object counts for, and the scopes of quotas that it is in; ``priority_class`` is a pod's, "" without."""
+    """One object's usage and quota scopes. ``priority_class`` is a pod's, "" without one."""
 
     usage: Amounts
     scopes: frozenset[str] = frozenset()
@@ -116,7 +116,7 @@ def _is_in(asked: Mapping[str, Any], claim: Claim) -> bool:
 
 
 def counted_kinds(quota: Object) -> frozenset[Kind]:
-    """The kinds that a quota counts: what is no count of objects is of pods."""
+    """The kinds counted by a quota. Every limit without an object count applies to pods."""
     named = (name.removeprefix(_COUNT) for name in nested(quota, "spec", "hard") or ())
     plain = (SERVICE.resource if name in _SERVICE_TYPES.values() else name for name in named)
     return frozenset(_KINDS.get(name, POD) for name in plain)
@@ -184,7 +184,7 @@ _CONTAINERS = (("containers", "container"), ("initContainers", "init container")
 
 
 def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
-    """The pod with the defaults that its containers leave open, and the annotation that lists them."""
+    """The pod with LimitRange defaults filled in, and an annotation listing them."""
     spec = {**pod["spec"]}
     notes: list[str] = []
     for limit_range in sorted(ranges, key=name_of):

@@ -37,7 +37,7 @@ def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str)
 
 @runtime_checkable
 class EncodedReads(Protocol):
-    """A store that returns JSON as stored, so that the server passes objects on without decoding them."""
+    """A store with reads in encoded JSON, passed on without decoding."""
 
     async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
         """One object. Raises ``NotFound``."""

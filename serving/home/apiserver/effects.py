@@ -1,4 +1,4 @@
-"""Fields and annotations that manifests often have and that have no effect on one machine.
+"""Warns of common fields and annotations without effect on one machine.
 
 Input: an object; output: a sentence for each such field, for ``Warning`` headers, the CLI and events. Every other field has
 its effect or is rejected; none is ignored silently.

@@ -61,7 +61,7 @@ class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLogs(Protocol):
-    """Stores what containers write, without the time of a line; also for a bounded number of pods that are gone."""
+    """Reads container logs, without timestamps. Keeps those of a bounded number of deleted pods."""
 
     def kept(self, namespace: str) -> list[KeptLog]:
         """The pods of a namespace that have logs, the last one to write first."""

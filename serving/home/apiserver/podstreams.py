@@ -1,4 +1,4 @@
-"""The port to what runs inside pods: exec, attach and connections to ports. The component that runs pods passes it in."""
+"""The port to running pods: exec, attach and port-forward. The kubelet implements it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -30,7 +30,7 @@ class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """A field's number by its name in JSON. A field of an embedded message has the numbers of both, the outer one first."""
 
     pointers: frozenset[str] = frozenset()
-    """Fields that are pointers in Go: on the wire only if they are set, so that a zero counts. Go writes all others."""
+    """Pointer fields in Go: encoded only when set, also when zero. Other fields are always encoded."""
 
 
 @functools.cache

@@ -63,7 +63,7 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Answers by ``identify``, which returns whose a token is; None for one that is unknown. Default: all are."""
+    """Answers TokenReviews by ``identify``: a token's user, or None. By default no token is known."""
 
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify

@@ -316,7 +316,7 @@ class _ApiHandlers:
         return response
 
     async def _log_options(self, target: RequestTarget, query: Mapping[str, str]) -> LogOptions:
-        """Which log of a pod, also of one that is gone and whose logs are kept."""
+        """Select the log of a pod, or the kept log of a deleted one."""
         try:
             return log_options(await self._cluster.get(POD, target.one_namespace, target.name), query)
         except NotFound:

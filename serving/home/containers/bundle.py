@@ -109,7 +109,7 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
 
 
 def environment_of(image: ImageRun, given: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
-    """The environment: of the image, then what the manifest gives; PORT for the container that serves."""
+    """The environment of the image, overridden by the manifest; PORT for the serving container."""
     found = {"PATH": _PATH, "HOSTNAME": hostname}
     found |= dict(one.partition("=")[::2] for one in image.env or ())
     found |= given

@@ -110,7 +110,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return {f"{_ROOT}/{controller}": str(above / name) for controller, above in self.folders.items()}
 
     def read(self, name: str) -> CgroupUse | None:
-        """What a container has used; None where that cannot be read."""
+        """Read the usage of a container; None without a readable cgroup."""
         try:
             if self.is_unified:
                 folder = self.folders["memory"] / name
@@ -141,7 +141,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
                     Path(folder).rmdir()
 
     def sweep(self, kept: Collection[str]) -> None:
-        """Remove the cgroups of pods that are gone, with what a killed system left running in them."""
+        """Remove cgroups of pods not in ``kept``, and kill the processes left in them."""
         for above in set(self.folders.values()):
             for folder in above.iterdir():
                 if folder.is_dir() and folder.name not in kept:

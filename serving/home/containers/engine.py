@@ -51,7 +51,7 @@ def joins_cgroups(runtime: str) -> bool:
 
 
 def find_engine(wanted: str = "") -> ContainerEngine:
-    """Try each runtime that is installed, or only the one that is ``wanted``; takes some tens of milliseconds."""
+    """Try each installed runtime, or only ``wanted``. Takes some tens of milliseconds."""
     if wanted and wanted not in RUNTIMES:
         return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected one of {', '.join(RUNTIMES)}")
     is_root = os.geteuid() == 0

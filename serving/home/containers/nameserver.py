@@ -68,7 +68,7 @@ class NameAnswers(msgspec.Struct, frozen=True, kw_only=True):
         return _response(query, end, address=address if kind == _A else "")
 
     def _address(self, name: str, hosts: Container[str]) -> str | None:
-        """Its address, "" for a name that does not exist, None for one that is not ours."""
+        """Resolve one of our names: its address, "" for NXDOMAIN, None to forward the query."""
         if name == _CLUSTER or name.endswith(f".{_CLUSTER}"):
             is_service = name.endswith(f".svc.{_CLUSTER}") and len(name.split(".")) == _SERVICE_LABELS
             return self.inner if is_service else ""

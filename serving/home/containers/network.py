@@ -144,7 +144,7 @@ class PodNetworks:
         path.unlink(missing_ok=True)
 
     def sweep(self, kept: Collection[str]) -> None:
-        """Remove the namespaces of pods that are gone: those of a system that was killed."""
+        """Remove network namespaces of pods not in ``kept``, left by a killed system."""
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
                 if path.name not in kept:
@@ -194,7 +194,7 @@ def cgroup_name_of(state: Path) -> str:
 
 
 def remove_leftovers(state: Path) -> None:
-    """Remove the networks and cgroups of a system that has ended, so that its folder can be removed. Blocks."""
+    """Remove networks and cgroups of a stopped system, to free its state folder. Blocks."""
     if not (state / "networks").is_dir():
         # It had no containers.
         return

@@ -55,7 +55,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
             self.networks.remove(pod)
 
     def sweep(self, kept: Collection[str]) -> None:
-        """Remove what pods that are not ``kept`` left behind: those of a system that was killed. Blocks."""
+        """Remove leftovers of pods not in ``kept``, after a system was killed. Blocks."""
         if self.cgroups is not None:
             self.cgroups.sweep(kept)
         if self.networks is not None:
@@ -215,7 +215,7 @@ class PodBox:
         )
 
     def _cgroups(self, container: Object, name: str) -> tuple[tuple[str, ...], str]:
-        """The folders that a container joins, and its cgroup's path for runc, which joins by itself."""
+        """The cgroup folders joined by a container, and the cgroup path for runc to join."""
         limits = _limits_of(container)
         if self._host.cgroups is None:
             self.refused_limits += [
@@ -236,7 +236,7 @@ class PodBox:
         return "OOMKilled" if use.oom_kill_count > before else ""
 
     def totals(self) -> dict[str, SessionTotals]:
-        """What each container that has cgroups has used."""
+        """The usage of each container with cgroups."""
         cgroups = self._host.cgroups
         if cgroups is None:
             return {}
@@ -254,7 +254,7 @@ def hostname_of(pod: Object) -> str:
 
 
 def port_of(pod: Object) -> int:
-    """The port of the container that serves: the one that its manifest names, or Knative's default."""
+    """The containerPort of the serving container, or Knative's default."""
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():
             if serves(pod, container) and port.get("containerPort"):
@@ -263,7 +263,7 @@ def port_of(pod: Object) -> int:
 
 
 def _stop_signal_of(text: str) -> int:
-    """The number of the signal that an image names, as "SIGQUIT", "QUIT" or "3"; SIGTERM where it names none that exists."""
+    """Parse an image's stop signal: "SIGQUIT", "QUIT" or "3". SIGTERM if it is unknown."""
     if text.isdecimal() and int(text) in signal.valid_signals():
         return int(text)
     found = signal.Signals.__members__.get(f"SIG{text.upper().removeprefix('SIG')}")

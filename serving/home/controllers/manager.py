@@ -217,7 +217,7 @@ class Manager:
             await self._cluster.create(ENDPOINT_SLICE, wanted)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
-        """Pods that the watch has brought, and those that were made a moment ago and have not come yet."""
+        """Pods known from the watch, and recently created pods still missing there."""
         known, made = self._pods_of.get(uid, set()), self._made.get(uid, {})
         new = [
             pod
@@ -231,13 +231,13 @@ class Manager:
 
 
 def _asked(deployment: Object) -> tuple[object, ...]:
-    """What of a Deployment says what is to be done: which it is, its spec, and whether it goes."""
+    """The parts of a Deployment to reconcile on: uid, generation and deletion."""
     metadata = deployment["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
 
 
 def _counted(pod: Object) -> tuple[object, ...]:
-    """What of a pod counts for its Deployment: to whom it belongs, what chooses it, and whether it goes or is ready."""
+    """The parts of a pod relevant to its Deployment: owner, labels, deletion, readiness."""
     metadata = pod["metadata"]
     described = (metadata.get(key) for key in ("ownerReferences", "labels", "annotations", "deletionTimestamp"))
     return (*described, is_ready(pod))

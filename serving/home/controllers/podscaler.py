@@ -151,7 +151,7 @@ def _condition(kind: str, reason: str, message: str, *, is_true: bool) -> Object
 
 
 def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
-    """The pods that a Deployment selects, without those that go."""
+    """The pods selected by a Deployment, without deleted and finished ones."""
     wanted = (nested(deployment, "spec", "selector", "matchLabels") or {}).items()
     namespace = deployment["metadata"]["namespace"]
     return [

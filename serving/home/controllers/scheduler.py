@@ -60,7 +60,10 @@ def unschedulable_message(reasons: Iterable[str]) -> str:
 
 
 def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """What a pod requests beyond all that the node has, and that it starts all the same; "" if it could fit."""
+    """The event text for a pod larger than the whole node; "" if it could fit.
+
+    Such a pod starts all the same.
+    """
     try:
         has, asks = amounts_of(nested(node, "status", "allocatable")), pod_sums(nested(pod, "spec") or {}, "requests")
     except InvalidValue:

@@ -32,7 +32,7 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
-    """Make up for what is missing, or give up what is too much.
+    """Create missing pods, or delete surplus ones.
 
     Who goes first: pods that are not ready, then those of the lowest deletion cost, then the youngest. 3 wanted of 5, one of
     them starting: that one and the cheapest of the rest.
@@ -118,7 +118,7 @@ def owner_of_pods(deployment: Object) -> Object:
 
 
 def adoptable(deployment: Object, pods: Iterable[Object]) -> list[Object]:
-    """Pods that a Deployment selects, that have no owner and are not being deleted: they existed before it."""
+    """Selected pods without an owner, to adopt: they existed before the Deployment."""
     wanted = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
     return [
         pod

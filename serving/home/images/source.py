@@ -78,7 +78,7 @@ _NEVER, _ALWAYS = "Never", "Always"
 
 
 class ImageSource:
-    """The store, and the pullers that are tried in turn for what it does not have."""
+    """Returns images from the store, and pulls missing ones by each puller in turn."""
 
     def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
         self.store, self._pins = store, ImagePins(store.folder)

@@ -35,7 +35,7 @@ class ImageUnavailable(ServingError):
 
 
 class StoredImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image that can be run. ``is_kept`` says that a user imported or pulled it: it is not collected."""
+    """A runnable image. ``is_kept`` marks one imported or pulled by a user: never collected."""
 
     id: str
     digest: str
@@ -149,7 +149,7 @@ class ImageStore:
         return image
 
     def remove(self, image: StoredImage) -> None:
-        """Remove an image and its names. Containers that run keep what they have open."""
+        """Remove an image and its names. Running containers keep their open files."""
         with locked(self.folder):
             self._rename({name: one for name, one in self._names().items() if one != image.id})
             gone = self.folder / f".gone-{image.id}"
@@ -172,7 +172,7 @@ class ImageStore:
             return self.get(image_id) if image_id and image_id not in names.values() else None
 
     def collect(self, used: Collection[str], *, now_s: float, unused_kept_s: float) -> list[str]:
-        """Remove images that were pulled for a revision, are old enough, and that no id in ``used`` names; what was removed."""
+        """Remove old images pulled for revisions and missing in ``used``; returns their ids."""
         removed = []
         for image in self.images():
             if not image.is_kept and image.id not in used and now_s - image.created_s > unused_kept_s:

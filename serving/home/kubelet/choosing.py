@@ -97,7 +97,10 @@ async def box_of(
 
 
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
-    """The credentials of registries that the pod's Secrets have. One that has none is reported, and the pull is tried all the same."""
+    """Collect registry credentials from the pod's imagePullSecrets.
+
+    A Secret without credentials is reported as an event; the pull is tried all the same.
+    """
     found = []
     for name in dict.fromkeys(one.get("name", "") for one in setup.manifest["spec"].get("imagePullSecrets") or ()):
         try:

@@ -321,7 +321,7 @@ class ContainerKeeper:
         return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
 
     async def observe(self) -> ObservedContainer | None:
-        """What may keep a container that runs from being ready; None if it does not run or nothing is asked of it."""
+        """Observe why a running container may be unready; None if it is down or has no port or probe."""
         process, asked = self.process, self._spec.listening
         if process is None or not self.sees_process:
             return None

@@ -113,7 +113,7 @@ class Kubelet:
 
     @property
     def pod_count(self) -> int:
-        """Pods that run, those that start or end included."""
+        """The number of pods, including starting and ending ones."""
         return len(self._running)
 
     def find(self, namespace: str, name: str) -> PodRun:
@@ -298,7 +298,7 @@ def _said(error: BaseException, folder: Path | None = None) -> str:
 
 
 def _look_after(logs: Path, present: Collection[Path]) -> None:
-    """Rotate the logs of pods that are there, and keep those of a bounded number that are gone."""
+    """Rotate logs of present pods, and drop the oldest logs of deleted ones."""
     for folder in present:
         for log in folder.glob("*.log"):
             try:

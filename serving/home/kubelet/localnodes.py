@@ -1,4 +1,4 @@
-"""The nodes of this machine in the store: one that is the machine, or virtual ones that the local cloud adds and removes.
+"""Keeps the Nodes of this machine: the machine itself, or virtual nodes of the local cloud.
 
 A virtual node is there when the boot time of its machine is over. When its machine is gone, its Node and the pods on it are deleted,
 as a cloud takes them with the machine; a node group drains it before. Nodes of an earlier start that are none now are removed.
@@ -38,7 +38,7 @@ class LocalNodes:
         return f"LocalNodes({self._virtual or self._name})"
 
     async def register(self) -> None:
-        """The nodes that are there from the start. Pods that are taken over find theirs."""
+        """Create the initial nodes, so that adopted pods find theirs."""
         if self._virtual is None:
             await self._put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._name}})
             await self._remove_others({self._name})
@@ -99,7 +99,7 @@ class LocalNodes:
         return machines
 
     async def _settle(self, machines: LocalMachines, virtual: VirtualNodes) -> float:
-        """Bring up what is due and remove what is gone; returns the seconds until the next one is due."""
+        """Add nodes whose boot is over and remove deleted ones; returns the seconds until the next boot ends."""
         waits = due_names(machines, boot_s=virtual.boot_s, now_s=wall_s())
         there = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
         for name, wait_s in waits.items():

@@ -75,7 +75,7 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRun:
-    """A pod that runs. ``id`` is its name in the runtime; ``stop`` ends it, within ``grace_s`` if that is set."""
+    """Runs one pod. ``id`` is its name in the runtime; ``stop`` ends it, within ``grace_s`` if set."""
 
     location: PodLocation
     _setup: PodSetup
@@ -122,7 +122,7 @@ class PodRun:
 
     @property
     def sessions(self) -> Mapping[str, int]:
-        """The session of each container that runs, which is the process id of its first process."""
+        """The session id of each running container: the process id of its first process."""
         return {
             name: process.pid
             for name, keeper in self.keepers.items()
@@ -157,7 +157,7 @@ class PodRun:
             reporting.cancel()
 
     async def free(self) -> None:
-        """Kill what still runs of it and remove what it has on this machine: networks, cgroups, its folder."""
+        """Kill remaining processes, and remove the pod's networks, cgroups and folder."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_MAX_S):
                 await asyncio.gather(*(one.process.outlast(0) for one in self.keepers.values() if one.process))

@@ -124,7 +124,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return {}
 
     async def read_sources(self) -> Sources:
-        """The data of the ConfigMaps and Secrets that the pod names and that exist."""
+        """Read the existing ConfigMaps and Secrets among those named by the pod."""
         namespace = namespace_of(self.manifest)
         return await read_sources(self.node.cluster, namespace, references(self.manifest), token=self._token)
 

@@ -58,7 +58,7 @@ class FilePodLogs:
 
 
 def _kept(folder: Path) -> KeptLog:
-    """What there is of a pod. Its app has a log, or one of the run before a restart that did not come."""
+    """The kept logs in a pod's folder: of each container, of its current or previous run."""
     names, written_s = set(), 0.0
     for log in folder.glob("*.log"):
         names.add(log.name.removesuffix(".log").removesuffix(".previous"))
@@ -96,7 +96,7 @@ async def _pieces(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
 
 
 def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
-    """What is to be read on: the same file, that of the next run after a restart, or nothing because the pod is gone."""
+    """The file to continue with: the same, the next run's, or None if the pod is gone."""
     own = os.fstat(file.fileno()).st_ino
     try:
         return file if path.stat().st_ino == own else path.open("rb")

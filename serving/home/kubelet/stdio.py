@@ -29,7 +29,7 @@ _END_OF_INPUT = b"\x04"
 
 
 class WaitingDescriptor:
-    """A file descriptor that does not block, with ``read`` and ``write`` that wait."""
+    """A non-blocking file descriptor with awaitable ``read`` and ``write``."""
 
     def __init__(self, number: int) -> None:
         os.set_blocking(number, False)

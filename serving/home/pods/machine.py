@@ -1,4 +1,4 @@
-"""This machine as a node: what it has, what of it is ours, and what is in use, from /proc and the cgroup that we are in.
+"""Reads this machine's capacity, allocatable and usage, from /proc and our cgroup.
 
 What it has is all its cores and memory. What pods may have, its allocatable, is less where a cgroup (version 2) or a CPU
 affinity bounds us. Use is measured where the bound is set: in our cgroup, or on the cores that we may run on and in
@@ -24,14 +24,14 @@ _NO_BOUND = math.inf
 
 
 class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One look: seconds of cpu that were taken since some time, and what is held now."""
+    """One reading: cumulative CPU seconds, and memory in use."""
 
     cpu_s: float
     memory_bytes: int
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is, and what of it is ours. A cgroup's folder is None where it bounds nothing."""
+    """The machine's capacity, and our share. A cgroup's folder is None where it sets no limit."""
 
     cpu_m: int
     memory_bytes: int

@@ -116,7 +116,7 @@ def _inside(folder: Path, path: str) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a pod's folder with all that is in it, links but not what they lead to."""
+    """Remove a pod's folder and its contents. Links are not followed."""
     for container in path.glob("containers/*"):
         # The overlay's own folder: its owner, who may be no root, has no rights in it.
         with contextlib.suppress(OSError):
@@ -130,7 +130,7 @@ def remove_folder(path: Path) -> None:
 
 
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:
-    """Copy a log that is too long to LOG.1 (and that to LOG.2, ...) and empty it; whether it was done.
+    """Rotate a log over ``bytes_max`` to LOG.1 (LOG.1 to LOG.2, ...); returns whether it was.
 
     What is written between the copy and the emptying is lost. On a full disk there is no copy, and older ones are removed.
     Raises ``OSError``.

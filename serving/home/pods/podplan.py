@@ -28,7 +28,7 @@ from serving.settings.queueproxy import QueueProxySettings, changed_variables
 
 _DEFAULTS = QueueProxySettings()
 DRAIN_LAG_S = 1.0
-"""Time that a pod without requests takes to drain, in seconds: on one machine all senders hear within milliseconds that it goes."""
+"""How long an idle pod drains, in seconds: on one machine all senders see its end within milliseconds."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")
@@ -223,7 +223,7 @@ def _readiness(pod: Object) -> str | None:
 
 
 def _protocol(pod: Object) -> str | None:
-    """What the app speaks: h2c when the port of the container that serves is named so; None for HTTP/1.1, which needs no word."""
+    """The app's protocol: h2c if the serving port is named so; None for HTTP/1.1."""
     return "h2c" if any(speaks_http2(one) for one in _containers(pod) if serves(pod, one)) else None
 
 

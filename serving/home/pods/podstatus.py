@@ -127,7 +127,7 @@ def _condition(
 
 
 def _container_status(container: Object, life: ContainerState, *, image_id: str, ready: bool) -> Object:
-    """The status of a container. One that is over is ready if it was to end, which the caller decides."""
+    """The ``containerStatuses`` entry. The caller decides ``ready``: a completed init container is."""
     ended = {
         "exitCode": life.exit_code,
         "message": life.last_lines,

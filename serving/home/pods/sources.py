@@ -1,4 +1,4 @@
-"""What a pod takes from ConfigMaps and Secrets: which of them it names, and what of them becomes environment and files.
+"""Resolves a pod's ConfigMaps and Secrets to environment variables and files.
 
 Input: the pod's manifest and the data of what it names; output: names and values, paths and files. A name that is
 missing and not optional is ``InvalidValue``, and so is a key that is no file name: nothing is written outside of a
@@ -200,7 +200,7 @@ def _parts(volume: Object) -> Sequence[Object]:
 
 
 def _whole(one: Object) -> Iterator[tuple[Reference, bool]]:
-    """ConfigMaps and Secrets that are taken as a whole, in any of the shapes that the API has for that."""
+    """Yield ConfigMaps and Secrets used as a whole, in each API shape."""
     for field, kind in (
         ("configMapRef", "ConfigMap"),
         ("secretRef", "Secret"),

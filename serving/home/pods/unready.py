@@ -10,7 +10,7 @@ from collections.abc import Collection
 import msgspec
 
 OTHER_PORT = " and was given PORT="
-"""In the message of a container that listens on another port than the one that it was given."""
+"""Part of the message for a container listening on the wrong port."""
 
 _PORTS_SHOWN_MAX = 5
 
@@ -23,7 +23,7 @@ class Unready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that runs. ``port`` is the one it was given as PORT, ``ports`` those on which it listens.
+    """A running container. ``port`` was assigned as PORT; it listens on ``ports``.
 
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
     both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on which a

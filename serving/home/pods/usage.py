@@ -39,7 +39,7 @@ _WRITTEN_AT_ONCE = 50
 
 
 class SessionTotals(msgspec.Struct, frozen=True):
-    """One session: the cpu that it has taken, in ticks, and what it holds."""
+    """Totals of one session: CPU ticks used, and resident memory."""
 
     cpu_ticks: int = 0
     resident_bytes: int = 0
@@ -72,7 +72,7 @@ class PodSessions(Protocol):
 
     @property
     def cgroups(self) -> Mapping[str, SessionTotals]:
-        """What the containers that have a cgroup have used, by name; it goes before the session."""
+        """The usage by container name, from cgroups. It takes precedence over sessions."""
         ...
 
     @property
@@ -131,7 +131,7 @@ def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, 
 
 
 def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: float) -> Object:
-    """NodeMetrics of a node that uses what its pods use."""
+    """The NodeMetrics of a node: the sum over its pods."""
     return {
         "apiVersion": NODE_METRICS.api_version,
         "kind": NODE_METRICS.name,

@@ -1,4 +1,4 @@
-"""Containers that are being started: the template goes on while crun or runc starts them, which takes tens of milliseconds.
+"""Tracks container starts, so that the template does not wait for crun or runc (tens of milliseconds).
 
 Until a container has started, its signals wait, and so does the end of its pod. A new control process gets an inventory
 when all have started.
@@ -104,7 +104,7 @@ def _prepare(launch: Launch) -> None:
 
 
 def _be_rootless(launch: Launch) -> None:
-    """Enter a user namespace of the container's own, or that of the container that is there."""
+    """Enter a user namespace: a new one, or that of the existing container."""
     if launch.root is not None:
         own_user_and_mounts()
     else:
@@ -185,7 +185,7 @@ class Launches:
         return exit_code
 
     def take_deferred(self) -> list[Order]:
-        """The orders that have waited. Those that still have to are deferred once more."""
+        """Return deferred orders. Those still blocked are deferred again."""
         found, self._deferred = self._deferred, []
         return found
 
@@ -195,7 +195,7 @@ class Launches:
         return max(0.0, min(ends_s) - now_s) if ends_s else None
 
     def finish(self, *, is_all: bool) -> None:
-        """Take what has been started, and end what takes too long; ``is_all`` waits for the rest."""
+        """Finish completed starts and kill overdue ones; ``is_all`` waits for the rest."""
         for launch in list(self._running.values()):
             if is_all or launch.has_ended or launch.end_s <= time.monotonic():
                 self._finish(launch)

@@ -51,7 +51,7 @@ def python_command(
     find: Callable[[str, str], str | None],
     first_line: Callable[[str], str],
 ) -> PythonCommand:
-    """The command that an interpreter runs. ``find`` looks for a command in a PATH; ``first_line`` reads that of a file.
+    """Parse a Python command. ``find`` resolves a command in a PATH; ``first_line`` reads a file's first line.
 
     Raises:
         InvalidValue: for a command that no Python interpreter runs.
@@ -219,7 +219,7 @@ class PreloadedApps:
         self._starting.pop(pod, None)
 
     def drop_unused(self, now_s: float) -> None:
-        """Drop what was not used for an hour, and what was used longest ago while memory is short."""
+        """Drop apps idle for an hour, and the longest idle one while memory is short."""
         if now_s < self._looked_s + _LOOK_PERIOD_S:
             return
         self._looked_s = now_s
@@ -275,7 +275,7 @@ class PreloadedApps:
         self._warn(app.order, "Preloaded", message)
 
     def _refuse(self, app: _PreloadedApp, why: str) -> None:
-        """Keep an app that cannot be preloaded, so that it is not tried again."""
+        """Remember an app as not preloadable, so that it is not retried."""
         if app.control is not None:
             self._unfollow(app.control)
         app.end()

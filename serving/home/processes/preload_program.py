@@ -136,7 +136,7 @@ def _import(name: str) -> None:
 
 
 def _check(reads: set[str], own: set[str]) -> None:
-    """Raise ``_RefusedError`` with the reason if a process that is forked now would not be as one that was executed."""
+    """Raise ``_RefusedError`` if a forked process would differ from an executed one."""
     if reads:
         message = f"a module reads {', '.join(sorted(reads))} while it is imported, which differs from pod to pod"
         raise _RefusedError(message)
@@ -168,7 +168,7 @@ def _has_children() -> bool:
 
 
 def _modules_of(arguments: list[str]) -> list[str]:
-    """The modules that a command needs: ``-m`` MODULE, a script's own imports, and each MODULE:APP that is a file here."""
+    """The modules of a command: ``-m`` MODULE, a script's imports, and local MODULE:APP arguments."""
     found = []
     if arguments[1] == "-m":
         found.append(arguments[2])
@@ -217,7 +217,7 @@ class _ForkedPod:
 
 
 def _forked(control: socket.socket) -> "_ForkedPod | None":
-    """Fork a process that waits for its order. None in that process, when its command has ended."""
+    """Fork a process to wait for its order. Returns None in the child, after its command."""
     mine, its = socket.socketpair()
     middle = os.fork()
     if middle:

@@ -1,4 +1,4 @@
-"""Who dies with whom, by Linux' own means: parent-death signals, adoption of orphans, and the children that a process has.
+"""Ties process lifetimes together by Linux means: parent-death signals, subreapers and child lists.
 
 Standard library only: the supervisor uses it.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 QUEUE_PROXY_NAME = "queue-proxy"
-"""What ``ps`` shows of a queue-proxy that was forked: its command line is the template's."""
+"""The name of a forked queue-proxy in ``ps``; its command line is the template's."""
 STANDBY_NAME = "standby"
 """The same of a process that was forked ahead and belongs to no pod yet."""
 FORKED_NAMES = frozenset({QUEUE_PROXY_NAME, STANDBY_NAME})
@@ -135,7 +135,7 @@ def expects(session: int, number: int) -> bool:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Send a signal to a child that has not been waited for, and to its group; it may be about to make that group."""
+    """Signal an unreaped child and its group, also just before it creates that group."""
     with contextlib.suppress(ProcessLookupError):
         try:
             os.killpg(pid, number)

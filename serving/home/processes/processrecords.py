@@ -1,4 +1,4 @@
-"""Files that record the processes of pods and the notes about them, so that they outlive the template that forked them.
+"""Records pods' processes and notes in files, so that they outlive their template.
 
 Each process writes its own record before it does anything else: a template that is killed right after a fork leaves no
 process behind that the next template does not find. A process is identified by its id and its start time, because ids
@@ -76,7 +76,7 @@ class ProcessRecords:
         return found
 
     def write(self, record: ProcessRecord) -> None:
-        """Write a process's record whole, or remove that of a command that has ended. Raises ``OSError``."""
+        """Write a process's record, or remove that of an ended exec. Raises ``OSError``."""
         if record.is_exec and record.exit_code is not None:
             (self._folder / f"{record.pod}.{record.name}.process").unlink(missing_ok=True)
         else:
@@ -148,7 +148,7 @@ class EventReader:
 
 
 def _event_of(line: bytes) -> dict[str, Any] | None:
-    """The event of a line, which may follow text that has no end of its own."""
+    """Parse a line's event, also after unterminated text."""
     try:
         event = json.loads(line[max(0, line.rfind(_BEGIN)) :])
     except (ValueError, RecursionError):

@@ -165,7 +165,7 @@ class ProcessRuntime:
             self._held[key] = _after(self._held[key], report)
 
     def _compare(self, have: Inventory) -> None:
-        """Catch up with a template: a process that it does not have was killed, and a pod that was forgotten ends.
+        """Reconcile with a template's inventory: missing processes were killed, forgotten pods end.
 
         Orders that the template before received and did not carry out show in this way too.
         """

@@ -289,7 +289,7 @@ def _take_mounts(order: StartProcess) -> None:
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:
-    """Move this process to the network of the app, if that is another; what it has to know of our own.
+    """Join the app's network namespace; returns variables for the sockets of ours.
 
     It listens, and sends its statistics, where we are.
     """
@@ -333,7 +333,7 @@ def _why(order: StartProcess, error: Exception) -> str:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Hold back the signals that have a handler; those that arrive in the meantime are delivered afterwards."""
+    """Block handled signals, and deliver pending ones afterwards."""
     # Not all signals: Python makes a member of an enumeration of each, which took a tenth of a start.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:

@@ -1,4 +1,4 @@
-"""Processes that are forked before there is a pod for them, and the socket by which one learns what it is to be.
+"""Forks standby processes ahead of pods, and assigns orders to them over sockets.
 
 The template sends one assignment, a JSON line. The process answers with its record, and with the reason if it cannot start after
 that. The end of the stream reports that it runs: exec closes the socket, and a queue-proxy closes it. A process whose template
@@ -32,7 +32,7 @@ _END = b"\n"
 
 
 class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is to be: the order that starts it, and its record without its id."""
+    """The assignment of a standby process: its start order, and its record without an id."""
 
     order: StartProcess
     record: ProcessRecord
@@ -80,7 +80,7 @@ class Standby:
         return msgspec.json.decode(found[0], type=ProcessRecord)
 
     def _kill(self) -> None:
-        """Kill a process that has sent its record; one that has not ends when it sends it."""
+        """Kill the process by its record. Without a record it exits by itself."""
         with contextlib.suppress(msgspec.DecodeError):
             kill_group(msgspec.json.decode(self._received.strip(), type=ProcessRecord).pid, signal.SIGKILL)
 
@@ -106,7 +106,7 @@ class Standbys:
         return all(len(waiting) >= _COUNT for waiting in self._waiting.values())
 
     def take(self, *, is_app: bool, now_s: float) -> Standby:
-        """A process that waits, or a new one that is about to. Raises ``OSError``."""
+        """Return a waiting process, or fork one. Raises ``OSError``."""
         if self.is_full:
             # Of several starts the first counts: what follows is not put off for ever.
             self._due_s = now_s + _FILL_LAG_S
@@ -125,7 +125,7 @@ class Standbys:
         return None if self.is_full else max(0.0, self._due_s - now_s)
 
     def fill(self, now_s: float) -> None:
-        """Fork one of each kind that lacks one, if that is due."""
+        """Fork one process of each kind without a standby, if due."""
         if self.due_in_s(now_s) != 0:
             return
         self._due_s = now_s + _FILL_PAUSE_S

@@ -1,4 +1,4 @@
-"""``python -m serving.home.processes.template``: the process that all processes of pods are forked from, and that keeps track of them.
+"""``python -m serving.home.processes.template``: forks and tracks all processes of pods.
 
 It has loaded what a queue-proxy needs and waits for orders on a unix socket (``orders``; the listening socket is
 handed down by the supervisor in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and
@@ -103,7 +103,7 @@ class Template:
         self._hands_over = False
 
     def run(self) -> None:
-        """Take orders until SIGTERM or SIGINT, which end the pods too, or SIGHUP, which does not."""
+        """Serve orders until a signal: SIGTERM and SIGINT end the pods too, SIGHUP does not."""
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in (*_SIGNALS, _HAND_OVER):
@@ -131,7 +131,7 @@ class Template:
             self._end_all()
 
     def _take_over(self) -> None:
-        """Go on with the processes that an earlier template forked. What ended in the meantime is in the pipe."""
+        """Adopt the processes of an earlier template. Exits since then are read from the pipe."""
         processes, self._notes = self._records.read()
         for process in processes:
             self._processes[process.pod, process.name] = process
@@ -275,7 +275,7 @@ class Template:
             self._started(order, process)
 
     def _started(self, order: StartProcess, outcome: ProcessRecord | OSError) -> None:
-        """Report a process that has started, or why there is none, and do what had to wait for it."""
+        """Report a started process or its failure, and handle a deferred exit."""
         if isinstance(outcome, OSError):
             self._report(StartFailed(pod=order.pod, name=order.name, why=_why(outcome)))
         else:
@@ -346,7 +346,7 @@ def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[Proce
 
 
 def _why(error: OSError) -> str:
-    """The reason, which is all that an error of a child has."""
+    """The reason as text: all a child's error carries."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 

@@ -1,4 +1,4 @@
-"""How the store keeps an object: the JSON that every reader gets, and the fields by which it is found.
+"""Encodes objects for the store: JSON for readers, and validated metadata as index.
 
 JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 5 µs; ``copy.deepcopy``: 60 µs), an API server
 sends them unchanged, and no later write can change a list that was read before. Pure.
@@ -68,7 +68,7 @@ def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
 
 
 def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> ObjectMetadata:
-    """The metadata of an object that is about to be stored. Raises ``Invalid`` with everything that is wrong.
+    """Validate the metadata of an object to store. Raises ``Invalid`` with all problems.
 
     Parts that it shares with ``old``, the stored object, were checked when that was written.
     """

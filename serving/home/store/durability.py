@@ -1,4 +1,4 @@
-"""Which part of an object is on disk, and which writes therefore wait for the disk.
+"""Decides on the durable part of an object, and on writes to wait for.
 
 A durable kind is stored without ``status`` and version: as the user wrote it. One field is written behind:
 ``Revision.spec.servingState``, because a request from zero flips it and nothing on a request's path may wait for a disk. The
@@ -79,7 +79,7 @@ def _hard_part(whole: Object, field: str) -> Object:
 
 
 def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> Object:
-    """The object that a durable write from ``base`` to ``new`` leads to when ``present`` is what is there by now.
+    """Merge a durable write from ``base`` to ``new`` with the object ``present`` now.
 
     Raises ``Conflict`` if both changed the servingState.
     """

@@ -68,7 +68,7 @@ _Waiting = tuple[JournalEntry | _Reservation, Done]
 
 
 class Journal:
-    """An open journal. ``start_version`` is above everything that was handed out before; ``reserved`` what may be now."""
+    """An open journal. Versions begin at ``start_version``, above all earlier ones, up to ``reserved``."""
 
     def __init__(self, path: str | os.PathLike[str], *, bytes_max: int = 2**30) -> None:
         """Open or create the file; ``entries`` reads it. Raises ``JournalDamaged``, ``Unavailable``."""

@@ -1,4 +1,4 @@
-"""On whose behalf a write runs: the user, for annotations that record it, and the manager of the fields that it writes.
+"""The requester of a write: the user, for audit annotations, and the field manager.
 
 The API server sets both for the time of a request. Writes of the system itself, such as those of the controllers in the same
 process, have neither.

@@ -29,7 +29,7 @@ kernel after each, which has to clear them again: a quarter of the CPU time of a
 
 
 class ChildProcess:
-    """One process of a child. ``ready_fd``, which does not block, is the pipe in which it reports that it serves."""
+    """One process of a child. It reports readiness through ``ready_fd``, a non-blocking pipe."""
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
         self.pid, self.started_s = pid, started_s
@@ -60,7 +60,7 @@ class ChildProcess:
 
 
 class Child:
-    """One child: its name, its module, the sockets that it takes over, and what its environment has besides."""
+    """One child: its name, module, inherited sockets and extra environment."""
 
     def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
         self.name, self.module, self.sockets = name, module, sockets
@@ -108,7 +108,7 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list
 
 
 def _activator(index: int, count: int) -> Child:
-    """One of those that accept from the same sockets. The first has the name and the port that one alone has."""
+    """One activator among several on the same sockets. The first keeps the plain name and port."""
     name = f"activator-{index}" if index else "activator"
     environment = {
         **ALLOCATOR,

@@ -1,4 +1,4 @@
-"""What the supervisor reports of a reload, in a file of the state folder that ``serving up --reload`` reads.
+"""Reports reload progress in a file of the state folder, for ``serving up --reload``.
 
 Standard library only: the supervisor uses it.
 """
@@ -10,7 +10,7 @@ from typing import TypedDict
 
 
 class ReloadState(TypedDict):
-    """What the file says: how many reloads have begun and ended, what the last one replaced, and why it ended early."""
+    """The progress of reloads: counts begun and ended, and the last one's replacements and error."""
 
     begun_count: int
     ended_count: int

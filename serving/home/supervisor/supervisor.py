@@ -147,7 +147,7 @@ class Supervisor:
         report.end(None)
 
     def _overlap(self, child: Child) -> str | None:
-        """Have a new process serve beside the old one, which then finishes what it has; a text says what went wrong."""
+        """Replace a process without a gap: start the new one, then drain the old. Returns an error text."""
         new = self._spawned(child)
         self._beside.append(new)
         problem = self._until_ready(new)
@@ -283,7 +283,7 @@ class Supervisor:
         }
 
     def _reap(self) -> None:
-        """Collect every child that ended, and report the end of each process that was adopted."""
+        """Reap exited children, and report the exits of adopted processes."""
         with contextlib.suppress(ChildProcessError):
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 process = next((one for one in self._processes if one.pid == found.si_pid), None)

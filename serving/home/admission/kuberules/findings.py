@@ -30,7 +30,7 @@ def required(where: str, expected: str = "a value") -> Problem:
 
 
 def invalid(where: str, value: object, expected: str) -> Problem:
-    """A value that is none of those that the field takes."""
+    """A value outside those allowed in the field."""
     shown = f'"{value}"' if isinstance(value, str) else value
     return Problem(where=where, what=f"Invalid value: {shown}: must be {expected}", expected=expected)
 

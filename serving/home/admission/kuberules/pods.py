@@ -68,7 +68,7 @@ def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Itera
 
 
 def _init_problems(spec: Json, where: str, *, is_template: bool) -> Iterator[Problem]:
-    """Yield what is wrong with the containers of a pod's spec that run before the others."""
+    """Yield the problems of init containers."""
     volumes = {volume.get("name") for volume in items_of(spec, "volumes")}
     taken = {one.get("name") for one in items_of(spec, "containers")} - {"", None}
     for index, one in enumerate(items_of(spec, "initContainers")):

@@ -1,4 +1,4 @@
-"""Who owns which field of an object: the entries of ``metadata.managedFields``, updates that take fields, and server-side apply.
+"""Tracks field owners: ``metadata.managedFields``, updates and server-side apply.
 
 An update takes the fields that it writes from all other managers. An apply states all fields that its manager wants: it
 conflicts with managers that own one of them with another value, and fields that the manager no longer states are removed
@@ -31,7 +31,7 @@ _KUBECTL = "kubectl"
 
 
 class FieldWriter(msgspec.Struct, frozen=True, kw_only=True):
-    """A write: by which manager, to which part of the object, and when."""
+    """The manager, subresource and time of a write."""
 
     manager: str
     subresource: Subresource | None = None
@@ -164,7 +164,7 @@ def _assembled(live: Object, merged: Object, config: Object, *, manager: str) ->
 
 
 def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
-    """What kubectl's client-side apply set and still has its value: its server-side apply takes that over."""
+    """Fields unchanged since kubectl's client-side apply: its server-side apply takes them over."""
     annotations = live.get("metadata", {}).get("annotations") or {}
     if manager != _KUBECTL or _LAST_APPLIED not in annotations:
         return {}

@@ -31,7 +31,7 @@ _OPEN: Schema = {}
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """The fields that differ between two objects: those with a new value, and those that are gone."""
+    """The difference of two objects: fields added or changed, and fields removed."""
 
     written: FieldSet
     removed: FieldSet
@@ -59,7 +59,7 @@ class Structure:
         return merged
 
     def pruned(self, value: Mapping[str, Any], *, last: FieldSet, owned: FieldSet) -> dict[str, Any]:
-        """The object without the fields of ``last`` that are not in ``owned``, and without objects left empty by that."""
+        """Remove fields in ``last`` but not in ``owned``, and objects left empty by that."""
         result: dict[str, Any] = self._pruned(self._schema, value, last=last, owned=owned)
         return result
 
@@ -161,7 +161,7 @@ class Structure:
                 into.removed[key] = inner.removed
 
     def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
-        """A part that came or went, with all that is in it. Maps and lists are in the set themselves, structures are not."""
+        """The fields of an added or removed part. Maps and lists themselves are in the set, structures are not."""
         inner: FieldSet = {}
         for key, (one, below, named) in (self._items(schema, value) or {}).items():
             inner[key] = self._whole(below, one, is_named=named)

@@ -1,4 +1,4 @@
-"""The command ``serving``: a group of subcommands, each in a module of its own that is loaded when it is asked for."""
+"""The command ``serving``: a group of subcommands. Each is imported on use."""
 
 import difflib
 import importlib

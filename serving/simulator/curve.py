@@ -1,7 +1,7 @@
-"""Compares policies at equal pod-seconds, on the curve of a dial.
+"""Compares policies at equal pod-seconds, each on the curve of its dial.
 
-A dial is a path of positions from frugal to generous, along which pod-seconds grow. Only the positions around the cost that
-is looked for are run: twelve positions take four or five runs.
+A dial is a path of positions from frugal to generous, along which pod-seconds grow. Only positions around the wanted cost
+are run: twelve positions take four or five runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence

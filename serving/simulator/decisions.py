@@ -1,9 +1,9 @@
-"""The product's scaling decisions about one simulated revision, made only when they can differ from the last one.
+"""Makes the product's scaling decisions for one simulated revision, only when they can differ from the last one.
 
-Input: the load of each second, as the statistics report it, and what the cluster shows. Output: the outcome of each decision,
+Input: the load of each second, as the statistics report it, and the cluster's state. Output: the outcome of each decision,
 and the time of the next one that can change anything. The decisions are the product's own: windows, algorithm, merge with
-bounds, gate to zero, path. A period is skipped when its answer is known: at scale 0; while one ready pod has load in the
-window and no second of it was above the target of one pod; and while nothing but the clock of the gate can change the answer.
+bounds, gate to zero, path. A period is skipped when its outcome is known: at scale 0; while one ready pod has load in the
+window and no second of it was above the target of one pod; and while only the gate's clock can change the outcome.
 """
 
 import math

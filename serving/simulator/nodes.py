@@ -1,7 +1,8 @@
-"""Nodes that several simulated revisions share: they have room for so many pods, and further pods wait in the order they came.
+"""Simulates nodes shared by several revisions: room for a number of pods, and a FIFO of waiting ones.
 
-A pod has its place from the time it is placed until it has drained. All pods ask for the same, so that the nodes count as one.
-Revisions that share nodes are simulated together, each up to the next time at which another one does anything.
+A pod keeps its place until it has drained. All pods request the same, so ``SharedNodes`` counts the nodes as one;
+``SimulatedPlacing`` places pods on single nodes by their scores. Revisions that share nodes are simulated together, each up
+to the next event of another one.
 """
 
 import heapq

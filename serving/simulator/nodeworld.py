@@ -1,8 +1,8 @@
-"""Simulated nodes below simulated pods: the product's node scores place pods, and its node group's pass grows and shrinks the nodes.
+"""Simulates nodes below pods: the product's node scores place pods, its node groups grow and shrink the nodes.
 
-Decisions are the product's own: ``nodegroup.decide`` each scan interval, ``scheduler`` scores for each pod, ``autoscaler.anticipation``
-where the group counts anticipated pods. The cloud is simulated: a machine that is asked for is a node after its boot time. A pod
-that no node has room for waits in the order it came; an evicted pod finishes its requests while its replacement is placed.
+Decisions are the product's own: ``nodegroup.decide`` each scan interval, node scores for each pod, and anticipated pods for
+groups that count them. The cloud is simulated: a requested machine is a node after its boot time. A pod without room waits
+in order; an evicted pod finishes its requests while its replacement is placed.
 """
 
 import heapq

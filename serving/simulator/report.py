@@ -1,4 +1,4 @@
-"""What a policy did on a workload, as one record: sums, waits over all requests, and medians over revisions."""
+"""Reports a policy's results on a workload: sums, waits and medians; or a timeline, plot and summary of one revision."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence

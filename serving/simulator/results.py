@@ -1,6 +1,6 @@
-"""What one simulated revision did: counts, costs, waits and pods over time.
+"""The results of simulated revisions: counts, costs, waits and pods over time. Also models request durations.
 
-Waits are kept in a histogram whose bins are half a percent wide, so that memory does not grow with the number of requests; a
+Waits are kept in a histogram with bins half a percent wide, so that memory does not grow with the number of requests. A
 percentile is the mean of its bin, and therefore exact where all waits of a bin are equal.
 """
 

@@ -1,7 +1,7 @@
-"""The chart of a comparison as an SVG image: cold requests over pod-hours, and pods over time.
+"""Charts of a comparison: an SVG image with cold requests over pod-hours and pods over time, and text tables and bars.
 
-On the left each policy is a point, and its dial a line; down and left is better. The image needs no script and no font of its
-own, and takes the colours of the page's light or dark scheme.
+On the left each policy is a point, and its dial a line; down and left is better. The image needs no script and no font of
+its own, and takes the colours of the page's light or dark scheme.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

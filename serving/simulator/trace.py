@@ -1,8 +1,8 @@
-"""Reads recorded workloads: requests, counts a minute and rates, as plain text, gzip or xz.
+"""Reads workloads: recorded requests, counts a minute and rates (plain, gzip or xz), and steps of a rate.
 
-Input: a file in one of three formats, which its header selects; output: the arrivals of each function, in order. A trace of
-counts does not say when in its minute or interval a request came: ``ArrivalPlacement`` selects how arrivals are placed. A
-row that cannot be read is reported with the file, its line and what was expected.
+Input: a file in one of three formats, selected by its header; output: the arrivals of each function, in order. A trace of
+counts has no times within a minute or interval: ``ArrivalPlacement`` selects how arrivals are placed. An unreadable row is
+reported with the file, its line and the expected value.
 """
 
 import array

@@ -1,8 +1,8 @@
 """Simulates one revision on virtual time: an activator with its queue, pods and an autoscaler.
 
-All decisions are the product's own (breaker, balancer, meter, windows, decision, bounds, gate), on the product's own
-settings; nothing is decided here. What is simulated is the world around them: requests that arrive and take
-``service_s``, pods that take ``start_s`` until they are ready. The activator is always in the path, as on one machine.
+``Engine`` runs actions in the order of their times. All decisions are the product's own (breaker, balancer, meter, windows,
+decision, bounds, gate), on the product's own settings. Only the world around them is simulated: requests arrive and take
+``service_s``, pods take ``start_s`` until they are ready. The activator is always in the path, as on one machine.
 """
 
 import heapq

@@ -1,6 +1,6 @@
-"""What ``serving doctor`` looks at on this machine, with or without a running system: Python, names, limits, ports, clock.
+"""Checks this machine for ``serving doctor``: Python, names, limits, ports, clock. No system has to run.
 
-Each check returns findings: fine, worth knowing, or in the way; what is not fine says what to do about it.
+Each check returns findings: fine, worth knowing, or failed, with advice for the latter two.
 """
 
 import contextlib

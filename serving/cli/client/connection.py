@@ -1,8 +1,7 @@
-"""Connections to a Kubernetes API: by the standard library to ``serving up``, by the ``kubernetes`` package to any other.
+"""Connects to a Kubernetes API: by the standard library to ``serving up``, by the ``kubernetes`` package to any other.
 
 ``serving up`` writes a kubeconfig in JSON with a loopback address and a token. Other kubeconfigs may need certificates,
-expiring tokens or credential plug-ins, which that package supports. It takes half a second to import and is imported on
-demand.
+expiring tokens or credential plug-ins, which that package supports. Its import takes half a second and happens on demand.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Reads API objects for the CLI. Any field may be missing. Also finds pods and their last log lines."""
+"""Reads API objects for the CLI: conditions, revisions, and the last log lines of pods. Any field may be missing."""
 
 import contextlib
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Columns of text, aligned, without lines between them; what people pipe into other tools."""
+"""Output of the CLI: aligned columns, wrapped text, colours and a progress line."""
 
 import datetime as dt
 import os

@@ -1,4 +1,4 @@
-"""Kinds by the words that people use, and where the API has them."""
+"""Parameters of commands: kinds by their usual names, output formats, durations and API paths."""
 
 import difflib
 from collections.abc import Callable, Mapping

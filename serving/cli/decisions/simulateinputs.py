@@ -1,4 +1,4 @@
-"""What ``serving simulate`` and ``serving tune`` are given: settings by their ConfigMap key, times, policies, a workload."""
+"""Inputs of ``serving simulate`` and ``serving tune``: settings, times, policies and a workload."""
 
 import array
 import csv

@@ -1,4 +1,4 @@
-"""The flags of ``serving up`` about virtual nodes."""
+"""The flags of ``serving up`` for virtual nodes, and the daemons' environment from them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

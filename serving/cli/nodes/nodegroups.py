@@ -1,4 +1,4 @@
-"""``serving nodegroups``: the node groups and one of them, with what ``serving get`` and ``serving why`` know of it."""
+"""``serving nodegroups``, and the node groups' part of ``serving get`` and ``serving why``."""
 
 import json
 import time
@@ -51,9 +51,7 @@ def revision_story(
         why = str(condition_of(waiting[0], "PodScheduled").get("message") or "the scheduler has not looked at it")
         lines.append(f"pods: {len(waiting)} wait{'s' if len(waiting) == 1 else ''} for a node: {why}")
     by_name = {name_of(one): one for one in nodes}
-    ours = {
-        name_of(group) for group in groups if waiting or any(_whystory_has(group, by_name.get(node)) for node in placed)
-    }
+    ours = {name_of(group) for group in groups if waiting or any(_has(group, by_name.get(node)) for node in placed)}
     said = [one for one in events if nested(one, "involvedObject", "name") in ours][-_EVENTS_MAX:]
     for one in said:
         stamp = str(one.get("lastTimestamp") or nested(one, "metadata", "creationTimestamp") or "")
@@ -77,11 +75,6 @@ def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str
         found = anticipated_pods_of(annotations_of(one))
         if found is not None and found.until_s > now_s:
             yield f"now: {name_of(one)} expects to want {found.count} pods within the time that a node takes to boot"
-
-
-def _whystory_has(group: Object, node: Object | None) -> bool:
-    key = nested(group, "spec", "labelKey")
-    return node is not None and bool(labels_of(node).get(str(key)) == nested(group, "spec", "labelValue"))
 
 
 _GROUP, _NODE = "nodegroup", "node"
@@ -189,9 +182,9 @@ def _growth_before(node: Object, group: Object, events: Sequence[Object]) -> lis
     return [f"{_line(grown[-1])}; {name_of(node)} came at {came[11:19]}"] if grown else []
 
 
-def _has(group: Object, node: Object) -> bool:
+def _has(group: Object, node: Object | None) -> bool:
     key = nested(group, "spec", "labelKey")
-    return bool(labels_of(node).get(str(key)) == nested(group, "spec", "labelValue"))
+    return node is not None and bool(labels_of(node).get(str(key)) == nested(group, "spec", "labelValue"))
 
 
 def _present(group: Object) -> Iterator[str]:

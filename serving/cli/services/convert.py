@@ -1,4 +1,4 @@
-"""``serving convert``: manifests of Knative from a compose file, or from those of KEDA's HTTP add-on."""
+"""``serving convert``: Knative manifests from a compose file, or from KEDA's HTTP add-on."""
 
 import shlex
 import sys
@@ -145,7 +145,7 @@ def from_keda(documents: Sequence[Object]) -> Converted:
                 f"a Deployment in the same files, which {route['kind']} {name_of(route)} scales: give its file too"
             )
             raise InvalidValue(text=target, expected=expected)
-        found.manifests.append(_kedaconvert_service(route, scaled, deployment, notes=found.notes))
+        found.manifests.append(_scaled_service(route, scaled, deployment, notes=found.notes))
         found.manifests += [_domain_mapping(host, deployment) for host in _hosts(route, found.notes)]
         schedules = _schedules(documents, target)
         if schedules:
@@ -172,7 +172,7 @@ def _target(route: Object, scaled: Object) -> str:
     return str(nested(route, "spec", "target", "service") or name_of(route))
 
 
-def _kedaconvert_service(route: Object, scaled: Object, deployment: Object, *, notes: list[str]) -> Object:
+def _scaled_service(route: Object, scaled: Object, deployment: Object, *, notes: list[str]) -> Object:
     annotations = _scaling(route, scaled, notes)
     template = nested(deployment, "spec", "template") or {}
     pod = template.get("spec") or {}

@@ -1,4 +1,7 @@
-"""``serving deploy``: a command in a folder becomes a service, or a new revision of one."""
+"""``serving deploy``: creates a service from a command in a folder or an image, or a new revision of it.
+
+With ``--watch`` it deploys again after each change of the folder.
+"""
 
 import contextlib
 import json

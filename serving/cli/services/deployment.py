@@ -1,7 +1,8 @@
-"""Builds the Knative Service of ``serving deploy`` from options, flags and the existing service.
+"""Builds the Knative Service of ``serving deploy`` from options and the existing service.
 
-Input: the options of the command and the service as it is; output: a manifest. A second deploy changes what its options
-name and keeps the rest: variables, scaling, limits, and the traffic. Pure.
+Input: the command's options and the service as it is; output: a manifest. A second deploy changes only what its options
+name: variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI
+app's command.
 """
 
 import re
@@ -185,13 +186,13 @@ def environment_of(virtualenv: Path) -> dict[str, str]:
     return {VIRTUAL_ENV: str(virtualenv), "PATH": f"{virtualenv / 'bin'}:{DEFAULT_PATH}"}
 
 
-_ASGIAPP_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_ASGI_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _IMPORT_MAX_S = 30.0
 
 
 def asgi_command(app: str, virtualenv: Path | None) -> str:
     """The command for "module:name". Raises ``InvalidValue`` for another text, or where an environment lacks a package."""
-    if not _ASGIAPP_NAME.fullmatch(app):
+    if not _ASGI_APP.fullmatch(app):
         raise InvalidValue(text=app, expected="a module and the name of an ASGI app in it, as in --asgi app:app")
     interpreter = str(virtualenv / "bin" / "python") if virtualenv else sys.executable
     missing = _missing_package(interpreter)

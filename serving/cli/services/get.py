@@ -1,4 +1,4 @@
-"""``serving get``: objects of a kind, as a table, JSON, YAML or names; with ``--watch`` each change as it comes."""
+"""``serving get``: prints objects as a table, JSON, YAML, names or by JSONPath. ``--watch`` follows changes."""
 
 import json
 import queue

@@ -1,4 +1,4 @@
-"""``serving update``: change a part of what a service runs with, and keep everything else, as a new revision."""
+"""``serving update``: changes some settings of a service, as a new revision, and keeps all others."""
 
 import copy
 import json

@@ -1,4 +1,7 @@
-"""Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
+"""``serving wait``, and the waiting of other commands: until a service is ready, in force, gone or at zero.
+
+A failure meanwhile ends the command with its reason.
+"""
 
 import contextlib
 import http.client

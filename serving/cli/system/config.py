@@ -1,6 +1,7 @@
-"""``serving config``: show the settings in force with their origin, check files, print the files to start from.
+"""``serving config``: shows settings in force with their origin, checks files, prints defaults.
 
-Exit code 2 means that settings are wrong; then each problem is one line on standard error.
+Settings in force are read from the store and the environments of running daemons. Exit code 2 means invalid settings; then
+each problem is one line on standard error.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""``serving doctor``: is this machine fit, does the system run and answer; each line says what to do if not."""
+"""``serving doctor``: checks this machine and the running system, with advice for each problem."""
 
 import http.client
 import json

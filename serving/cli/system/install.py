@@ -1,4 +1,4 @@
-"""``serving install``: the command that puts the system on a Kubernetes cluster and takes it off again."""
+"""``serving install``: applies the system to a Kubernetes cluster, or removes it."""
 
 import os
 import time

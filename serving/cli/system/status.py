@@ -1,4 +1,4 @@
-"""``serving status``: whether the system runs on this machine, where it answers, and what it holds."""
+"""``serving status``, ``serving version`` and ``serving down``: show and end the system of this machine."""
 
 import json
 import os

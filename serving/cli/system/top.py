@@ -1,4 +1,4 @@
-"""``serving top``: revisions, pods, why, and nodes, in the terminal: what the dashboard shows, from its ``/state``."""
+"""``serving top``: live revisions and nodes in the terminal, from the dashboard's ``/state``."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from serving.scaling.adaptive.policy_story import savings_sentence
 _GIB = 2**30
 _CORE_M = 1000
 _FULL_RATIO = 0.9
-_TOPNODES_TONES = {"True": ("ready", "green"), "False": ("not ready", "red")}
+_NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
 
 
 def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -47,7 +47,7 @@ def node_table(lines: Sequence[Mapping[str, Any]], *, is_roomy: bool) -> Table:
 
 
 def _cells(one: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
-    state, tone = _TOPNODES_TONES.get(one["ready"], ("unknown", "yellow"))
+    state, tone = _NODE_STATES.get(one["ready"], ("unknown", "yellow"))
     used = one["used"] or {}
     cells = [Text(one["name"]), Text(state, style=tone), Text(f"{one['pod_count']}")]
     for asked, name, unit in (

@@ -1,4 +1,4 @@
-"""``serving up``: the whole system on this machine, with no cluster and no container engine."""
+"""``serving up``: runs the whole system on this machine, in the foreground or background, or reloads it."""
 
 import os
 import re

@@ -1,9 +1,9 @@
-"""Admission: complete and check an object before the store takes it.
+"""Admission: completes and checks an object before the store takes it.
 
-``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with everything that is wrong. Defaults
-are the CRD's and Knative's (``defaults.py``), rules are the CRD's CEL (``validations.py``) and those that CEL cannot state
-(``rules.py``). ``unknown`` lists the fields that would be dropped. Kubernetes' own kinds, which have no CRD, pass
-unchanged, except that a Secret's texts are encoded, and are checked by ``kuberules``. Pure except for reading the CRDs once.
+``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with all problems. Defaults are the
+CRD's and Knative's (``defaults.py``). Rules are the CRD's CEL (``validations.py``), and those below that CEL cannot state.
+``unknown`` lists fields to drop. Kubernetes' own kinds are checked by ``kuberules``; a Secret's texts are encoded. Changes
+of the user annotations of Knative's objects are rejected. Pure except for reading the CRDs once.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""Counts usage against ResourceQuotas and rejects an object over a limit. Pure.
+"""Enforces ResourceQuotas and LimitRanges: usage, quota status, defaults, and rejections. Pure.
 
-Input: objects as the API has them. Output: amounts by the names that ``spec.hard`` has, or why an object is refused, in the words of
-a kube-apiserver. Follows kubernetes/kubernetes 1.31, pkg/quota/v1 and staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota.
+Input: API objects. Output: amounts by resource name as in ``spec.hard``, or a kube-apiserver's message for a rejected
+object. Follows kubernetes/kubernetes 1.31, pkg/quota/v1 and staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

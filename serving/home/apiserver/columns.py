@@ -1,6 +1,6 @@
-"""The columns that ``kubectl get`` prints for Kubernetes' own kinds.
+"""The columns of ``kubectl get`` for Kubernetes' own kinds.
 
-Each cell is a function of the object and the time; custom resources get theirs from their CRD (``tables.py``).
+Each cell is a function of the object and the time. Custom resources have theirs in the CRD (``tables.py``).
 """
 
 import datetime as dt

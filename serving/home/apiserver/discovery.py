@@ -1,4 +1,4 @@
-"""API discovery: ``/api``, ``/apis``, ``/apis/G/V``, and the aggregated form of all of them.
+"""Serves API discovery: ``/api``, ``/apis``, ``/apis/G/V``, and the aggregated form of all of them.
 
 Built from ``kinds.py``. Newer clients request the aggregated form (``apidiscovery.k8s.io``), which saves a request for each
 group; older ones walk the groups.

@@ -1,7 +1,7 @@
-"""Warns of common fields and annotations without effect on one machine.
+"""Warns of common fields, annotations and settings without effect on one machine.
 
-Input: an object; output: a sentence for each such field, for ``Warning`` headers, the CLI and events. Every other field has
-its effect or is rejected; none is ignored silently.
+Each such field has one sentence, for ``Warning`` headers, the CLI and Events. Every other field has its effect or is
+rejected; none is ignored silently.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Port forwarding over websockets.
+"""Forwards ports over websockets.
 
 kubectl since 1.31 sends SPDY frames inside a websocket (``SPDY/3.1+portforward.k8s.io``): each connection is a pair of
 streams, one for data and one for an error. Other clients send ``v4.channel.k8s.io``: two channels for each port of the

@@ -1,7 +1,6 @@
-"""Parse a path of the Kubernetes API.
+"""Parses API requests: the target in the path, and the field manager. Builds ``Status`` responses.
 
-Input: the escaped path of a URL; output: a ``RequestTarget``. An unknown kind is ``NotFound``, as on a real server; the
-deprecated ``/watch/`` paths are ``Unsupported``.
+A path of an unknown kind is ``NotFound``, as on a real server; the deprecated ``/watch/`` paths are ``Unsupported``.
 """
 
 from collections.abc import Mapping
@@ -139,7 +138,7 @@ def success(target: RequestTarget, uid: str) -> Object:
 
 # kube-apiserver's bound, and its name for a client that gives none.
 _LENGTH_MAX = 128
-_STATUS_UNKNOWN = "unknown"
+_UNKNOWN_MANAGER = "unknown"
 
 
 def field_manager(query: Mapping[str, str], user_agent: str) -> str:
@@ -148,4 +147,4 @@ def field_manager(query: Mapping[str, str], user_agent: str) -> str:
     if len(given) > _LENGTH_MAX or not given.isprintable():
         raise Fault(400, f"fieldManager: at most {_LENGTH_MAX} printable characters")
     program = "".join(letter for letter in user_agent.partition("/")[0] if letter.isprintable())
-    return given or program.strip()[:_LENGTH_MAX] or _STATUS_UNKNOWN
+    return given or program.strip()[:_LENGTH_MAX] or _UNKNOWN_MANAGER

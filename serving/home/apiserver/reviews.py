@@ -1,7 +1,7 @@
-"""TokenReviews: whether a token is valid, and for which account and pod.
+"""Authenticates requests, and serves reviews of tokens and of the user's own rights.
 
-Who signs tokens verifies them: the owner of the server passes in a function that identifies a token. The answer has the
-format of a real server's.
+One token grants every right. Tokens of pods are identified by their signer: the owner of the server passes in
+``identify``. Responses have the format of a real server's.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""Writes over HTTP: create, replace, patch, delete.
+"""Handles writes over HTTP: create, replace, patch, delete, evict.
 
 This module checks the request, the store checks the object. Warnings for the writer become ``Warning`` headers.
 """

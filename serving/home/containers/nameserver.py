@@ -1,6 +1,6 @@
-"""The name server of the pods on this machine, at their gateway: UDP and TCP.
+"""The name server of this machine's pods, at their gateway: UDP and TCP.
 
-Names that are not ours are asked from this machine's own servers, as /etc/resolv.conf names them.
+``NameAnswers`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf.
 """
 
 import asyncio

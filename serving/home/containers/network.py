@@ -1,7 +1,8 @@
-"""The network namespace of a pod: its own loopback, and a link to this machine over which it reaches services and the outside.
+"""Pods' network namespaces: creates them, some ahead of their pods, routes them to a gateway, and removes them.
 
-A pod's namespace is a file that a mount keeps. Its address is the pod's loopback address in another network, 10.137.3.7 for
-127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods have the same last numbers. All of its routes lead to one gateway, an address of this machine at which the pod finds names and services; pods
+A pod's namespace is a file held by a mount. It has its own loopback and a link to this machine. Its address is the pod's
+loopback address in another network, 10.137.3.7 for 127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods have the
+same last numbers. All routes lead to one gateway, an address of this machine where the pod finds names and services. Pods
 do not reach each other. ``ip`` of iproute2 makes the links.
 """
 

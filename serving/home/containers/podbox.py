@@ -1,7 +1,8 @@
-"""The containers of one pod: from its manifest and its images to the orders that start them.
+"""The sandbox of one pod: turns its manifest and images into orders that start its containers.
 
-The containers share the pod's network namespace, in which each finds the others, and the queue-proxy finds the app, at
-127.0.0.1. Everything that a container needs lies in the pod's folder and ends with it.
+``ContainerHost`` is the container runtime of this machine with its images, networks and cgroups. The containers of a pod
+share its network namespace, where they and the queue-proxy find each other at 127.0.0.1. All their files are in the pod's
+folder and are removed with it.
 """
 
 import signal

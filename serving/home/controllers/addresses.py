@@ -1,7 +1,8 @@
-"""The hosts file of pods: the names of all services of this machine, so that apps call each other by ``status.address.url``.
+"""Publishes addresses: the hosts file with all services of this machine, and the activators' Service.
 
-Every resolver reads /etc/hosts: glibc, musl, Go, Node. The file has the machine's own entries, then the hosts of each route. It
-is written in place, because the mount in a pod's namespace shows the file and not its name.
+Apps call each other by ``status.address.url``. Every resolver reads /etc/hosts: glibc, musl, Go, Node. The file has the
+machine's own entries, then the hosts of each route. It is written in place, because the mount in a pod's namespace shows
+the file and not its name.
 """
 
 import asyncio

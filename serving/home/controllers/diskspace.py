@@ -1,4 +1,8 @@
-"""Removes images that were pulled for a revision and that no pod, revision or template of this machine uses any more."""
+"""Frees disk space: removes unused images and snapshots.
+
+Images pulled for a revision are removed after no pod, revision or template uses them; images of users stay. Snapshots of
+folders are removed in the same way.
+"""
 
 import asyncio
 import logging
@@ -17,7 +21,7 @@ from serving.model.objects import Object, annotations_of, nested, uid_of
 
 _log = logging.getLogger("control")
 
-_PERIOD_S = 300.0
+_IMAGE_PERIOD_S = 300.0
 # A deploy pulls the image before its revision exists.
 _UNUSED_KEPT_S = 3600.0
 
@@ -25,7 +29,7 @@ _UNUSED_KEPT_S = 3600.0
 async def collect_images(cluster: Cluster, store: ImageStore) -> None:
     """Collect every five minutes until cancelled. Images that a user imported or pulled stay."""
     while True:
-        await asyncio.sleep(_PERIOD_S)
+        await asyncio.sleep(_IMAGE_PERIOD_S)
         try:
             revisions = (await cluster.list(REVISION)).items
             pods = [*revisions, *(await cluster.list(POD)).items]
@@ -44,7 +48,7 @@ def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[st
     return store.collect(used, now_s=time.time(), unused_kept_s=_UNUSED_KEPT_S)
 
 
-_SNAPSHOTGC_PERIOD_S = 60.0
+_SNAPSHOT_PERIOD_S = 60.0
 
 
 async def used_snapshots(cluster: Cluster) -> frozenset[str]:
@@ -66,4 +70,4 @@ async def collect_snapshots(cluster: Cluster, state: StateFolder) -> None:
                 _log.info("snapshots.removed", extra={"names": removed})
         except ClusterError as error:
             _log.warning("snapshots.not_collected", extra={"error": str(error)})
-        await asyncio.sleep(_SNAPSHOTGC_PERIOD_S)
+        await asyncio.sleep(_SNAPSHOT_PERIOD_S)

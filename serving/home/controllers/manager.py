@@ -1,7 +1,8 @@
-"""The controller-manager's part at work: pods for Deployments, slices for Services, on the store of this process.
+"""The controller manager: creates pods for Deployments and slices for Services, in the store of this process.
 
-Follows Deployments, Services and Pods; each change puts the Deployment or Service that it concerns into a queue. What is
-made is decided in ``workloads``. Writes are made through the port; nothing is remembered that a restart would miss.
+It watches Deployments, Services and Pods; each change enqueues its Deployment or Service. ``workloads`` decides on the
+writes. All state is read again after a restart: ``until_rebuilt`` waits until pods are ready and traffic has its
+endpoints.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""The scheduler of one machine: binds each pod to a node, or says why none takes it.
+"""The scheduler of one machine: binds each pod to a node, or reports why none fits.
 
-A pod of a Deployment gets its node when it is created (``place``), without a second write; a pod that a user creates is bound by
-one. A pod that no node takes stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried again
-whenever a node or a pod changes. Without virtual nodes there is one node, which takes what it does not refuse (cordon, taints, selector) and whose
-room is not counted.
+A pod of a Deployment gets its node at creation (``PlacedCreation``), without a second write; a pod created by a user is
+bound by one. An unschedulable pod stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried
+again whenever a node or a pod changes. Without virtual nodes there is one node. Its cordon, taints and labels count, its
+room does not.
 """
 
 import asyncio

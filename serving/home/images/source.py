@@ -1,7 +1,6 @@
-"""Finds the image of a container: in the store of this machine, else from where it can be had, once for all that wait for it.
+"""Finds a container's image in the store, else pulls it once for all waiting callers. Pins digests per revision.
 
-This happens when a revision is made, or a pod of it moves here: a revision's first pod has its image before any request
-waits for one.
+A revision pulls when it is created, or when a pod of it moves here: its first pod has the image before any request waits.
 """
 
 import asyncio

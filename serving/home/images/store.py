@@ -1,7 +1,8 @@
-"""The images of this machine, each unpacked once: a folder that all its containers have as the lower layer of their root.
+"""Stores the images of this machine, each unpacked once, and builds images from folders.
 
-An image is a folder named by its id (the digest of its config) with ``rootfs`` and ``image.json``; ``names.json`` says which
-image a name means. The command line and the control process write the store, each write under a lock.
+An image is a folder named by its id (the digest of its config) with ``rootfs`` and ``image.json``. Its ``rootfs`` is the
+lower layer of all its containers' roots. ``names.json`` maps names to images. The command line and the control process
+write the store, each write under a lock.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Keeps one container of a pod running: starts its process, probes it, and starts it again when it ends.
+"""Keeps one container of a pod running: starts its process, probes it, and restarts it with a growing pause.
 
-App and queue-proxy are kept in the same way and differ in what is started. Each change is reported as a
-``ContainerState``. A process that an earlier control process started is taken over.
+App and queue-proxy differ only in their commands. Each change is reported as a ``ContainerState``. A process started by an
+earlier control process is adopted.
 """
 
 import asyncio

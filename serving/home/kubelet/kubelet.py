@@ -1,7 +1,7 @@
-"""The kubelet's part: runs each pod that is bound to this machine, enforces memory limits, rotates logs.
+"""The kubelet: runs each pod bound to this machine, enforces memory limits, rotates logs.
 
-The runtime owns the processes of pods. Pods that it has when this process starts are taken over: their objects are created
-again in the store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
+The runtime owns the processes of pods. Pods found in it at the start are adopted: their objects are created again in the
+store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
 """
 
 import asyncio

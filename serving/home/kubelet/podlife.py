@@ -1,6 +1,7 @@
-"""Runs the containers that come before the others of a pod: one after another, each until it has ended with 0.
+"""The start and end of a pod: runs init containers, explains why a pod is not ready, drains it before its end.
 
-One that fails is started again after a pause, as the others are, unless the pod's ``restartPolicy`` is Never.
+Init containers run one after another, each until it exits with 0. A failed one is restarted after a pause, unless the
+pod's ``restartPolicy`` is Never.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""From a pod's manifest to the orders that start its containers: sources looked up, volumes written, commands planned.
+"""Prepares a pod: reads its sources, writes its volumes, and turns its manifest into start orders.
 
-The decisions are in ``podplan`` and ``sources``; this module reads the objects that they need from the store and writes
-volumes to disk.
+The decisions are in ``podplan`` and ``sources``; this module reads objects from the store and writes volumes to disk.
+``follow_sources`` updates volumes when their sources change.
 """
 
 import asyncio

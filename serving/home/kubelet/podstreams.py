@@ -1,4 +1,4 @@
-"""exec, attach and connections into the pods of this machine, for the API server."""
+"""Serves logs, exec, attach and port-forward of this machine's pods to the API server."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Warnings about a pod, written to the store as Events."""
+"""Records Events about a pod, among them warnings of limits and security settings without effect."""
 
 import asyncio
 import logging

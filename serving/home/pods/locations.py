@@ -1,9 +1,9 @@
-"""Assigns a loopback address to each queue-proxy and a port to each app.
+"""Assigns a loopback address to each queue-proxy and a port to each app, and lists listening ports.
 
-Addresses are 127.64.x.y, or those of the virtual node that the pod is on: its last two numbers are a pod's own on the whole
-machine, as containers have one network for all nodes. Ports are below those that the kernel gives to outgoing connections,
-which could take an app's port between two of its starts. Both begin at random, so that two systems on one machine rarely collide, and those in use
-are skipped.
+Addresses are 127.64.x.y, or those of the pod's virtual node: the last two numbers are unique on the whole machine, as
+containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take an
+app's port between two starts. Both begin at random, so that two systems on one machine rarely collide; used ones are
+skipped.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ _SESSION = 3
 
 def listening_ports(session: int, proc: Path = Path("/proc")) -> frozenset[int]:
     """Ports on which any process of a session listens, on any address."""
-    ports = _listening_by_inode(proc / str(session))
+    ports = _ports_by_inode(proc / str(session))
     if not ports:
         return frozenset()
     found: set[int] = set()
@@ -123,7 +123,7 @@ def listening_ports(session: int, proc: Path = Path("/proc")) -> frozenset[int]:
     return frozenset(found)
 
 
-def _listening_by_inode(process: Path) -> dict[str, set[int]]:
+def _ports_by_inode(process: Path) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

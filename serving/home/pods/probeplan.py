@@ -1,4 +1,4 @@
-"""Decides on startup, liveness and exec readiness probes: when to run, and what follows.
+"""Decides on startup, liveness and exec readiness probes: when to run, and what follows. Sends HTTP probes.
 
 Input: a probe in Kubernetes' shape, then one outcome at a time; output: whether the container is fine, failing, or to be
 ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe; its defaults are Kubernetes'.

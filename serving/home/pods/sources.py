@@ -1,8 +1,8 @@
-"""Resolves a pod's ConfigMaps and Secrets to environment variables and files.
+"""Resolves a pod's ConfigMaps, Secrets, tokens and downward API to environment variables and files.
 
-Input: the pod's manifest and the data of what it names; output: names and values, paths and files. A name that is
-missing and not optional is ``InvalidValue``, and so is a key that is no file name: nothing is written outside of a
-volume's folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
+Input: the pod's manifest, its facts and the data of its sources; output: names and values, paths and files. A name that is
+missing and not optional is ``InvalidValue``, and so is a key unfit as a file name: nothing is written outside of a volume's
+folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""Tracks container starts, so that the template does not wait for crun or runc (tens of milliseconds).
+"""Starts containers by crun or runc without blocking the template for tens of milliseconds.
 
-Until a container has started, its signals wait, and so does the end of its pod. A new control process gets an inventory
-when all have started.
+Signals to a starting container are deferred until it has started, and so is the end of its pod. A new control process gets
+an inventory when all have started.
 """
 
 import contextlib

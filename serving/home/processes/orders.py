@@ -1,4 +1,4 @@
-"""The messages between control and the template, one JSON object a line.
+"""The messages between control and the template: one JSON object a line.
 
 Control sends orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template sends
 reports: an inventory, first on every connection, so that a new control process learns its pods, and then each change of a

@@ -1,9 +1,9 @@
-"""The warm processes of preloaded revisions, as the template has them: started, used, and dropped.
+"""Preloads apps: keeps one warm process per revision, and forks later pods from it.
 
-A revision with ``serving.dev/template: preload`` starts its first pod in the ordinary way. When that pod is ready, one process
-per revision imports the app (``program``), and later pods are forked from it. No revision shares one, so nothing that a module reads
-from its environment reaches another service. It is dropped after an hour without a start, and when the machine runs out of
-memory; the next pod then starts in the ordinary way. It ends with the template.
+A revision with ``serving.dev/template: preload`` starts its first pod in the ordinary way. When that pod is ready, one
+process per revision imports the app (``preload_program``), and later pods are forked from it. Revisions share none, so
+nothing read from the environment reaches another service. A warm process is dropped after an hour without a start, and
+when the machine runs out of memory; the next pod then starts in the ordinary way. It ends with the template.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""Records pods' processes and notes in files, so that they outlive their template.
+"""Records pods' processes and notes in files, and their exits in a pipe, so that both outlive the template.
 
-Each process writes its own record before it does anything else: a template that is killed right after a fork leaves no
-process behind that the next template does not find. A process is identified by its id and its start time, because ids
-are used again.
+Each process writes its own record before it does anything else: a template killed right after a fork leaves no process
+unknown to the next one. A process is identified by its id and its start time, because ids are reused.
 """
 
 import contextlib

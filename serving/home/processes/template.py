@@ -1,12 +1,13 @@
 """``python -m serving.home.processes.template``: forks and tracks all processes of pods.
 
-It has loaded what a queue-proxy needs and waits for orders on a unix socket (``orders``; the listening socket is
-handed down by the supervisor in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and
-not to the control process, so they survive its restart; the next control process gets an inventory when it connects. The newest connection counts.
+It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands down the
+listening socket in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the
+control process, so they survive a restart of that; the next control process gets an inventory when it connects. The newest
+connection counts.
 
-SIGHUP ends it between two orders, and the next one goes on. Pods survive the template as well: the supervisor is their parent and reports their ends through a pipe
-(``processevents``), and files record them (``processrecords``). When it is stopped, it ends all pods: apps get SIGTERM first,
-queue-proxies are killed at once, because the ingress has been drained before.
+SIGHUP ends it between two orders, and its successor takes over. Pods survive the template as well: the supervisor is their
+parent and reports their exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods:
+apps get SIGTERM first, queue-proxies are killed at once, because the ingress has been drained before.
 """
 
 if __name__ == "__main__":

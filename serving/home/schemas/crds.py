@@ -1,7 +1,7 @@
-"""The custom resources as ``config/crd/*.yaml`` define them: schema, rules, printer columns, subresources.
+"""Schemas of all kinds: custom resources from ``config/crd/*.yaml``, Kubernetes' own from bundled descriptions.
 
-Input: the YAML files, from the installed package or the checkout; output: a record for each kind. The names in them must
-be those of ``kinds.py``; a file that does not match is an internal error and stops the start.
+A custom resource's definition has its schema, rules, printer columns and subresources. Names in the files must be those of
+``kinds.py``; a mismatch is an internal error and stops the start.
 """
 
 import functools

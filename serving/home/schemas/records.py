@@ -1,7 +1,7 @@
-"""Encodes objects for the store: JSON for readers, and validated metadata as index.
+"""Encodes objects for the store: JSON for readers, and validated metadata as index. Pure.
 
-JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 5 µs; ``copy.deepcopy``: 60 µs), an API server
-sends them unchanged, and no later write can change a list that was read before. Pure.
+JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 5 µs; ``copy.deepcopy``: 60 µs), an API
+server sends them unchanged, and no later write can change a list read before.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""The recent changes of one kind, bounded, and what a watch with a selector sees of each.
+"""Keeps the recent changes of each kind, and feeds watches from them.
 
-``History`` keeps changes by version, so that a watch can start in the past. A ``StoreChange`` knows its meaning for a
-selector: an object that starts to match is ADDED, one that stops matching is DELETED. The event is encoded once and shared
-by all watches.
+``History`` keeps a bounded number of changes by version, so that a watch can start in the past. A ``StoreChange`` is
+translated for the watch's selector: an object that starts to match is ADDED, one that stops matching is DELETED. The event
+is encoded once and shared by all watches. ``StoreLimits`` are the bounds of the store.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The listening sockets of ``serving up``, which its supervisor holds while daemons come and go."""
+"""Binds the listening sockets of ``serving up``. The supervisor holds them while daemons restart."""
 
 import contextlib
 import os

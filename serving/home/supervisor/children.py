@@ -1,4 +1,4 @@
-"""The child processes of ``serving up``: their modules, their sockets, and what their environment has besides.
+"""The child processes of ``serving up``: modules, sockets and environment; and the terminal they give back.
 
 Standard library only: the supervisor uses it.
 """

@@ -289,7 +289,7 @@ def _take_mounts(order: StartProcess) -> None:
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:
-    """Join the app's network namespace; returns variables for the sockets of ours.
+    """Join the app's network namespace; returns the variables of sockets opened before.
 
     It listens, and sends its statistics, where we are.
     """

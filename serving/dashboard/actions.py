@@ -1,4 +1,4 @@
-"""What the holder of the token may do: ``POST /actions/scale``, ``/actions/traffic`` and ``/actions/wake``, JSON in and out.
+"""Serves actions for the token's holder: ``POST /actions/scale``, ``/actions/traffic`` and ``/actions/wake``, in JSON.
 
 Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and ``serving traffic``
 do. Wake sends one GET / to the service through the activator, as a user's request would, and says how and when it was
@@ -38,7 +38,7 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class _WakeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which service is meant."""
+    """The service to wake."""
 
     namespace: _Name
     service: _Name

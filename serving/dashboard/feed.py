@@ -91,7 +91,7 @@ class Feed:
         return all(one.synced.is_set() for one in self._reflectors)
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        """What the policies of revisions save, as the autoscalers say now; ``names`` narrow it down."""
+        """The policies' savings from the autoscalers; ``names`` filter them."""
         return [] if self._deciders is None else await self._deciders.policies(names)
 
     async def run(self, stop: asyncio.Event) -> None:

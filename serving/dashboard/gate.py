@@ -78,7 +78,7 @@ class Gate:
 
 
 def _foreign(headers: Mapping[str, str]) -> str:
-    """Evidence that the request comes from another site; "" if there is none."""
+    """Evidence of a cross-site request; "" if there is none."""
     site = headers.get("sec-fetch-site", "same-origin")
     if site not in {"same-origin", "none"}:
         return f"the request comes from another site ({site})"

@@ -26,7 +26,7 @@ _CUT = " … (cut)"
 
 
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page receives at once."""
+    """One message to a page."""
 
     lines: list[tuple[str, str]]
     """Pod and text of each line, oldest first; a pod of "" is the dashboard's own remark."""
@@ -198,7 +198,7 @@ class _Follower:
         self._is_crowded = False
 
     async def run(self) -> None:
-        """Follow the pods that are there, and each new one, until cancelled."""
+        """Follow existing and new pods until cancelled."""
         tasks: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
@@ -219,7 +219,7 @@ class _Follower:
         self._is_crowded = is_crowded
 
     async def _follow(self, name: str, tail: int) -> None:
-        """Follow one pod, over restarts of its container, until the pod is gone."""
+        """Follow one pod over restarts of its container until it is deleted."""
         failed_count, is_said = 0, False
         while (pod := self._views.get(name)) is not None:
             splitter = LineSplitter()

@@ -1,4 +1,4 @@
-"""``python -m serving.dashboard.main``: a page that shows services, pods and why they scaled, with actions behind a token.
+"""``python -m serving.dashboard.main``: a page with services, pods and scaling reasons, and actions with a token.
 
 Environment:
 

@@ -77,7 +77,7 @@ def revision_view(found: Mapping[str, Any]) -> View:
 
 
 def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
-    """What was learnt of the target, in the words of ``serving why``; empty while nothing is saved."""
+    """The learnt target, as in ``serving why``; empty while nothing is saved."""
     try:
         learnt = msgspec.json.decode(annotations.get(LEARNT_TARGET_ANNOTATION, ""), type=_SavedTarget)
     except (msgspec.DecodeError, msgspec.ValidationError):

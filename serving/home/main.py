@@ -162,7 +162,7 @@ def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, Name
 def _beside_containers(
     group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
 ) -> list[asyncio.Task[None]]:
-    """What containers need besides: the name server, its hosts, and the collection of images."""
+    """The services beside containers: the name server, its hosts, and image collection."""
     if containers is None:
         return []
     images = group.create_task(collect_images(cluster, containers.images.store), name="images")

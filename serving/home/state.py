@@ -129,7 +129,7 @@ _KEY_BYTES = 32
 
 
 def default_state_path() -> Path:
-    """Where state is kept unless ``--state`` says otherwise: $XDG_STATE_HOME/serving, or ~/.local/state/serving."""
+    """The default state folder: $XDG_STATE_HOME/serving, or ~/.local/state/serving."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "serving"
 
@@ -193,7 +193,7 @@ class StateFolder:
         return None
 
     def open(self, api_url: str) -> None:
-        """Make key, tokens, certificate and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
+        """Create missing key, tokens, certificate and kubeconfig in a held folder. Raises as ``hold``."""
         # Clients import this module for its paths; only `serving up` makes secrets.
         import secrets  # noqa: PLC0415 - as above
 
@@ -212,7 +212,7 @@ class StateFolder:
         return ports
 
     def write_ports(self, ports: Mapping[str, int]) -> None:
-        """Note the ports by name, for those who look for a daemon later."""
+        """Write the ports by name, for later lookups of daemons."""
         write_private(self.ports, json.dumps(ports).encode())
 
     def listen_template(self) -> socket.socket:
@@ -243,7 +243,7 @@ class StateFolder:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Another path of the same file: that of a unix socket may have 107 bytes, and folders lie deep."""
+    """Shorten a path: a unix socket's has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -252,7 +252,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads, whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     made = path.with_name(path.name + ".new")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
     with os.fdopen(descriptor, "wb") as file:

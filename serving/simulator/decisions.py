@@ -36,7 +36,6 @@ class Periods:
         self.made_s, self.period_s = 0.0, period_s
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Periods({self.period_s:g} s from {self.made_s:g} s)"
 
     def at(self, at_s: float) -> float:
@@ -51,7 +50,7 @@ class Periods:
         return self.made_s + max(0, whole) * self.period_s
 
     def before(self, at_s: float) -> float:
-        """The last period before a time, whose decision says that time to the last bit; the time if there is none."""
+        """The last period decided before a time; the time itself if there is none."""
         if at_s == math.inf:
             return at_s
         periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
@@ -67,7 +66,7 @@ _CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateRea
 
 
 class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision sees: pods wanted and ready; requests inside."""
+    """The inputs of a decision: pods wanted and ready, and requests inside."""
 
     scale: int
     ready: int
@@ -122,7 +121,6 @@ class Decisions:
         self.count = 0
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Decisions({self.latest_count} wanted, next at {self.due_s:g} s)"
 
     @property
@@ -185,7 +183,7 @@ class Decisions:
         self.due_s = min(self.due_s, self._asked_s)
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
-        """Decide now. The proof that the activator is in the path comes at once."""
+        """Decide now. The activator is confirmed in the path at once."""
         self._take(now_s, has_reports=counts.ready > 0)
         outcome = self._decide(counts, now_s, cause)
         if outcome.to_prove:
@@ -200,7 +198,7 @@ class Decisions:
         return outcome
 
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
-        """Whether the decision that is due is the last one again: it is then not made, but for the time of the next one.
+        """Whether the due decision would repeat the last; then only the next time is computed.
 
         So it is while a policy keeps the one pod that is ready and no second had more load than one pod is for. The windows
         get the seconds with the next decision, the policy gets them now.
@@ -257,7 +255,7 @@ class Decisions:
         return self._periods.at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
-        """Whether the policy has seen all load: its advice then changes with the clock alone, which it announces."""
+        """Whether the policy has seen all load: its advice then changes only at announced times."""
         if counts.inside or self._seconds.pending or not counts.scale == counts.ready <= 1:
             return False
         assert self.policy is not None
@@ -273,7 +271,7 @@ class Decisions:
         return is_kept or outcome.gate.reason in _CLOCK_REASONS
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
-        """Whether the first pod is on its way, and enough for what waits: its readiness is decided on at once."""
+        """Whether the first pod is starting and suffices: its readiness triggers a decision."""
         return (
             (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
             and 0 < counts.inside <= self.quiet_load
@@ -283,11 +281,11 @@ class Decisions:
         )
 
     def _is_one_pod_enough(self, counts: RevisionCounts, now_s: float) -> bool:
-        """Whether each decision until the load leaves the window wants the one pod that is there."""
+        """Whether one pod suffices at each decision until the load leaves the window."""
         return self._periods.made_s < self._seconds.window_end(now_s) and self._is_one_pod_wanted(counts)
 
     def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
-        """Whether one pod was wanted, and no load was seen since for which it is not enough."""
+        """Whether one pod was wanted, and all load since fits into it."""
         spec, outcome = self._spec, self._outcome
         return (
             outcome is not None

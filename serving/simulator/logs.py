@@ -25,7 +25,7 @@ _SHORTEST_S = 0.001
 
 
 class RecordedLogs(msgspec.Struct, frozen=True, kw_only=True):
-    """What logs say of a workload; ``start`` is None if the decision log shows no start."""
+    """A workload from logs; ``start`` is None if the decision log shows no start."""
 
     functions: list[FunctionTrace]
     length_s: float
@@ -64,7 +64,7 @@ class _LoggedRevision:
         return at_s if woken_s is None and wanted else woken_s
 
     def had_pods(self, at_s: float) -> bool:
-        """Whether a pod was ready at a time; before the first decision that is not known, and counts as yes."""
+        """Whether a pod was ready at a time; assumed before the first decision."""
         place = bisect.bisect_right(self._times_s, at_s) - 1
         return place < 0 or self._ready[place] > 0
 

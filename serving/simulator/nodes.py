@@ -84,7 +84,6 @@ class SharedNodes:
         self.tenant: NodeTenant | None = None
 
     def __repr__(self) -> str:
-        """One line."""
         return f"SharedNodes({self._free_count} free, {len(self._waiting)} pods wait)"
 
     @property
@@ -163,7 +162,7 @@ class SimulatedPlacing:
     """Nodes with their room for pods that all request the same."""
 
     def __init__(self, policy: str, *, cpu_m: int, memory_bytes: int) -> None:
-        """What each pod requests."""
+        """``cpu`` and ``memory`` are each pod's requests."""
         self._demand = PodDemand(
             nonzero_cpu_m=cpu_m,
             nonzero_memory_bytes=memory_bytes,
@@ -179,7 +178,6 @@ class SimulatedPlacing:
         self._turn = 0
 
     def __repr__(self) -> str:
-        """One line."""
         return f"SimulatedPlacing({self._book!r})"
 
     def put_node(self, name: str, *, cpu_m: int, memory_bytes: int) -> None:
@@ -188,7 +186,7 @@ class SimulatedPlacing:
         self._book.take_node(facts)
 
     def drop_node(self, name: str) -> None:
-        """A node that is gone."""
+        """Drop a removed node."""
         self._book.drop_node(name)
         self._closed.discard(name)
 
@@ -214,12 +212,12 @@ class SimulatedPlacing:
         return names[column]
 
     def leave(self, pod: str) -> None:
-        """A pod is gone from its node."""
+        """Remove a pod from its node."""
         self._book.drop_pod(("", pod))
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes are like. Amounts are of each node and of each pod; ``policy`` names a set of node scores."""
+    """The nodes' configuration. Amounts are per node and per pod; ``policy`` names a set of node scores."""
 
     count: int
     count_max: int

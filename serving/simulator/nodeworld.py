@@ -36,7 +36,7 @@ _PASS, _BOOTED, _LEFT = range(3)
 
 
 class _Anticipated(msgspec.Struct):
-    """What was expected at a revision's last decision."""
+    """The anticipation at a revision's last decision."""
 
     tenant: NodeTenant
     state: Anticipation
@@ -73,7 +73,6 @@ class SimulatedNodes:
         self._push(0.0, _PASS, "")
 
     def __repr__(self) -> str:
-        """One line."""
         return f"SimulatedNodes({len(self._nodes)} nodes, {len(self._waiting)} pods wait)"
 
     # What revisions ask.
@@ -227,7 +226,7 @@ class SimulatedNodes:
         return True
 
     def _place_waiting(self, now_s: float) -> list[NodeTenant]:
-        """Give places to the pods that wait, in the order they came."""
+        """Place waiting pods in order of arrival."""
         changed: list[NodeTenant] = []
         while self._waiting:
             tenant, pod = self._waiting[0]
@@ -257,7 +256,7 @@ class SimulatedNodes:
         )
 
     def _count_node(self, node: GroupNode, until_s: float) -> None:
-        """A node is paid for from the time that it was asked for; the first ones from the start."""
+        """Count a node's cost from its request; initial nodes count from the start."""
         from_s = max(0.0, node.created_at_s - self._plan.boot_s) if node.created_at_s else 0.0
         self.result.node_seconds += until_s - from_s
         self._series.add(from_s, until_s)

@@ -64,7 +64,6 @@ class PodSet:
         self.ready: list[SimulatedPod] = []
 
     def __repr__(self) -> str:
-        """One line."""
         return f"PodSet({len(self._pods)} pods, {len(self.ready)} ready, {len(self._free)} free)"
 
     @property

@@ -13,7 +13,7 @@ _HOUR_S = 3600.0
 
 
 class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy did on a workload. Counts are sums over revisions, and means over seeds; waits are over all requests."""
+    """A policy's results on a workload. Counts are sums over revisions and means over seeds; waits cover all requests."""
 
     requests: float
     cold_requests: float
@@ -45,7 +45,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Mean pods of all revisions in equal parts of the time."""
 
     nodes: NodesResult | None = None
-    """What the nodes did; None where every pod had a place."""
+    """The results of the nodes; None if room was unlimited."""
 
 
 def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: NodesResult | None = None) -> PolicyReport:

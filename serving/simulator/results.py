@@ -31,7 +31,6 @@ class WaitHistogram:
         self.count = 0
 
     def __repr__(self) -> str:
-        """One line."""
         return f"WaitHistogram({self.count} waits, {len(self._bins)} bins)"
 
     def add(self, wait_s: float) -> None:
@@ -100,17 +99,17 @@ class RevisionResult(msgspec.Struct, kw_only=True):
 
 
 class NodesResult(msgspec.Struct, kw_only=True):
-    """What the nodes below all revisions did. Times in seconds."""
+    """The results of the nodes below all revisions. Times in seconds."""
 
     node_seconds: float = 0.0
     """Of machines, from asking the cloud for them, their boot included, until they are deleted."""
 
     node_starts: float = 0
-    """Machines that were asked for after the start."""
+    """Machines requested after the start."""
 
     nodes_max: float = 0
     pods_pending: float = 0
-    """Pods that had to wait for a place."""
+    """Pods without an immediate place."""
 
     pending_pod_seconds: float = 0.0
     evictions: float = 0

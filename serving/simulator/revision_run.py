@@ -1,4 +1,4 @@
-"""One revision against recorded arrivals, as fast as may be: time jumps to the next event that can change anything.
+"""Simulates one revision on recorded arrivals: time jumps to the next event that can change anything.
 
 Around the product's decisions (``decisions``) stand pods that start, serve, drain and end (``pods``); the activator's queue,
 first in, first out; the queue of each pod where requests take the path without the activator; one report a second; and the
@@ -40,7 +40,7 @@ _LOAD_MIN = 1e-9
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated beside the arrivals. Times in seconds; ``concurrency`` 0 means no limit."""
+    """The configuration of a run, without arrivals. Times in seconds; ``concurrency`` 0 means no limit."""
 
     settings: AutoscalerSettings
     spec: ScalingSpec
@@ -121,7 +121,6 @@ class RevisionRun:
         self._latest_ready_s = -math.inf
 
     def __repr__(self) -> str:
-        """One line."""
         return f"RevisionRun({self.result.name}, {self._inside} inside, {self.pods})"
 
     def run(self) -> RevisionResult:
@@ -176,7 +175,7 @@ class RevisionRun:
     # Time.
 
     def _catch_up(self, until_s: float) -> bool:
-        """Meter the seconds that are over, and make one decision if one is due; whether it was."""
+        """Meter elapsed seconds, and decide if due; returns whether it did."""
         decisions = self._decisions
         while self._second_end_s <= min(until_s, decisions.due_s):
             self._second_over(min(until_s, decisions.due_s))

@@ -20,7 +20,7 @@ LoadedSecond = tuple[int, float, int]
 
 
 class LoadedSeconds:
-    """``pending`` has those that are not taken yet, the oldest first."""
+    """Seconds with load. ``pending`` holds those not taken yet, oldest first."""
 
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable, self._panic = math.ceil(spec.stable_window_s), math.ceil(spec.panic_window_s)
@@ -28,7 +28,6 @@ class LoadedSeconds:
         self._loaded_number = self._loaded_before = self._hot_number = self._taken_number = -1
 
     def __repr__(self) -> str:
-        """One line."""
         return f"LoadedSeconds({len(self.pending)} pending, the last one is {self._loaded_number})"
 
     @property

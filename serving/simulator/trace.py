@@ -32,7 +32,7 @@ _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
 
 
 class ArrivalPlacement(enum.StrEnum):
-    """Where requests are put inside their minute: anywhere, or at a fixed phase of each function."""
+    """The placement of requests in their minute: random, or at a fixed phase of each function."""
 
     UNIFORM = "uniform"
     PHASE = "phase"

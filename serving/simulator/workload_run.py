@@ -1,4 +1,4 @@
-"""A whole workload under one policy: every function, shared out over processes, and what became of it.
+"""Runs a workload under one policy: all functions, distributed over processes.
 
 Functions that do not share nodes do not influence each other, so each is simulated alone; the same seed gives the same result
 for any number of processes.
@@ -26,7 +26,7 @@ _CHUNK = 4
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated, but for the policy. Times in seconds."""
+    """A workload and its environment, without the policy. Times in seconds."""
 
     functions: Sequence[FunctionTrace]
     length_s: float

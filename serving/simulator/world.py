@@ -31,7 +31,7 @@ Action = Callable[[], None]
 
 
 class Engine:
-    """Actions in the order of their times; those of one time in the order in which they were planned."""
+    """Runs actions in the order of their times, equal times in order of planning."""
 
     __slots__ = ("_heap", "_planned_count", "now_s")
 
@@ -66,7 +66,7 @@ REPORT_PERIOD_S = 1.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated. Times in seconds; ``container_concurrency`` 0 means no limit."""
+    """The configuration of a world. Times in seconds; ``container_concurrency`` 0 means no limit."""
 
     settings: AutoscalerSettings = AutoscalerSettings()
     activator: ActivatorSettings = ActivatorSettings()

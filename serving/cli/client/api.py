@@ -53,7 +53,7 @@ def fail_usage(message: str) -> NoReturn:
 
 
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. ``query`` values that are empty are left out, a sequence is given again for each; ``media`` is the body's type."""
+    """One call. Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's type."""
 
     method: str = "GET"
     path: str
@@ -114,7 +114,7 @@ class ApiClient:
         return answer
 
     def ask(self, call: ApiCall) -> tuple[int, Any]:
-        """Status and decoded answer; warnings of the server are printed. One that does not answer ends the command."""
+        """Send a call: status and decoded response. Prints warnings; exits if the server does not respond."""
         with Progress("waiting for the API"):
             try:
                 answer = self._send(call, timeout_s=_TIMEOUT_S)
@@ -141,7 +141,7 @@ class ApiClient:
             yield answer
 
     def open_channels(self, call: ApiCall, protocols: Sequence[str]) -> "ClientConnection":
-        """A websocket to a call's path. A server that refuses or does not answer ends the command."""
+        """Open a websocket to a call's path; exits if the server refuses or does not respond."""
         try:
             return self._connection.open_channels(f"{call.path}?{_query_of(call)}", protocols)
         except Unavailable as error:
@@ -150,7 +150,7 @@ class ApiClient:
             fail(str(error))
 
     def absence(self, error: Unavailable) -> str:
-        """What to say when the server does not answer."""
+        """The message for an unresponsive server."""
         text = f"the API at {self._connection.server} does not answer: {error}"
         if self.state_path is None:
             return f"{text}; {self._kubeconfig} names it"
@@ -199,7 +199,7 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def message_of(answer: object) -> str:
-    """What a refusal says."""
+    """The message of an error response."""
     return str(answer.get("message", answer)) if isinstance(answer, dict) else str(answer)
 
 

@@ -38,7 +38,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report; ``advice`` is what to do, "" where nothing is to be done."""
+    """One line of the report; ``advice`` is "" if it is fine."""
 
     name: str
     state: Literal["ok", "warn", "fail"]
@@ -74,7 +74,7 @@ def holder_of(state: Path) -> int | None:
 
 
 def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
-    """The folder: who has it, whether it can be written, whether its secrets are secret, and room on its disk."""
+    """Check the state folder: its holder, permissions, secrets and disk space."""
     if holder is not None:
         yield Finding(name="state", state="ok", text=f"{state}, held by process {holder}")
     elif not state.exists():
@@ -206,7 +206,7 @@ def check_containers() -> Iterator[Finding]:
 
 
 def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding]:
-    """How many files and sockets a process may have open; ``limits`` are the soft and the hard one."""
+    """Check the limit of open files and sockets; ``limits`` are soft and hard."""
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft} open files and sockets a process"
     if soft >= _DESCRIPTORS_WISHED or soft == resource.RLIM_INFINITY:

@@ -59,7 +59,7 @@ class ApiResponse(Protocol):
 
 
 class ApiConnection(Protocol):
-    """Where requests go."""
+    """A connection for API requests."""
 
     @property
     def server(self) -> str:
@@ -76,7 +76,7 @@ class ApiConnection(Protocol):
         ...
 
     def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
-        """A websocket to a path. Raises ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
+        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
         ...
 
 
@@ -95,7 +95,7 @@ def connect(path: Path, context: str | None = None) -> ApiConnection:
 
 
 def _read_own(text: str) -> dict[str, Any] | None:
-    """What ``serving up`` has written; None for any other kubeconfig."""
+    """Read a kubeconfig of ``serving up``; None for any other."""
     with contextlib.suppress(ValueError, LookupError, TypeError):
         found: dict[str, Any] = json.loads(text)
         user = found["users"][0]["user"]

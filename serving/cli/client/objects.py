@@ -30,7 +30,7 @@ def is_settled(service: Object) -> bool:
 
 
 def seconds_since(stamp: object, now_s: float) -> float | None:
-    """How long ago the API's time is; None for what is none."""
+    """Seconds since an API timestamp; None for another text."""
     if not isinstance(stamp, str):
         return None
     try:
@@ -78,7 +78,7 @@ def revisions_of(api: ApiClient, service: str) -> list[Object]:
 
 
 def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
-    """Names of revisions that failed and have a newer one in their service: they say nothing about its present state."""
+    """Failed revisions with a newer one in their service: irrelevant to its present state."""
     newest: dict[str, tuple[int, str, str]] = {}
     revisions = list(revisions)
     for one in revisions:
@@ -114,7 +114,7 @@ def app_container(pod: Object) -> str:
 
 
 def gone_pods(api: ApiClient, revisions: Iterable[str]) -> list[Object]:
-    """Pods of revisions that are gone and whose logs one machine keeps, the last one first: names and containers. None on a cluster."""
+    """Deleted pods with kept logs, latest first: names and containers. Empty on a cluster."""
     status, kept = api.call("GET", KEPT_LOGS_PATH.format(namespace=api.namespace))
     if status >= 400 or not isinstance(kept, list):
         return []

@@ -19,7 +19,7 @@ _SHORT_S = 120
 
 
 def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
-    """Lines in which all cells of a column begin at the same place; None is an empty cell."""
+    """Align cells into columns; None is an empty cell."""
     texts = [["" if cell is None else " ".join(str(cell).split("\n")) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)] if texts else []
     return [
@@ -117,7 +117,7 @@ def say_aside(text: str) -> None:
 
 
 class Progress:
-    """Shows what a command waits for, after its first second. An inner one updates the text of the outermost."""
+    """Shows the progress of a command after its first second. A nested one updates the outermost."""
 
     _outermost: ClassVar["Progress | None"] = None
 

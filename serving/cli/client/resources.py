@@ -25,7 +25,7 @@ for _kind in _KINDS:
 
 
 def known_words() -> list[str]:
-    """One word for each kind, in the order in which people look for them."""
+    """One word for each kind, most common first."""
     return [next(word for word in _words(kind) if _BY_WORD[word] == kind) for kind in _KINDS if kind != POD_METRICS]
 
 
@@ -94,7 +94,7 @@ def is_json(options: Mapping[str, Any]) -> bool:
 
 
 def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """``--wait-timeout``, as ``wait_s``. ``older`` are further spellings that a command had before."""
+    """Add ``--wait-timeout``, as ``wait_s``. ``older`` are deprecated spellings."""
     return click.option(
         "--wait-timeout",
         *older,

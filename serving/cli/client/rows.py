@@ -1,4 +1,4 @@
-"""What ``serving get`` shows of each kind, one row an object.
+"""The columns of ``serving get`` for each kind, one row an object.
 
 Services and revisions have columns of their own, that fit into 80 characters and say what people look for: whether it is
 at zero, where traffic goes, why it is not ready. Everything else comes in the server's own columns.
@@ -66,7 +66,7 @@ def revision_row(revision: Object, *, now_s: float) -> Row:
 
 
 def traffic_text(service: Object) -> str:
-    """Where traffic goes, short: "00002" or "00001 90% 00002 10%"."""
+    """The traffic in short: "00002" or "00001 90% 00002 10%"."""
     prefix = f"{name_of(service)}-"
     shares: dict[str, int] = defaultdict(int)
     for target in nested(service, "status", "traffic") or ():

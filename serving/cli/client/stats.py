@@ -1,4 +1,4 @@
-"""How the CLI speaks to the autoscaler: its decisions as lists and as events, and its policies, by plain HTTP on the stats port.
+"""Client of the autoscaler's stats port: decisions as lists and events, and policies, by HTTP.
 
 On one machine the port stands in the state folder; of a cluster, say where a port-forward listens (``--autoscaler``).
 """

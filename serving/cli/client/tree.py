@@ -44,7 +44,7 @@ _PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs from the shipped tree; "" leaves it as it is."""
+    """Differences from the shipped tree; "" leaves it unchanged."""
 
     image: str = ""
     """Of all daemons, with registry and tag."""
@@ -53,7 +53,7 @@ class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of the queue-proxy, with registry and tag: ``queue-sidecar-image`` of ConfigMap config-deployment."""
 
     namespace: str = ""
-    """Where the daemons run."""
+    """The namespace of the daemons."""
 
     domain: str = ""
     """Domain of public hosts, of ConfigMap config-controller."""
@@ -92,7 +92,7 @@ def render(objects: list[Object]) -> str:
 
 
 def path_of(one: Object, *, is_whole: bool = False) -> str:
-    """Where the API has an object, or all of its kind in its namespace."""
+    """The API path of an object, or of its kind in its namespace."""
     version, kind, metadata = one["apiVersion"], one["kind"], one["metadata"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     where = "" if kind in _WITHOUT_NAMESPACE else f"/namespaces/{metadata['namespace']}"
@@ -101,7 +101,7 @@ def path_of(one: Object, *, is_whole: bool = False) -> str:
 
 
 def is_ours(one: Object) -> bool:
-    """Whether an object of a cluster is one that this project has put there."""
+    """Whether this project created an object in a cluster."""
     label, value = OUR_LABEL
     return bool((one["metadata"].get("labels") or {}).get(label) == value)
 

@@ -1,4 +1,4 @@
-"""``serving replay``: decides again what the decision log has, with the same code, and shows where the answers differ."""
+"""``serving replay``: repeats logged decisions with the current code, and shows differences."""
 
 import json
 import sys

@@ -35,7 +35,7 @@ from serving.simulator.trace import (
 from serving.simulator.workload_run import Workload
 
 LOAD_UNTIL_S = 260.0
-"""End of a made-up load where nothing is said, in seconds."""
+"""Default end of a generated load, in seconds."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 

@@ -63,7 +63,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
-    """Run each policy, and the parts of the dials that are needed to compare at the pod-seconds of the first."""
+    """Run each policy, and enough of the dials to compare at the first one's pod-seconds."""
     answer = Comparison(policies={name: runner.run(name) for name in names})
     if not equal_pod_seconds:
         return answer

@@ -93,7 +93,7 @@ def line_of(one: DecisionLine) -> str:
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
-    """Whether a logged decision is older than all that is remembered of its revision. Samples repeat an earlier line."""
+    """Whether a logged decision precedes all remembered ones of its revision. Samples repeat an earlier line."""
     first_s: dict[str, float] = {}
     for one in remembered:
         first_s.setdefault(one.revision, one.entry.since_wall_s)
@@ -115,7 +115,7 @@ class ShownDecisions:
         return f"ShownDecisions({len(self._first)} at first, then of {len(self._latest_s)} revisions)"
 
     def is_new(self, line: DecisionLine) -> bool:
-        """Whether a decision is to be printed; it then counts as printed. One that is said again has the time of the first."""
+        """Whether to print a decision; it then counts as printed. Repetitions keep the first time."""
         revision, since_s = line.revision, line.entry.since_wall_s
         if (revision, since_s) in self._first or self._latest_s.get(revision) == since_s:
             return False
@@ -205,7 +205,7 @@ def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
 def _logged(
     state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
 ) -> Iterator[_Said]:
-    """The wanted decisions of the log since a time. What cannot be read is left out: a crash cuts off the last line."""
+    """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last."""
     name = ours.name.encode()
     decode = msgspec.json.Decoder(LoggedDecision).decode
     for path in log_files(state_path):

@@ -27,7 +27,7 @@ def unready_lines(api: ApiClient, name: str) -> list[str]:
 
 
 def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
-    """What the HorizontalPodAutoscalers of revisions decided last; the autoscaler decides nothing about those revisions."""
+    """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
     status, found = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
     for one in found.get("items") or () if status < 400 else ():
         if not is_ours(name_of(one)):
@@ -66,7 +66,7 @@ _REASON = "Scaled"
 
 
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change: when (seconds since the epoch), of which revision, in words."""
+    """One change: time (seconds since the epoch), revision, text."""
 
     at_s: float
     revision: str

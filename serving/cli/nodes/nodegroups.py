@@ -62,7 +62,7 @@ def revision_story(
 
 
 def pods_by_revision(pods: Sequence[Object]) -> str:
-    """Pods by what they are of, most first: "hello-00001 3, words-00002 1, others 2"."""
+    """Pods counted by revision, most first: "hello-00001 3, words-00002 1, others 2"."""
     counts = Counter(
         labels_of(one).get(REVISION_LABEL, "others") for one in pods if nested(one, "status", "phase") not in _OVER
     )
@@ -108,7 +108,7 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
 
 
 def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> list[str]:
-    """What nodes and their groups did for the pods of some revisions; nothing where there are no node groups."""
+    """The node groups' history for some revisions' pods; empty without node groups."""
     status, found = api.call("GET", path_of(NODE_GROUP, None))
     groups = found.get("items") or [] if status < _REFUSED else []
     if not groups:
@@ -128,7 +128,7 @@ def events_of_groups(api: ApiClient, since_s: float) -> list[Object]:
 
 
 def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods: Sequence[Object]) -> Iterator[str]:
-    """Whose pods are on the group's nodes or wait for one, and what is expected of them."""
+    """Yield the revisions with pods on the group's nodes or waiting, and their anticipated pods."""
     names = {name_of(one) for one in nodes if _has(group, one)}
     own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") in names])
     waiting = pods_by_revision([one for one in pods if not nested(one, "spec", "nodeName")])
@@ -150,7 +150,7 @@ def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) 
 
 
 def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], events: Sequence[Object]) -> list[str]:
-    """What node groups did with one node, and why it is there or going."""
+    """The history of one node in its group, and its reason to stay or go."""
     lines = [_line(one) for one in events if name in str(one.get("message", "")).replace(",", " ").split()]
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []

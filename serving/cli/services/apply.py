@@ -110,7 +110,7 @@ _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one manifest: created, changed, unchanged or failed; ``changes`` in words."""
+    """The outcome of one manifest: created, changed, unchanged or failed; ``changes`` as text."""
 
     kind: str
     namespace: str
@@ -204,7 +204,7 @@ def _apply(api: ApiClient, manifest: Manifest, *, is_dry: bool, validate: str) -
 
 
 def _may_make(api: ApiClient, namespace: str, *, is_dry: bool) -> bool:
-    """Make the namespace of a manifest that came from elsewhere, as Cloud Run's have; on this machine only."""
+    """Create the namespace of a foreign manifest, such as Cloud Run's; on this machine only."""
     if api.state_path is None or is_dry:
         return False
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}

@@ -38,7 +38,7 @@ def is_compose(document: object) -> bool:
 
 
 def from_compose(document: Mapping[str, Any]) -> Converted:
-    """A Knative Service for each service. Raises ``InvalidValue`` for one that is no mapping."""
+    """A Knative Service for each service. Raises ``InvalidValue`` if one is no mapping."""
     found = Converted()
     for name, service in document["services"].items():
         if not isinstance(service, dict):

@@ -54,7 +54,7 @@ _POLL_S = 0.3
 
 
 def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
-    """Deploy, and again after each change. A deploy that fails has said why; the next change is the next try."""
+    """Deploy, and again after each change. A failed deploy has reported its error; the next change retries."""
     while True:
         seen = fingerprint(folder)
         try:

@@ -51,7 +51,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     port: int | None = None
     fixed_port: int | None = None
-    """The port on which the app listens whatever PORT says; each pod then has a network of its own."""
+    """The app's port if it ignores PORT; each pod then has a network of its own."""
     h2c: bool = False
     scaling: Mapping[str, str] = {}
     policy: Mapping[str, str] = {}
@@ -86,7 +86,7 @@ def policy_annotation(policy: str | None) -> dict[str, str]:
 
 
 def manifest_of(asked: Deployment) -> Object:
-    """The service with nothing but what was asked for."""
+    """The service from the options alone."""
     annotations = {
         **(
             {COMMAND_ANNOTATION: asked.command, FOLDER_ANNOTATION: str(asked.folder.absolute())}
@@ -121,7 +121,7 @@ def manifest_of(asked: Deployment) -> Object:
 
 
 def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
-    """The service as it shall be: ``before`` with what was asked for. ``replace`` keeps its traffic and nothing else."""
+    """Apply the options to ``before``. ``replace`` keeps only its traffic."""
     wanted = manifest_of(asked)
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:
@@ -148,14 +148,14 @@ def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Objec
 
 
 def _kept_variables(container: Object) -> list[Object]:
-    """The variables of a container without those of its virtual environment, which each deploy looks for."""
+    """The variables of a container, without those of its virtual environment: each deploy sets them."""
     found: list[Object] = container.get("env") or []
     is_virtual = any(one["name"] == VIRTUAL_ENV for one in found)
     return [one for one in found if not is_virtual or one["name"] not in {VIRTUAL_ENV, "PATH"}]
 
 
 def kept_options(before: Object, asked: Deployment) -> list[str]:
-    """What a deploy keeps though it was not asked for, as in "-e TARGET", "--min-scale 1"; to be said aloud."""
+    """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", to be printed."""
     template = nested(before, "spec", "template") or {}
     variables = [one["name"] for one in _kept_variables(nested(template, "spec", "containers", 0) or {})]
     prefix = f"{AUTOSCALING_GROUP}/"

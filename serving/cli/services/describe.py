@@ -197,7 +197,7 @@ def _events(api: ApiClient, about: list[Object]) -> list[Object]:
 
 
 def _event_lines(events: list[Object], *, now_s: float, said: str = "") -> Iterator[str]:
-    """The events; a message of several lines that was ``said`` before, or by another event, is left out."""
+    """The events; a multi-line message printed before is left out."""
     if not events:
         return
     left_out = len(events) - _EVENTS_SHOWN_MAX

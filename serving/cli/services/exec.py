@@ -82,7 +82,7 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
 
 
 def _print_output(channels: "ClientConnection") -> Object:
-    """Print what comes until the final status, {} where the connection ends without one."""
+    """Print output until the final status; {} if the connection ends without one."""
     from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - see ``connection``
 
     outputs: dict[int, BinaryIO] = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}

@@ -117,7 +117,7 @@ def _print(found: list[Object], output: str, *, is_one: bool) -> None:
 def watched(
     api: ApiClient, kind: Kind, *, name: str = "", selector: str = "", everywhere: bool = False
 ) -> Iterator[Object]:
-    """Events of a watch, those of what is there first. It goes on where it stood when the server came back.
+    """Watch events, first of existing objects. Continues from the last version after an outage.
 
     Raises ``ServingError`` when the server refuses.
     """
@@ -159,7 +159,7 @@ def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str,
 
 
 def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) -> tuple[Row, Row]:
-    """Titles and cells of the object of an event, the last cell saying that it is gone if it is."""
+    """Titles and cells for an event's object; the last cell marks a deleted one."""
     one = event["object"]
     titles = header_of(kind, everywhere=everywhere)
     if titles is not None:
@@ -224,7 +224,7 @@ class _Growing:
 
 
 def _server_row(api: ApiClient, kind: Kind, one: Object, *, everywhere: bool) -> tuple[Row, Row]:
-    """One object in the server's columns; one that is gone by now has its name alone."""
+    """One object in the server's columns; a deleted one has its name alone."""
     path = path_of(kind, one["metadata"].get("namespace", ""), name_of(one))
     status, table = api.ask(ApiCall(path=path, accept=_TABLE))
     if status >= 400:
@@ -243,7 +243,7 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t"}
 
 
 def rendered(template: str, value: object) -> str:
-    """The template with the values of an object. Raises ``InvalidValue`` for a template that cannot be read."""
+    """Render the template with an object's values. Raises ``InvalidValue`` for an invalid template."""
     # A path alone needs no braces.
     parts = _parts(template if "{" in template else f"{{{template}}}")
     text, rest = _block(parts, value, is_inner=False)

@@ -116,7 +116,7 @@ def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> 
 
 
 def _users(store: ImageStore, image: StoredImage) -> list[str]:
-    """The services that run an image or will, and the pods that belong to no service; none where nothing runs."""
+    """The services with an image, and pods without a service; empty if no system runs."""
     state = StateFolder(store.folder.parent)
     if state.holder() is None:
         return []

@@ -72,7 +72,7 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
 
 
 def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form: str) -> None:
-    """Print until all pods are read; of those that are followed, for ever."""
+    """Print until all pods are read; with ``--follow`` without end."""
     width = 0
     looked_s = time.monotonic()
     while True:
@@ -101,13 +101,13 @@ def short_name(pod: str, service: str) -> str:
 
 
 def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
-    """The pods of a service by name; with ``wanted`` only the one that has this name or ends with it."""
+    """The pods of a service by name; ``wanted`` selects one by its name or suffix."""
     found = items_of(api, POD, selector_of(name))
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 
 def _gone(api: ApiClient, name: str, wanted: str) -> list[Object]:
-    """The last pods of a service that are gone, the last one first."""
+    """The last deleted pods of a service, latest first."""
     found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)])
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")][
         :_GONE_MAX

@@ -64,7 +64,7 @@ def read_manifests(paths: Sequence[str]) -> list[Manifest]:
 
 
 class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Reads dates as text, as JSON has them, and refuses a key that a mapping has twice."""
+    """Reads dates as strings, as in JSON, and rejects duplicate keys."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
@@ -72,7 +72,7 @@ class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLo
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's own
-        """Build a mapping. Raises ``YAMLError`` for a key that is there twice: the last one would win unseen."""
+        """Build a mapping. Raises ``YAMLError`` for a duplicate key: the last would win silently."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
@@ -84,7 +84,7 @@ class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLo
 
 
 def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
-    """Name and text of each file that is meant."""
+    """Name and text of each selected file."""
     if path == "-":
         yield "standard input", sys.stdin.read()
         return
@@ -129,7 +129,7 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
 
 
 def _check_depth(text: str) -> None:
-    """Raise ``YAMLError`` for what would need more stack than there is: the library builds nodes by recursion."""
+    """Raise ``YAMLError`` for nesting beyond the stack: the library builds nodes by recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=_ManifestLoader):
         if isinstance(event, yaml.CollectionStartEvent):

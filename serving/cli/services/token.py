@@ -1,4 +1,4 @@
-"""``serving token``: the token that callers of a private service send, and a new one in its place."""
+"""``serving token``: shows the token of a private service, or replaces it."""
 
 import base64
 import datetime as dt
@@ -22,7 +22,7 @@ from serving.wire.tokens import KEY_SECRET, access_token, read_key
 
 
 def token_of(api: ApiClient, service: Object, *, namespace: str = "") -> str | None:
-    """The token of a service; None if anyone may call it. A key that cannot be read ends the command."""
+    """The token of a service; None if it is public. Exits if the key cannot be read."""
     policy = route_policy(annotations_of(service))
     if not policy.is_private:
         return None

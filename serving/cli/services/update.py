@@ -25,7 +25,7 @@ from serving.settings.autoscaler import POLICIES
 
 
 class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change; None, "" and empty where nothing was asked for."""
+    """The changes; None, "" and empty where an option was not given."""
 
     environment: Mapping[str, str] = {}
     removed: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to connect for a service, and the name to ask for there."""
+    """The address to connect to for a service, and its host name."""
 
     url: str
     host: str
@@ -31,7 +31,7 @@ class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
-    """The address of a service or one of its tags; one that it does not have yet ends the command.
+    """The address of a service or tag; exits if it has none yet.
 
     ``is_inner`` asks for the cluster-local address, at which other services call it.
     """

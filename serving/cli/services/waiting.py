@@ -55,7 +55,7 @@ def until_in_force(address: ServiceAddress, service: Object, *, within_s: float)
 
 
 def _split_at(address: ServiceAddress, timeout_s: float) -> str:
-    """What an activator says of a host; "" when it says nothing."""
+    """An activator's traffic split of a host; "" without a response."""
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", "/", headers={"Host": address.host, "K-Network-Probe": "probe"})
@@ -75,7 +75,7 @@ _WRONG_PORT_S = 8.0
 
 
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
-    """The service when it is ready. ``patient`` lets it recover from what has failed until the time is over."""
+    """Wait until the service is ready. ``patient`` allows recovery from a failure until the timeout."""
     service: Object = {}
     # Since when the route fails while the configuration is ready.
     route_failed_s: list[float] = []
@@ -162,7 +162,7 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
 def until(
     look: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
 ) -> None:
-    """Look until there is nothing to say, and show what there is meanwhile. Fails when the time is over."""
+    """Poll until nothing is pending, and show the progress. Exits at the timeout."""
     deadline_s = time.monotonic() + timeout_s
     with Progress(what) as progress:
         while (state := look()) is not None:
@@ -189,7 +189,7 @@ def failure_text(api: ApiClient, service: Object) -> str:
 
 
 def _reason(api: ApiClient, service: Object) -> str:
-    """Why a service is not ready: its own condition if it has failed, else what its revision waits for."""
+    """The reason of an unready service: its failed condition, else its revision's pending one."""
     ready = condition(service)
     if ready.get("status") != "False" or not _is_of_configuration(service):
         revision = _unready_revision(api, service)

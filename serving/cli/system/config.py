@@ -46,7 +46,7 @@ _MODULES = {
 
 
 class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """ConfigMaps with the problems in them, and environments by daemon; of a daemon that is not there none."""
+    """ConfigMaps with their problems, and environments by running daemon."""
 
     config_maps: Sequence[ConfigMap]
     problems: Sequence[Problem]
@@ -208,7 +208,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None:
-    """What a running system uses; None if none runs and none was named."""
+    """The settings of a running system; None if none runs and none was named."""
     is_named = state_path is not None or kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
     path = (state_path or default_state_path()) if kubeconfig is None else kubeconfig
     if not is_named and holder_of(path) is None:

@@ -109,7 +109,7 @@ def _reached(name: str, port: int) -> Finding:
 
 
 def _activator_count(state: Path) -> int:
-    """How many there are meant to be: each has a port for its metrics."""
+    """The expected number of activators: each has a port for its metrics."""
     try:
         ports = StateFolder(state).read_ports()
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def _activator_count(state: Path) -> int:
 
 
 def _started_as(pid: int) -> tuple[str, str]:
-    """A daemon's module, and its index if it is an activator; "" for what the template forked."""
+    """A daemon's module and activator index; "" for processes forked by the template."""
     try:
         if Path(f"/proc/{pid}/comm").read_text().strip() in FORKED_NAMES:
             return "", ""

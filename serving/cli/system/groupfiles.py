@@ -1,4 +1,4 @@
-"""Files of node groups for ``serving config check``: Escalator's own format, NodeGroup manifests, and what is in config-nodegroup."""
+"""Reads node group files for ``serving config check``: Escalator's, NodeGroup manifests, config-nodegroup."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -134,7 +134,7 @@ class Installation:
             time.sleep(_PAUSE_S)
 
     def _wait_for_crds(self) -> None:
-        """Return when the server serves our kinds; each is asked about once."""
+        """Wait until the server serves all kinds of the installation."""
         until_s = time.monotonic() + _ESTABLISHED_S
         while self._not_established:
             path = self._not_established[-1]

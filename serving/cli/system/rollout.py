@@ -49,7 +49,7 @@ def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float
 
 
 def rollout_state(deployment: Object) -> str | None:
-    """What a Deployment still waits for, or None when it is rolled out."""
+    """The pending part of a Deployment's rollout; None when complete."""
     name, asked_count = deployment["metadata"]["name"], deployment["spec"].get("replicas", 1)
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):

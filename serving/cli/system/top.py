@@ -118,7 +118,7 @@ def top(*, once: bool, output: str, url: str | None, namespace: str, state_path:
 
 
 def record_of(state: Mapping[str, Any], *, namespace: str = "") -> dict[str, Any]:
-    """All that is known of revisions and nodes in one state of the dashboard, busiest revisions first."""
+    """The dashboard's state of revisions and nodes as JSON, busiest revisions first."""
     return {
         "revisions": [row.record() for row in _rows(state, namespace)],
         "nodes": node_lines(state.get("nodes") or {}),
@@ -133,7 +133,7 @@ def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
 
 
 def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
-    """All that is shown of one state of the dashboard, busiest revisions first; a narrow screen has the why below.
+    """The screen for one state of the dashboard, busiest revisions first; narrow ones show reasons below.
 
     ``height`` is how many lines there are; None has no end. Nodes come below, and revisions leave some room for them.
     """
@@ -175,7 +175,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
 
 
 def _saved(state: Mapping[str, Any], namespace: str) -> str:
-    """What the policies of all revisions cost together, a line for each policy in force; "" for nothing."""
+    """The summed costs of all revisions, a line for each policy in force; "" without any."""
     by_policy: dict[str, list[Mapping[str, float]]] = {}
     for one in state.get("policies") or ():
         if namespace in {"", one["namespace"]}:
@@ -228,7 +228,7 @@ class _Row:
         return self._numbers.get(name) or 0.0
 
     def record(self) -> dict[str, Any]:
-        """What the row is made from."""
+        """The row as JSON."""
         numbers = {name: value for name, value in self._numbers.items() if value is not None}
         return {**self.view, "shown_state": self._state(), "numbers": numbers, "decision": self._decision}
 

@@ -84,7 +84,7 @@ _EXIT_FAILED = 1
 
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
-    """Run ``serving up`` with these arguments, print what it prints until it has started, and return its exit code or 0."""
+    """Run ``serving up`` in the background, print its output until it has started; returns its exit code or 0."""
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = logs / _LOG
     mine, its = os.pipe()
@@ -158,7 +158,7 @@ _NAME = "serving"
 
 
 def path_lines(program: Path, python: Path, path: str) -> list[str]:
-    """Lines that say how to run this program in another shell; none if ``serving`` on PATH is this program.
+    """Advice on running this program in another shell; empty if ``serving`` on PATH is this program.
 
     ``program`` is how this process was started, ``python`` its interpreter, whose folder has the program too.
     """

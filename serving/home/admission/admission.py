@@ -243,7 +243,7 @@ def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
 
 
 def _text_of(problem: Problem) -> str:
-    """A problem in the text of an error. The name of a ServiceAccount has Knative's words, on which its clients rely.
+    """Format one problem. A ServiceAccount's name keeps Knative's wording, as clients rely on it.
 
     The causes of the error keep a kube-apiserver's: CEL allows no line break.
     """
@@ -311,7 +311,7 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
 
 
 def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
-    """The object with all defaults; parts named in ``same`` have them already, and so has what is shared with ``old``."""
+    """The object with all defaults. Parts in ``same`` or shared with ``old`` have them already."""
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}

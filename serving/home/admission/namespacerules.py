@@ -1,4 +1,4 @@
-"""Admission by what else a namespace has: ServiceAccounts, LimitRanges and ResourceQuotas, as a kube-apiserver's plugins apply them.
+"""Admission by other objects of a namespace: ServiceAccounts, LimitRanges and ResourceQuotas.
 
 Input: an object that is to be created or replaced, after ``admission``, and the store. A pod gets its account, the account's
 ``imagePullSecrets`` and the defaults of LimitRanges; whatever breaks a rule is refused with the server's own words. Updates of
@@ -65,7 +65,7 @@ class NamespaceRules:
         return f"NamespaceRules({'enforced' if self._is_enforced else 'not enforced yet'})"
 
     def enforce(self) -> None:
-        """Apply the rules from now on. Pods that already run are taken over before, whatever the rules have become."""
+        """Apply the rules from now on. Pods adopted before are exempt."""
         self._is_enforced = True
 
     def admit(
@@ -124,7 +124,7 @@ def _forbidden(kind: Kind, whole: Object, why: str) -> Forbidden:
 
 
 def _check_amounts(kind: Kind, whole: Object) -> None:
-    """Raise ``Invalid`` for a quota or a LimitRange with an amount that is none, or a limit of an unknown type."""
+    """Raise ``Invalid`` for an invalid amount of a quota or LimitRange, or an unknown limit type."""
     problems = [*_amount_problems(nested(whole, "spec", "hard"), "spec.hard")]
     limits = nested(whole, "spec", "limits") or ()
     if not isinstance(limits, list | tuple) or not all(isinstance(one, dict) for one in limits):

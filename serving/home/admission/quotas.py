@@ -227,7 +227,7 @@ def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tup
 
 
 def limit_breaches(pod: Object, ranges: Iterable[Object]) -> list[str]:
-    """What of a pod is out of bounds, in the order of the LimitRanges."""
+    """The amounts of a pod out of bounds, in the order of the LimitRanges."""
     spec = pod["spec"]
     found: list[str] = []
     every = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]

@@ -63,7 +63,7 @@ def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, no
 
 
 def read_account_token(key: bytes, text: str) -> KnownToken | None:
-    """Whose token this is, expired or not; None if ``account_token`` did not make it with this key."""
+    """The account of a token, even expired; None if it was not signed with this key."""
     signed, _, signature = text.encode("utf-8", "surrogateescape").rpartition(b".")
     if not hmac.compare_digest(signature, _signature(key, signed)):
         return None

@@ -26,7 +26,7 @@ def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()
 
 
 def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:
-    """One object in the accepted shape. A response that is not an object of the kind, such as a Status, stays unchanged."""
+    """One object in the accepted shape. Other responses, such as a Status, stay unchanged."""
     if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
         return one
     if wanted.shape is Shape.TABLE:

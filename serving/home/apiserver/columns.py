@@ -139,7 +139,7 @@ def _pod_status(pod: Object) -> str:
 
 
 def _init_status(pod: Object) -> str:
-    """What kubectl prints while containers run before the others: "Init:1/2", or why one fails; "" once all are done."""
+    """The STATUS column during init containers: "Init:1/2", or a failure; "" once all are done."""
     statuses = _listed(pod, "status", "initContainerStatuses")
     for number, container in enumerate(statuses):
         ended = _at(container, "state", "terminated")
@@ -197,7 +197,7 @@ def _seen(event: Object, now_s: float) -> str:
 
 
 def _used(quota: Object, *, is_limit: bool) -> str:
-    """How much of each bound is used, limits apart: "pods: 2/4, requests.cpu: 200m/1"."""
+    """The used part of each limit: "pods: 2/4, requests.cpu: 200m/1". Limits have a column of their own."""
     hard, used = _at(quota, "status", "hard") or {}, _at(quota, "status", "used") or {}
     return ", ".join(
         f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit

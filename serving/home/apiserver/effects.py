@@ -26,7 +26,7 @@ _PART = re.compile(r"([^.\[\]]+)|\[\*\]")
 
 
 def located(value: object, at: str) -> list[tuple[str, Any]]:
-    """All places that a path names, each with its value; ``[*]`` is every item of a list. Missing places are left out."""
+    """Yield the existing places of a path with their values; ``[*]`` is every item of a list."""
     found: list[tuple[str, Any]] = [("", value)]
     for key in _steps(at):
         if key is None:
@@ -114,7 +114,7 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
-    """A sentence for each container of a whole object that names only an image: without a container runtime it cannot run."""
+    """Warn of containers with only an image: they cannot run without a container runtime."""
     if kind not in _TEMPLATES:
         return []
     root = _TEMPLATES[kind]

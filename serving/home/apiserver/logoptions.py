@@ -12,7 +12,7 @@ from serving.home.apiserver.requests import Fault
 from serving.model.objects import Object
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
-"""Not of Kubernetes: which pods of a namespace have logs, gone ones too, as a JSON list of ``KeptLog``."""
+"""An extension of Kubernetes: lists pods with logs, also deleted ones, as JSON list of ``KeptLog``."""
 
 _TRUE = {"1", "true", "True"}
 # Runs beside the containers of a local pod; the pod's spec does not name it.
@@ -53,7 +53,7 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The logs that are kept of a pod: its name, its containers, and when it wrote last, in seconds since the epoch."""
+    """The kept logs of a pod: its name, containers, and last write in seconds since the epoch."""
 
     pod: str
     containers: list[str]
@@ -78,7 +78,7 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
 
 
 def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
-    """The same for a pod that is gone. Raises ``Fault`` 400."""
+    """Read the options for a deleted pod. Raises ``Fault`` 400."""
     containers = [{"name": one} for one in kept.containers if one != _QUEUE_PROXY]
     gone: Object = {"metadata": {"name": kept.pod}, "spec": {"containers": containers}}
     return _options(chosen_container(gone, query.get("container", "")), query)

@@ -17,7 +17,7 @@ _TRUE = {"1", "true", "True"}
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to run in a container, and the streams that the client wants. Without a command it attaches."""
+    """A command to run in a container, and its streams. Without a command it attaches."""
 
     container: str
     command: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class ExecSession(Protocol):
 
 
 class PodStreams(Protocol):
-    """What runs in pods. All methods raise ``NotFound`` if the pod or its container does not run."""
+    """Streams into pods. All methods raise ``NotFound`` if the pod or its container does not run."""
 
     async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
         """Run a command in a container. Raises ``OSError`` if it cannot be started."""
@@ -88,7 +88,7 @@ def exec_options(pod: Object, query: MultiMapping[str], *, subresource: str) -> 
 
 
 async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], container: str) -> ExecSession:
-    """Begin a session. Raises ``NotFound`` that says why the container does not run, where its status does."""
+    """Begin a session. Raises ``NotFound`` with the reason if the container does not run."""
     try:
         return await begin()
     except NotFound as error:

@@ -52,7 +52,7 @@ class SpdyError(Exception):
 
 
 class SpdyFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame of a stream, or a ping with its ``stream`` as id. ``is_last`` says that the peer sends no more on it."""
+    """One frame of a stream, or a ping with its ``stream`` as id. ``is_last`` ends the peer's side."""
 
     kind: Literal["open", "data", "reset", "ping", "goaway"]
     stream: int = 0
@@ -191,7 +191,7 @@ class _Forwarder:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Close all connections: the client is gone."""
+        """Close all connections after the client has disconnected."""
         for task in self._tasks:
             task.cancel()
 

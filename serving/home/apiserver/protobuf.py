@@ -168,7 +168,7 @@ def _known(name: str) -> _Fields:
 
 
 def _reader(schema: Schema) -> _Read:
-    """How a single value of a schema is read."""
+    """The reader for a single value of a schema."""
     name = next(iter(referred(schema)), "")
     if name:
         return _SPECIAL.get(name) or functools.partial(_message, name)

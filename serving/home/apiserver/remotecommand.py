@@ -44,7 +44,7 @@ async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebS
 
 
 async def stream_session(request: web.Request, begin: Callable[[], Awaitable[ExecSession]]) -> web.WebSocketResponse:
-    """Run a session over the websocket of a request until the command has ended or the client is gone.
+    """Run a session over a websocket until the command ends or the client disconnects.
 
     Every error goes to the client as the final Status: after the upgrade no other answer can be read.
     """

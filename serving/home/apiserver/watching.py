@@ -128,7 +128,7 @@ async def _forward(
     response: web.StreamResponse,
     until_s: float,
 ) -> None:
-    """Write events as they come. A task is kept over each look at the client: cancelling it would end the watch."""
+    """Write events on arrival. A pending read survives each check of the client: its cancellation would end the watch."""
     step: asyncio.Task[WatchEvent | None] | None = None
     last: WatchEvent | None = None
     bookmark_s = now_s() + options.bookmark_period_s if options.bookmarks else math.inf

@@ -74,7 +74,7 @@ _ROOTLESS_MOUNTS: tuple[Object, ...] = (
 
 
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container is started with: arguments, environment, working folder, user, mounts, and where it is found.
+    """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
 
     ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
     ``cgroup_views`` are folders by the path at which the container reads them. ``is_rootless`` says that one user is all there is
@@ -94,7 +94,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What is executed: ``command`` replaces the image's entrypoint and its arguments, ``args`` only the arguments.
+    """The command line: ``command`` replaces the image's entrypoint and arguments, ``args`` only the arguments.
 
     Raises:
         InvalidValue: when neither says anything.

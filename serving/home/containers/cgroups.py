@@ -22,7 +22,7 @@ _SHARES_MIN, _SHARES_PER_CORE = 2, 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container may use; None for no limit. ``cpu_request_m`` is its share where the cores do not suffice."""
+    """The limits of a container; None for none. ``cpu_request_m`` is its share under contention."""
 
     cpu_m: int | None = None
     memory_bytes: int | None = None
@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container has used: seconds of cpu since its start, bytes now, and how often the kernel ran out of its memory."""
+    """The usage of a container: CPU seconds since its start, bytes now, and OOM kills."""
 
     cpu_s: float
     memory_bytes: int
@@ -38,7 +38,7 @@ class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
-    """Where cgroups can be made: a folder by controller. With version 2 it is the same folder for all."""
+    """Creates cgroups in a folder per controller; with version 2 all are the same folder."""
 
     folders: dict[str, Path]
     is_unified: bool
@@ -69,7 +69,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(map(str, made)), sorted(set(refused))
 
     def _values(self, controller: str, limits: Limits) -> Iterator[tuple[str, str, str]]:
-        """File, value, and the limit's name where a refusal must be said aloud."""
+        """File, value, and the limit's name if a refusal must be reported."""
         quota = None if limits.cpu_m is None else max(_QUOTA_MIN_US, limits.cpu_m * _PERIOD_US // 1000)
         shares = max(_SHARES_MIN, (limits.cpu_request_m or 0) * _SHARES_PER_CORE // 1000)
         if controller == "cpu" and self.is_unified:
@@ -104,7 +104,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return "/" + str((next(iter(self.folders.values())) / name).relative_to(_ROOT))
 
     def views(self, name: str) -> dict[str, str]:
-        """Where a container sees its own cgroups, by path in it."""
+        """The mounts of a container's own cgroups, by path in it."""
         if self.is_unified:
             return {str(_ROOT): str(next(iter(self.folders.values())) / name)}
         return {f"{_ROOT}/{controller}": str(above / name) for controller, above in self.folders.items()}
@@ -149,7 +149,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT) -> CgroupTree | None:
-    """Where containers can have cgroups below a folder ``name`` that is made; None where there is no such place."""
+    """Create the folder ``name`` for containers' cgroups; None if none can be created."""
     try:
         own = (proc / "self" / "cgroup").read_text()
     except OSError:

@@ -30,7 +30,7 @@ _MACHINE_FOLDERS = ("bin", "lib", "lib64", "usr", "sbin")
 
 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """The runtime that works here, by its path; "" and the reason where none does. ``is_rootless`` says how it is used."""
+    """The working runtime's path; "" and the reason if there is none. ``is_rootless`` says how to use it."""
 
     runtime: str = ""
     reason: str = ""
@@ -38,7 +38,7 @@ class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
-    """How a runtime is called, up to its command."""
+    """The command line of a runtime, up to its subcommand."""
     options = ("--root", state, "--log", error_log, "--log-format", "json")
     # crun would refuse cgroups of both versions at once; ours are joined before it starts.
     manager = () if joins_cgroups(runtime) else ("--cgroup-manager", "disabled")

@@ -31,7 +31,7 @@ _SAME_NAME = 0xC00C
 
 
 def question_of(query: bytes) -> tuple[str, int, int]:
-    """The name in lower case, the kind, and where the question ends. Raises ``InvalidValue`` for what is no single question."""
+    """Parse a query: name in lower case, type, and end of the question. Raises ``InvalidValue``."""
     labels, at = [], _HEADER.size
     try:
         _, flags, count, *_ = _HEADER.unpack_from(query)
@@ -78,7 +78,7 @@ class NameAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure(query: bytes) -> bytes:
-    """The response that no server can be asked."""
+    """A SERVFAIL response."""
     return _response(query, question_of(query)[2], code=_SERVER_FAILURE)
 
 

@@ -46,7 +46,7 @@ def gateway_of(state: Path) -> Gateway:
 
 
 def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict[str, socket.socket]:
-    """Listening sockets for the activators, as "inner-pods-80". One that cannot be bound is left out: without root all of them."""
+    """Bind the activators' sockets, as "inner-pods-80". Failures are skipped: without root all fail."""
     found = {}
     for name, address, own in (("inner", gateway.inner, inner_port), ("public", gateway.public, public_port)):
         for port in {_HTTP_PORT, own}:
@@ -86,7 +86,7 @@ class PodNetworks:
         _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
 
     def make_ahead(self, address: str) -> None:
-        """Make the namespace of the pod that will have an address. Blocks for some milliseconds. Raises ``OSError``."""
+        """Create the namespace of a future pod by its address. Blocks for some milliseconds. Raises ``OSError``."""
         self.make(_ahead(address), address)
 
     def claim(self, pod: str, address: str) -> bool:
@@ -215,7 +215,7 @@ _RETRY_S = 5.0
 
 
 class AheadNetworks:
-    """The locations. ``networks`` is None where pods have no networks of their own. ``run`` makes what is missing."""
+    """Creates networks ahead of pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
 
     def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
         self._locations, self._networks = locations, networks
@@ -226,7 +226,7 @@ class AheadNetworks:
         return f"AheadNetworks({len(self._ready)} ready)"
 
     def take(self) -> PodLocation:
-        """A location for a pod with a network of its own, which is there already if one is ready. Raises ``OSError``."""
+        """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""
         self._wanted.set()
         return self._ready.pop(0) if self._ready else self._locations.take()
 

@@ -36,7 +36,7 @@ _HOSTNAME_MAX = 63
 
 
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs containers on this machine: the runtime's path, images, networks, and cgroups where they can be made.
+    """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
     Without ``networks`` containers are rootless: they share the network and the one user of this machine that runs us, and
     have its names from the file ``hosts``.
@@ -49,7 +49,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Path
 
     def remove(self, pod: str) -> None:
-        """Remove a pod's network and cgroups, and what still runs in them. Nothing happens if it has none. Blocks."""
+        """Remove a pod's network and cgroups, if any, and kill the processes in them. Blocks."""
         if self.cgroups is not None:
             self.cgroups.remove(pod)
         if self.networks is not None:
@@ -94,7 +94,7 @@ class PodBox:
 
     @property
     def image_ids(self) -> dict[str, str]:
-        """What each container runs, as NAME@DIGEST; of an image that no registry or archive gave a digest, sha256:ID."""
+        """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
         images = {container_name_of(one): one.get("image", "") for one in all_containers(self._manifest)}
         return {
             name: parse_reference(images[name]).pinned(found.digest) if found.digest else f"{ID_SCHEME}{found.id}"
@@ -124,7 +124,7 @@ class PodBox:
 
     @property
     def port(self) -> int:
-        """Where the app listens in it: the port that its manifest names, or 8080; one of its own in a shared network."""
+        """The app's port in the sandbox: its containerPort or 8080; an assigned one in a shared network."""
         return port_of(self._manifest) if self._host.networks is not None else self._location.port
 
     async def prepare(self) -> None:

@@ -109,7 +109,7 @@ def _namespaced() -> list[Kind]:
 
 
 class EventAges:
-    """The Events of a store in the order of their last writes, to find those that are too old or too many."""
+    """The Events of a store by last write, to find those too old or too many."""
 
     def __init__(self, *, age_max_s: float = _EVENT_AGE_MAX_S, count_max: int = _EVENT_COUNT_MAX) -> None:
         self._age_max_s, self._count_max = age_max_s, count_max

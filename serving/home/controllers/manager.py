@@ -42,7 +42,7 @@ _COMPONENT = "deployment-controller"
 _DEPLOYMENT, _SERVICE = "deployment", "service"
 
 WorkKey = tuple[str, str, str]
-"""What it is, namespace, name."""
+"""Kind, namespace and name."""
 
 _Selector = tuple[str, str, str]
 """Namespace, label, value."""
@@ -245,12 +245,12 @@ def _counted(pod: Object) -> tuple[object, ...]:
 
 
 def _address_of(pod: Object | None) -> str | None:
-    """Where a pod is reached; None before it has an address."""
+    """The address of a pod; None before it has one."""
     return None if pod is None else nested(pod, "status", "podIP") or None
 
 
 def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
-    """Put a key into an index, or take it out; what has no key is not in the index."""
+    """Update a key's entries in an index; one without values is removed."""
     if is_here:
         index.setdefault(of, set()).add(key)
     elif found := index.get(of):
@@ -287,7 +287,7 @@ def _is_told(route: Object) -> bool:
 
 
 async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
-    """Wait until it is, but not for ever: a pod that is not ready may have been so before."""
+    """Wait until it is, within a bound: a pod may have been unready before the restart."""
     until_s = now_s() + within_s
     before = {one["metadata"]["name"] for one in (await cluster.list(POD)).items}
     while now_s() < until_s:

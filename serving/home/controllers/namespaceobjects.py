@@ -1,4 +1,4 @@
-"""What a namespace gets from controllers: its default ServiceAccount, and the status of its ResourceQuotas.
+"""Maintains namespaces: the default ServiceAccount, and the status of ResourceQuotas.
 
 Follows namespaces, accounts, quotas, and each kind that a quota counts. Quotas are enforced at admission
 (``home/admission/namespacerules.py``), from the objects themselves; their status is for readers only.

@@ -65,7 +65,7 @@ class PodScaler:
                 await asyncio.sleep(_PERIOD_S)
 
     async def look(self) -> None:
-        """Scale all once. One that fails says so in its status, and does not stop the others."""
+        """Scale all once. A failure is reported in that object's status and does not stop the others."""
         found = list(self._scalers.cache.values())
         uids = {one["metadata"]["uid"] for one in found}
         self._states = {uid: state for uid, state in self._states.items() if uid in uids}
@@ -167,7 +167,7 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
 def uses_of(
     metric: MetricTarget, pods: Sequence[Object], measured: Mapping[Key, Object], *, at_wall_s: float
 ) -> list[PodUse]:
-    """What each pod requests and uses of a resource: cores or bytes. A container without a request leaves its pod without one.
+    """Each pod's request and usage of a resource: cores or bytes. A container without a request voids its pod's.
 
     The cpu of a pod counts once it was ready for a whole measurement: before, it is what the start takes.
     """

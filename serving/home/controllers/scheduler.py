@@ -138,12 +138,12 @@ class NodePlacing:
         self.book.take_node(node_of(node))
 
     def drop_node(self, name: str) -> None:
-        """A node that is gone."""
+        """Drop a deleted node."""
         self._nodes.pop(name, None)
         self.book.drop_node(name)
 
     def take_pod(self, key: tuple[str, str], pod: Object | None) -> None:
-        """A pod that is new or has changed; None if it is gone."""
+        """Take a new or changed pod; None if it is deleted."""
         placed = None if pod is None else pod_of(pod)
         if placed is None:
             self.book.drop_pod(key)
@@ -195,7 +195,7 @@ _WATCH_LAG_MAX_S = 5.0
 
 
 class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as it is to be created, and the room that is kept for it meanwhile."""
+    """A pod to create on a node, and the room reserved for it."""
 
     pod: Object
     token: str

@@ -25,7 +25,7 @@ _SERVICE_NAME = "kubernetes.io/service-name"
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How many pods are made, and which go."""
+    """The number of pods to create, and the names of pods to delete."""
 
     create_count: int
     delete_names: tuple[str, ...]
@@ -158,7 +158,7 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
 
 
 def desired_slice(service: Object, pods: Iterable[Object]) -> Object:
-    """The EndpointSlice of a Service: the selected pods that have an address, and whether they take requests."""
+    """The EndpointSlice of a Service: selected pods with an address, and their readiness."""
     metadata = service["metadata"]
     selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
     owner = {

@@ -41,7 +41,7 @@ class ImageRun(
         "stop_signal": "StopSignal",
     },
 ):
-    """What an image says of how it is run. None and "" where it says nothing."""
+    """The run settings of an image's config. None and "" where unset."""
 
     env: list[str] | None = None
     entrypoint: list[str] | None = None

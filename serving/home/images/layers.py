@@ -36,7 +36,7 @@ _XATTR = "SCHILY.xattr."
 
 
 class LayerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image may have unpacked, all layers together."""
+    """The limits of an unpacked image, over all layers."""
 
     bytes_max: int = 32 * 2**30
     entries_max: int = 2_000_000

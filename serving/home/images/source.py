@@ -115,7 +115,7 @@ class ImageSource:
         return await self._pinned(key, await asyncio.shield(task))
 
     def _find(self, image: str, key: str) -> tuple[StoredImage | None, bool]:
-        """The image if it is here, and whether it is the one that the key is pinned to."""
+        """The image in the store if any, and whether the key is pinned to it."""
         pinned = self._pins.get(key) if key else ""
         found = self.store.get(pinned) if pinned else None
         return (found, True) if found is not None else (self.store.find(image), False)

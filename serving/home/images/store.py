@@ -28,7 +28,7 @@ _ID_DIGITS_MIN = 6
 
 
 class ImageUnavailable(ServingError):
-    """An image cannot be had. ``reason`` is Kubernetes' word for a container that waits for it."""
+    """An image is unavailable. ``reason`` is the container's waiting reason in Kubernetes."""
 
     def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
         self.reason, self.why = reason, why
@@ -89,7 +89,7 @@ class ImageStore:
         return [parse_reference(name) for name, image_id in sorted(self._names().items()) if image_id == image.id]
 
     def add(self, path: Path, *, names: Sequence[str] = (), digest: str = "", is_kept: bool) -> list[StoredImage]:
-        """Unpack what an archive or an OCI layout has. ``names`` are given to its image instead of its own.
+        """Unpack an archive or OCI layout. ``names`` replace the image's own names.
 
         Raises:
             InvalidValue: when it is no archive, is damaged, is not safe, has several images to be named, or exceeds a limit.
@@ -159,7 +159,7 @@ class ImageStore:
             shutil.rmtree(gone, ignore_errors=True)
 
     def name(self, text: str, image: StoredImage) -> None:
-        """Give an image one more name, which another one may have had. Raises ``InvalidValue``."""
+        """Add a name to an image, taking it from another one if needed. Raises ``InvalidValue``."""
         full = str(parse_reference(text))
         with locked(self.folder):
             self._rename({**self._names(), full: image.id})
@@ -235,12 +235,12 @@ _ERROR_LINES = 5
 
 
 def containerfile_in(folder: Path) -> Path | None:
-    """The file that says how to build an image of a folder; None if there is none."""
+    """The Containerfile or Dockerfile of a folder; None if there is none."""
     return next((folder / name for name in _FILES if (folder / name).is_file()), None)
 
 
 def build_image(folder: Path, name: str, store: ImageStore) -> str:
-    """Build, unpack, and return the image's name, which is another for each content. The builder's output goes to ours.
+    """Build and unpack an image; returns its name, unique by content. The builder's output is passed on.
 
     Raises:
         ImageUnavailable: when no builder is installed, or it fails.

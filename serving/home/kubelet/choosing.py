@@ -1,4 +1,4 @@
-"""Whether a pod runs as containers or as processes, and the images of one that runs as containers.
+"""Decides whether a pod runs as containers or as processes, and finds its images.
 
 A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes it) is
 processes. Any other pod runs its images, where something can run them. Where an image cannot be had, a pod whose containers
@@ -53,7 +53,7 @@ async def box_of(
     warn: Callable[[str, str], Awaitable[None]],
     stop: asyncio.Event,
 ) -> PodBox | None:
-    """The pod's containers, prepared as soon as all images are there; None for processes, or for a pod that is deleted before.
+    """Prepare the pod's containers once all images are there; None for processes or a deleted pod.
 
     ``was_boxed`` is what an earlier control process chose, None for a new pod. ``on_state`` gets what a container waits for, ``warn`` the reason and message of an Event.
     """

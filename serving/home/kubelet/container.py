@@ -31,7 +31,7 @@ from serving.traffic.backoff import backoff_s
 
 
 def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
-    """Run a command as a container is run that ``start`` has started: in its namespaces and cgroups, with its user and environment.
+    """Run a command beside a container: in its namespaces and cgroups, with its user and environment.
 
     ``name`` is that of the new process in its pod. Raises ``OSError`` where the container's folder is gone.
     """
@@ -50,7 +50,7 @@ def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str
 
 
 class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the kubelet is with what keeps ending. Times in seconds."""
+    """Restart back-off settings. Times in seconds."""
 
     pause_first_s: float = 1.0
     """Pause after the second end in a row; doubles with each more. Default: ours, 1 s; the kubelet waits 10 s."""
@@ -59,7 +59,7 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest pause. Default: ours, 60 s; the kubelet's is 300 s."""
 
     sound_s: float = 30.0
-    """A process that lived so long was sound: its end is answered at once. Default: ours; the kubelet asks 600 s."""
+    """Uptime after which a restart is immediate. The kubelet requires 600 s."""
 
 
 def pause_after(previous_s: float | None, *, lived_s: float, settings: RestartSettings) -> float:
@@ -256,7 +256,7 @@ class ContainerKeeper:
             await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
 
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
-        """Probe more often in the first period, so that readiness is not late by a whole one; failures do not count yet."""
+        """Probe more often in the first period, for an early readiness; failures do not count yet."""
         until_s, failure_count = now_s() + plan.period_s, 0
         while not await self._outcome(plan):
             failure_count += 1

@@ -53,7 +53,7 @@ def resident_bytes_by_session() -> Counter[int]:
 
 
 def memory_limits(pod: PodRun) -> dict[str, int]:
-    """The limits in bytes of the containers that have started; nothing where a cgroup kills by itself."""
+    """The memory limits of started containers, in bytes; empty if cgroups enforce them."""
     box = pod.box
     is_watched = box is None or not box.has_containers or "memory" in box.refused_limits
     if not is_watched or not pod.keepers:
@@ -148,7 +148,7 @@ class Kubelet:
             await self._node.cluster.delete(POD, *pod.key)
 
     async def run(self) -> None:
-        """Run pods until cancelled; they go on without us."""
+        """Run pods until cancelled. The pods themselves keep running."""
         await self._nodes.register()
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -202,7 +202,7 @@ class Kubelet:
                 pod.stop.set()
 
     async def _run_pod(self, uid: str, pod: PodRun) -> None:
-        """Run a pod until it is gone.
+        """Run a pod until it has ended and is deleted.
 
         One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is tried again
         after a pause; its object stays, so that its Deployment makes no other in its place.

@@ -1,4 +1,4 @@
-"""What all pods of this machine share."""
+"""The context shared by all pods of this machine."""
 
 from collections.abc import Callable
 from pathlib import Path

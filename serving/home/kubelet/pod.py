@@ -62,7 +62,7 @@ _KILL_MAX_S = 5.0
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next control process needs to go on with a pod.
+    """The state of a pod for the next control process.
 
     ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers.
     """
@@ -117,7 +117,7 @@ class PodRun:
 
     @property
     def cgroups(self) -> Mapping[str, SessionTotals]:
-        """What containers with cgroups have used, by name."""
+        """The usage of containers with cgroups, by name."""
         return self.box.totals() if self.box is not None else {}
 
     @property
@@ -253,7 +253,7 @@ class PodRun:
     def _app(
         self, container: Object, sources: Sources, warnings: PodWarnings, *, revision: Object
     ) -> ContainerSpec | None:
-        """How a container of the app is kept running; None, with the reason in the status, if it cannot run here."""
+        """The spec of one app container; None, with the reason in the status, if it cannot run here."""
         name = container_name_of(container)
         try:
             start = self._setup.app(container, sources, self.box, revision=revision)

@@ -103,7 +103,7 @@ _NO_BOX = "a pod that is a process in the network of this machine: without --fix
 
 @functools.cache
 def _allocatable() -> Mapping[str, str]:
-    """What this machine has for pods."""
+    """The resources of this machine available to pods."""
     return node_status(read_machine(), at="")["allocatable"]  # type: ignore[no-any-return]  # JSON
 
 
@@ -116,7 +116,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     location: PodLocation
 
     async def revision(self) -> Object:
-        """The pod's revision; {} if it is gone."""
+        """The pod's revision; {} if it was deleted."""
         name = labels_of(self.manifest).get(REVISION_LABEL, "")
         try:
             return await self.node.cluster.get(REVISION, namespace_of(self.manifest), name)
@@ -150,7 +150,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return PodBox(host, self.manifest, images, pod_id=self.pod_id, location=self.location, folder=folder)
 
     def app(self, container: Object, sources: Sources, box: PodBox | None, *, revision: Object) -> StartProcess:
-        """The order that starts a container of the app, as a process where the box has no containers.
+        """The start order of an app container; of a process if the box has no containers.
 
         A container that is its own queue-proxy gets the address of the pod, and what a queue-proxy must know.
 
@@ -213,7 +213,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return probing_app(probe, secret=secret)
 
     def proxy(self, revision: Object, box: PodBox | None) -> StartProcess:
-        """The order that starts the queue-proxy, in the network of the pod's containers if there is one."""
+        """The start order of the queue-proxy, in the network of the pod's containers if any."""
         port = box.port if box else self.location.port
         environment = self._proxy_environment(revision, app=f"127.0.0.1:{port}")
         network = box.network if box else ""

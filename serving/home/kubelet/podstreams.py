@@ -39,7 +39,7 @@ class FilePodLogs:
         return sorted((one for one in found if one.containers), key=lambda one: one.written_s, reverse=True)
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """Pieces of a container's log. Who follows goes on with the next run when the container is restarted.
+        """Yield pieces of a container's log. ``follow`` continues with the next run after a restart.
 
         Raises:
             NotFound: when there is no such log.
@@ -110,7 +110,7 @@ def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
 
 
 def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
-    """What keeps a container running. Raises ``NotFound`` if it was not started."""
+    """The keeper of a container. Raises ``NotFound`` if it was not started."""
     found = pod.keepers.get(container)
     if found is None:
         raise NotFound(f"container {container} of pod {pod.key[1]} does not run")
@@ -118,7 +118,7 @@ def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
 
 
 async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a port of the pod: a declared one, one that a container listens on, or one of the queue-proxy.
+    """Connect to a port of the pod: declared, listened on, or of the queue-proxy.
 
     Raises:
         OSError: when nothing of the pod listens there.
@@ -157,7 +157,7 @@ class LocalPodStreams:
         self._kubelet, self._logs = kubelet, logs
 
     async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
-        """As the port says."""
+        """Run a command in a container."""
         keeper = keeper_of(self._kubelet.find(namespace, pod), options.container)
         stdio = Stdio(has_stdin=options.has_stdin, has_terminal=options.has_terminal, streams=options.streams)
         try:
@@ -180,7 +180,7 @@ class LocalPodStreams:
         return _Attached(process, self._logs.read(namespace, pod, follow), found)
 
     async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As the port says."""
+        """Connect to a port of a pod."""
         return await connect_to(self._kubelet.find(namespace, pod), port)
 
 

@@ -17,7 +17,7 @@ from serving.model.quantity import parse_bytes
 
 
 def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
-    """A warning about a pod. The same words about the same pod have the same name: they are said once."""
+    """A warning Event about a pod. The name depends on pod and text, so that repetitions are dropped."""
     metadata = pod["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
     # Without a version: it is the pod that fails, in whatever state its object is.
@@ -88,7 +88,7 @@ _log = logging.getLogger("kubelet")
 
 
 class PodWarnings:
-    """Warnings about one pod. ``group`` runs those that are sent later."""
+    """Warnings about one pod. ``group`` runs deferred ones."""
 
     def __init__(self, cluster: Cluster, manifest: Object, group: asyncio.TaskGroup) -> None:
         self._cluster, self._manifest, self._group = cluster, manifest, group
@@ -101,7 +101,7 @@ class PodWarnings:
         self._group.create_task(self.send(reason, message), name="warn")
 
     async def send(self, reason: str, message: str) -> None:
-        """Write a warning. One with the same words is there already: nothing happens."""
+        """Write a warning. A repeated text is ignored."""
         try:
             await self._cluster.create(EVENT, pod_event(self._manifest, reason=reason, message=message, now=stamp()))
         except AlreadyExists:
@@ -110,7 +110,7 @@ class PodWarnings:
             _log.warning("event.failed", extra={"pod": name_of(self._manifest), "error": str(error)})
 
     async def send_not_enforced(self, box: PodBox | None) -> None:
-        """Warn of what containers ask for and do not get on this machine. ``box`` is where they run."""
+        """Warn of container settings without effect here. ``box`` is the pod's sandbox."""
         refused = box.refused_limits if box and box.has_containers else None
         is_rootless = box is not None and box.is_rootless
         for container in all_containers(self._manifest):

@@ -38,7 +38,7 @@ class StartPacer:
         return f"StartPacer({self._free_count} free, {len(self._waiting)} waiting)"
 
     async def take(self, revision: str) -> bool:
-        """Wait for a turn, which the caller ends with ``give_back``; whether it is the first of its revision in this storm."""
+        """Wait for a turn, ended by ``give_back``; returns whether it is the revision's first in this storm."""
         if self._free_count and not self._waiting:
             return self._begin(revision)
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -102,7 +102,7 @@ async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterab
 
 
 def _core_demand_s(process_id: int) -> float:
-    """How long the threads of a process have run or waited for a core, in seconds (schedstat of proc_pid(5))."""
+    """The time a process's threads ran or waited for a core, in seconds (schedstat of proc_pid(5))."""
     total_ns = 0
     for task in Path(f"/proc/{process_id}/task").glob("*"):
         with contextlib.suppress(OSError, ValueError):

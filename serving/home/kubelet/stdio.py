@@ -87,7 +87,7 @@ def _settle(ready: "asyncio.Future[None]") -> None:
 
 
 class Stdio:
-    """The streams of one command. ``stdin``, ``stdout`` and ``stderr`` are the paths that the command opens, or ""."""
+    """The streams of one command. ``stdin``, ``stdout`` and ``stderr`` are paths for it to open, or ""."""
 
     def __init__(self, *, has_stdin: bool, has_terminal: bool, streams: Collection[int]) -> None:
         self.has_terminal = has_terminal
@@ -208,11 +208,11 @@ class ContainerInput:
         return msgspec.structs.replace(start, stdin=str(self.path), keeps_stdin=not self.is_once)
 
     def attach(self) -> WaitingDescriptor:
-        """The end that a client writes to; it closes it. Raises ``OSError`` when nothing reads any more."""
+        """Open a client's write end; the client closes it. Raises ``OSError`` without a reader."""
         return WaitingDescriptor(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
     def detach(self) -> None:
-        """A client has gone: the end of an input that is for one client."""
+        """Detach a client: ends an input with ``stdinOnce``."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1

@@ -21,7 +21,7 @@ _NETWORKS = 190
 
 
 class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags ask for. ``cpu`` and ``memory`` are quantities of each node, ``boot_s`` is from asking to Ready.
+    """The flags' values. ``cpu`` and ``memory`` are quantities per node, ``boot_s`` the time from request to Ready.
 
     ``anticipates``: nodes boot for pods that do not exist yet.
     """
@@ -36,7 +36,7 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
-    """Seconds until each machine is a node, 0 for those that are: asked for 3 s ago with a boot time of 8 s it is 5."""
+    """Seconds until each machine is Ready, 0 once it is: 3 s after a request with 8 s to boot it is 5."""
     return {name: max(0.0, at_s + boot_s - now_s) for name, at_s in machines.asked_at_s.items()}
 
 

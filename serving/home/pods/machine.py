@@ -42,7 +42,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     memory_cgroup: Path | None = None
 
     def read(self, proc: Path = Path("/proc")) -> MachineReading:
-        """What is in use. Raises ``OSError`` where this is not Linux."""
+        """Read the current usage. Raises ``OSError`` if this is not Linux."""
         if self.cpu_cgroup is None:
             cpu_s = _busy_s((proc / "stat").read_text(), self.cores)
         else:
@@ -60,7 +60,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def read_machine(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), *, cores: Collection[int] | None = None
 ) -> Machine:
-    """This machine. ``cores`` are those that we may run on, by number. Raises ``OSError`` where this is not Linux."""
+    """Read this machine. ``cores`` are the numbers in its affinity. Raises ``OSError`` if this is not Linux."""
     cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
     cpu_m = 1000 * sum(line[:3] == "cpu" and line[3].isdecimal() for line in (proc / "stat").read_text().splitlines())
     memory_bytes = _fields(proc / "meminfo")["MemTotal"] * 1024
@@ -90,7 +90,7 @@ def node_status(machine: Machine, *, at: str) -> Object:
 
 
 def node_metrics(name: str, before: MachineReading, after: MachineReading, *, at: str, window_s: float) -> Object:
-    """What a node used between two looks, as metrics-server tells it. 3 s of cpu within 2 s are 1500m."""
+    """The NodeMetrics between two readings. 3 s of CPU within 2 s are 1500m."""
     cpu_m = round(1000 * max(0.0, after.cpu_s - before.cpu_s) / window_s)
     return {
         "apiVersion": NODE_METRICS.api_version,
@@ -122,7 +122,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _cgroup_folders(proc: Path, cgroups: Path) -> list[Path]:
-    """Our cgroup and all above it: each of them bounds us. Nothing with version 1, or without any."""
+    """This process's cgroup and its ancestors, each a bound. Empty with version 1."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

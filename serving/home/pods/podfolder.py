@@ -38,7 +38,7 @@ _ROOT = ".root"
 
 
 def disk_error(error: Exception, folder: Path) -> str:
-    """The text of an error; of one of the disk with its path, which a write without room lacks, and on a full disk the way out."""
+    """Describe an error; a disk error with its path, and a full disk with advice."""
     if not isinstance(error, OSError):
         return str(error)
     said = f"{error.filename or folder}: {error.strerror or error}"
@@ -47,7 +47,7 @@ def disk_error(error: Exception, folder: Path) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that is ours alone, if it is not there."""
+    """Create a private folder if it is missing."""
     path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
@@ -71,7 +71,7 @@ def mount(folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts:
 
 
 def _remove_others(volume: Path, files: Iterable[str]) -> None:
-    """Remove files of keys that are gone."""
+    """Remove files of removed keys."""
     kept = {volume / path for path in files}
     for path in volume.rglob("*"):
         if not path.is_dir() and path not in kept:
@@ -79,7 +79,7 @@ def _remove_others(volume: Path, files: Iterable[str]) -> None:
 
 
 def mount_points(folder: Path, container: Object, volumes: Iterable[Object]) -> tuple[MountPoint, ...]:
-    """The mounts of a container at their own paths. What comes from the API is read-only, as Kubernetes has it."""
+    """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes."""
     writable = {one["name"] for one in volumes if "emptyDir" in one}
     return tuple(
         MountPoint(
@@ -157,12 +157,12 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
 
 
 def previous_of(log: Path) -> Path:
-    """Where the log of the run before the last restart is: ``app.previous.log``."""
+    """The path of the previous run's log: ``app.previous.log``."""
     return log.with_suffix(f".previous{log.suffix}")
 
 
 def keep_previous(log: Path) -> None:
-    """Put the log of a run that has ended aside for the next one. Nothing happens where there is none."""
+    """Set the log of an ended run aside, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         log.replace(previous_of(log))
 
@@ -191,7 +191,7 @@ def tail(log: Path, *, after: int = 0) -> str:
 
 
 def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
-    """The last lines, whole: of a traceback that begins before them, its first line, "..." and frames from their first line on."""
+    """The last lines. A traceback cut by the limit keeps its first line, "..." and whole frames."""
     start = max(0, len(lines) - count)
     header = next((at for at in range(start - 1, -1, -1) if lines[at].startswith(_HEADERS)), None)
     # A Python program may go on after a traceback that it prints; the others end.

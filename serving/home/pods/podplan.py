@@ -49,7 +49,7 @@ _NO_COMMAND = (
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to execute: arguments, environment, and the folder to be in."""
+    """The app's arguments, environment and working folder."""
 
     name: str
     arguments: tuple[str, ...]
@@ -124,7 +124,7 @@ def command_words(text: str) -> tuple[str, ...]:
 
 
 def container_name_of(container: Object) -> str:
-    """A container's name; Knative's own for one that has none."""
+    """A container's name, or Knative's default."""
     return container.get("name") or "user-container"
 
 
@@ -147,12 +147,12 @@ def all_containers(pod: Object) -> Sequence[Object]:
 
 
 def is_init(pod: Object, container: Object) -> bool:
-    """Whether a container is one that runs before the others: no two containers of a pod have one name."""
+    """Whether it is an init container; container names are unique in a pod."""
     return any(one.get("name") == container.get("name") for one in init_containers(pod))
 
 
 def serves(pod: Object, container: Object) -> bool:
-    """Whether a container is the one that takes requests: the only one, or the one with a port."""
+    """Whether a container takes requests: the only one, or the one with a port."""
     return (len(_containers(pod)) == 1 or bool(container.get("ports"))) and not is_init(pod, container)
 
 
@@ -213,7 +213,7 @@ def proxy_environment(
 
 
 def _readiness(pod: Object) -> str | None:
-    """The readiness probe of the container that serves, without its port: an app's real port is not the manifest's."""
+    """The serving container's readiness probe without its port: the app's actual port differs."""
     for container in _containers(pod):
         probe = container.get("readinessProbe")
         if probe and serves(pod, container):

@@ -71,7 +71,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 
 
 def broken_status(pod: Object, *, message: str, stamp: str) -> Object:
-    """The status of a pod that cannot be run, by ``message``. Whatever the manifest is like, it raises nothing."""
+    """The status of an unrunnable pod with ``message``. Raises nothing, whatever the manifest."""
     containers = nested(pod, "spec", "containers")
     named = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
     life = ContainerState(waiting_reason=BROKEN, waiting_message=message)

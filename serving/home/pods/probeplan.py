@@ -21,7 +21,7 @@ _LIVENESS_DELAY_MIN_S = 1.0
 
 
 class ProbeKind(enum.StrEnum):
-    """What a probe decides: whether the app has begun, lives, or takes requests."""
+    """The purpose of a probe: startup, liveness or readiness."""
 
     STARTUP = "startupProbe"
     LIVENESS = "livenessProbe"
@@ -29,7 +29,7 @@ class ProbeKind(enum.StrEnum):
 
 
 class ProbeVerdict(enum.StrEnum):
-    """What follows from the outcomes so far."""
+    """The verdict on the outcomes so far."""
 
     UNKNOWN = "unknown"
     PASSED = "passed"
@@ -37,7 +37,7 @@ class ProbeVerdict(enum.StrEnum):
 
 
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a container is asked. ``command`` is executed; without one it is the HTTP or TCP ``probe``. Times in seconds.
+    """A container's probe: ``command`` is executed; without one the HTTP or TCP ``probe`` runs. Times in seconds.
 
     ``success_min`` and ``failure_max`` are outcomes in a row. ``port`` is the manifest's own, 0 for that of the app.
     """
@@ -67,7 +67,7 @@ def probe_plans(container: Object) -> list[ProbePlan]:
 
 
 def sidecar_probe_plans(container: Object) -> list[ProbePlan]:
-    """All probes of a container that does not serve: no queue-proxy asks it, and its ports are those of the manifest.
+    """All probes of a sidecar: the queue-proxy does not probe it, and its ports are the manifest's.
 
     A gRPC probe passes when the port takes a connection.
     """
@@ -86,7 +86,7 @@ def _port_of(container: Object, probe: Object) -> int:
 
 
 def listening_probe(container: Object) -> Probe:
-    """How to find out whether an app takes requests: its readiness probe, or a connection."""
+    """The probe for an app's readiness: its own, or a TCP connection."""
     return _plan(ProbeKind.READINESS, container.get("readinessProbe") or {}).probe
 
 
@@ -121,7 +121,7 @@ _STATUS_LINE_BYTES_MAX = 200
 
 
 async def probe_failure(probe: Probe, app: Address, *, network: str = "") -> str:
-    """Send the probe's GET, in the network namespace at a path; "" for a status of 200 to 399, else what happened."""
+    """Send an HTTP probe, in the network namespace at a path; "" for a status of 200 to 399, else the failure."""
     host, port = app
     writer: asyncio.StreamWriter | None = None
     try:

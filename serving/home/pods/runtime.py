@@ -1,4 +1,4 @@
-"""What runs the containers of a pod, as the kubelet's part sees it: a protocol.
+"""The port from the kubelet to the runtime of pods' processes.
 
 ``ProcessRuntime`` starts them as processes of this machine. Another runtime, such as one for container images, implements
 the same two protocols and is chosen in ``control``; ``tests/integration/test_pod_conformance.py`` holds it to them.

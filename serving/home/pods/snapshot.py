@@ -37,14 +37,14 @@ _UNUSED_KEPT_S = 600.0
 
 
 class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a folder, or a symbolic link. ``path`` is relative; ``is_linked`` says that git ignores it."""
+    """A file or symbolic link in a folder. ``path`` is relative; ``is_linked`` marks files ignored by git."""
 
     path: str
     is_linked: bool = False
 
 
 def entries_of(folder: Path) -> Iterator[FolderEntry]:
-    """All files below a folder in a fixed order, without those that are left out. Raises ``OSError``."""
+    """All files below a folder in a fixed order, without ignored ones. Raises ``OSError``."""
     yield from _walk(folder, "", ())
 
 
@@ -83,7 +83,7 @@ def _spec(path: Path) -> GitIgnoreSpec | None:
 
 
 def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool:
-    """Whether the innermost file that says something about a path ignores it."""
+    """Whether git ignores a path. The innermost matching file decides."""
     for prefix, git, serving in reversed(rules):
         spec = serving if own else git
         if spec is not None:
@@ -104,13 +104,13 @@ def fingerprint(folder: Path) -> str:
 
 
 def is_application(folder: Path, state: Path) -> bool:
-    """Whether a folder can be copied: not the root of the file system, not one that holds the state folder."""
+    """Whether a folder can be copied: not the root, and not around the state folder."""
     folder, state = folder.resolve(), state.resolve()
     return folder != Path(folder.root) and not state.is_relative_to(folder) and not folder.is_relative_to(state)
 
 
 def take(folder: Path, snapshots: Path) -> str:
-    """Copy a folder unless that content is there already; its digest. Raises ``InvalidValue``, ``OSError``."""
+    """Copy a folder unless its content is stored already; returns the digest. Raises ``InvalidValue``, ``OSError``."""
     entries = list(itertools.islice(entries_of(folder), _ENTRIES_MAX + 1))
     _check_size(folder, entries)
     made = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
@@ -167,7 +167,7 @@ def _copy(folder: Path, entries: list[FolderEntry], made: Path) -> str:
 
 
 def path_of_snapshot(snapshots: Path, name: str) -> Path:
-    """The folder of a snapshot. Raises ``InvalidValue`` if the name is not a digest or the folder is gone."""
+    """The folder of a snapshot. Raises ``InvalidValue`` for an invalid digest or a missing folder."""
     if not _DIGEST.match(name):
         raise InvalidValue(text=name, expected="the digest of a snapshot, 32 hexadecimal digits")
     path = snapshots / name

@@ -1,4 +1,4 @@
-"""Reports what the pods of this machine use, from /proc, as metrics-server does: PodMetrics and NodeMetrics in the store.
+"""Reports the usage of pods and nodes from /proc, as metrics-server does: PodMetrics and NodeMetrics.
 
 Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
 have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy or a learnt
@@ -106,7 +106,7 @@ def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
 
 
 def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
-    """What a session used. 150 ticks of a hundredth of a second in 2 s are 750m.
+    """The usage of a session. 150 ticks of a hundredth of a second in 2 s are 750m.
 
     An orphan that ends takes what it had used away with it: then it was less than it looked, never below 0.
     """
@@ -230,7 +230,7 @@ class UsageReporter:
             await self._report_nodes(by_node, at, window_s)
 
     async def _report_nodes(self, by_node: Mapping[str, Sequence[SessionUsage]], at: str, window_s: float) -> None:
-        """What the pods of each node use together; nothing on a node without pods."""
+        """Report the summed usage of each node's pods."""
         names = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
         for name in names:
             metrics = sum_metrics(name, by_node.get(name, ()), at=at, window_s=window_s)

@@ -25,7 +25,7 @@ _ERROR_CHARACTERS_MAX = 500
 
 
 class ContainerLaunch:
-    """A runtime that starts the container of an order. ``descriptor`` can be read when ``finish`` need not wait.
+    """A running container start. ``descriptor`` is readable when ``finish`` does not block.
 
     Raises ``OSError`` when the runtime cannot be executed.
     """
@@ -115,7 +115,7 @@ def _be_rootless(launch: Launch) -> None:
 
 
 def _error_of(log: Path) -> str:
-    """What the runtime wrote last, without its frame of JSON."""
+    """The runtime's last error message, without its JSON frame."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         line = log.read_text(errors="replace").strip().splitlines()[-1]
         return str(json.loads(line)["msg"])[:_ERROR_CHARACTERS_MAX]
@@ -190,7 +190,7 @@ class Launches:
         return found
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When ``finish`` has to end one that takes too long; None while there is none."""
+        """Seconds until the next overdue start; None without starts."""
         ends_s = [launch.end_s for launch in self._running.values()]
         return max(0.0, min(ends_s) - now_s) if ends_s else None
 

@@ -23,7 +23,7 @@ class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a container is started: the order's ``arguments`` are a runtime that starts it and exits.
+    """A container launch: the order's ``arguments`` are a runtime command that starts it and exits.
 
     The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
     join before. ``root`` is mounted empty of what an earlier run wrote, and ``state``, the runtime's record of such a run,
@@ -105,7 +105,7 @@ class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process that was started: ``exit_code`` is None while it runs; minus the signal's number if one ended it."""
+    """A started process. ``exit_code`` is None while it runs, and minus the signal's number after a signal."""
 
     name: str
     pid: int

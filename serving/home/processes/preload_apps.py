@@ -166,7 +166,7 @@ class PreloadedApps:
 
     @property
     def due_in_s(self) -> float | None:
-        """How long ``drop_unused`` may wait; None while there is nothing to drop."""
+        """Seconds until ``drop_unused`` is due; None without apps."""
         return _LOOK_PERIOD_S if self._apps else None
 
     def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
@@ -202,7 +202,7 @@ class PreloadedApps:
             return None
 
     def pod_ready(self, pod: str, now_s: float) -> None:
-        """Begin to import the app of a pod that was started in the ordinary way and is ready: its start needs no core now."""
+        """Begin to import the app of a ready pod that was started in the ordinary way."""
         order = self._starting.pop(pod, None)
         if order is None or order.preload in self._apps:
             return
@@ -215,7 +215,7 @@ class PreloadedApps:
             self._refuse(app, f"its command cannot be preloaded: {reason}")
 
     def forget(self, pod: str) -> None:
-        """A pod is gone."""
+        """Forget a deleted pod."""
         self._starting.pop(pod, None)
 
     def drop_unused(self, now_s: float) -> None:

@@ -184,7 +184,7 @@ def _modules_of(arguments: list[str]) -> list[str]:
 
 
 def _imports_of(script: str) -> list[str]:
-    """What a script imports at its top level. The script itself is not run."""
+    """The top-level imports of a script, without running it."""
     with open(script, "rb") as file:
         tree = ast.parse(file.read())
     found = []

@@ -68,7 +68,7 @@ def fork_sibling() -> int:
 
 
 def name_process(name: str) -> None:
-    """What ``ps`` and ``top`` show of this process, up to 15 characters."""
+    """Set this process's name in ``ps`` and ``top``, up to 15 characters."""
     _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
@@ -86,7 +86,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot (proc_pid_stat(5)); None if there is no such process."""
+    """A process's start in clock ticks since boot (proc_pid_stat(5)); None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -95,7 +95,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def age_s(pid: int) -> float:
-    """How long a process has lived, in seconds; 0 when it is gone."""
+    """The age of a process in seconds; 0 if it has ended."""
     ticks = start_ticks(pid)
     if ticks is None:
         return 0.0
@@ -122,7 +122,7 @@ def set_niceness(group: int, niceness: int) -> None:
 
 
 def expects(session: int, number: int) -> bool:
-    """Whether a process of a session handles a signal, or ignores it, as it has said so itself (proc_pid_status(5))."""
+    """Whether a process of a session handles or ignores a signal (proc_pid_status(5))."""
     # All at once: a glob that is left early does not close its folder.
     for entry in list(Path("/proc").glob("[0-9]*")):
         with contextlib.suppress(OSError, ValueError):

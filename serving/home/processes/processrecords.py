@@ -107,7 +107,7 @@ _LINE_BYTES_MAX = 4096
 
 
 class ProcessEvents:
-    """The supervisor's side of the pipe. ``descriptors`` are the read end and the write end, which the template inherits."""
+    """The supervisor's side of the pipe. ``descriptors`` are its read and write ends, inherited by the template."""
 
     def __init__(self) -> None:
         self.descriptors = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -119,7 +119,7 @@ class ProcessEvents:
         return bool(self._unsent)
 
     def report_exit(self, pid: int, exit_code: int) -> None:
-        """Write the exit code of a process that has ended; minus the signal's number if one ended it."""
+        """Write the exit code of an ended process; minus the signal's number after a signal."""
         self._unsent.append(json.dumps({"pid": pid, "exit": exit_code}).encode() + b"\n")
         self.send()
 

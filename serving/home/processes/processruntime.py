@@ -112,7 +112,7 @@ class TemplateProcess:
 
 
 class ProcessRuntime:
-    """The connection to the template. ``held`` is what the template had at the first connection."""
+    """The connection to the template. ``held`` is the inventory at the first connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

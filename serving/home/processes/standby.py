@@ -47,7 +47,7 @@ class Standby:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         try:
             while piece := self._control.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
                 self._received += piece
@@ -90,7 +90,7 @@ class Standby:
 
 
 class Standbys:
-    """The processes that wait for an assignment. ``fork`` makes one, of an app or a queue-proxy; it may raise ``OSError``."""
+    """The standby processes. ``fork`` creates one, of an app or a queue-proxy, and may raise ``OSError``."""
 
     def __init__(self, fork: Callable[[bool], Standby]) -> None:
         self._fork = fork
@@ -121,7 +121,7 @@ class Standbys:
         return found
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When ``fill`` has something to do; None before the next start."""
+        """Seconds until ``fill`` is due; None before the next start."""
         return None if self.is_full else max(0.0, self._due_s - now_s)
 
     def fill(self, now_s: float) -> None:

@@ -202,7 +202,7 @@ class Template:
         self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=exit_code))
 
     def _end_leftovers(self, process: ProcessRecord) -> None:
-        """Kill what an app has forked away: it became a child of the supervisor when its parent ended."""
+        """Kill processes detached by an app: orphans become children of the supervisor."""
         if process.mark:
             for pid in children_of(self._owner):
                 if pid not in self._running and process.mark in environment_of(pid):

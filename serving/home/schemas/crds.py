@@ -32,7 +32,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Crd(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server needs to know of a custom resource."""
+    """The definition of a custom resource, as far as the server needs it."""
 
     kind: Kind
     schema: Schema
@@ -42,7 +42,7 @@ class Crd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def crd_folder() -> Path:
-    """Where the definitions are: inside an installed package, or in the checkout."""
+    """The folder of definitions: in the installed package or the checkout."""
     package = Path(__file__).resolve().parents[2]
     installed = package / "_config" / "crd"
     return installed if installed.is_dir() else package.parent / "config" / "crd"

@@ -89,7 +89,7 @@ def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[st
 
 
 def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NOTHING) -> Iterator[Problem]:
-    """Every violation in a value; parts that are the same object as in ``old`` are not checked again."""
+    """Yield every violation in a value. Parts shared with ``old`` are skipped."""
     if value is old:
         return
     if value is None:

@@ -25,7 +25,7 @@ from serving.model.objects import Object
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """How one field is merged: a list by ``merge_key``, a list of texts as a union, an object field by field."""
+    """The merge strategy of a field: a list by ``merge_key``, a list of strings as union, an object by field."""
 
     merge_key: str = ""
     texts: bool = False
@@ -37,13 +37,13 @@ NO_HINT = Hint()
 
 @functools.cache
 def hints_of(kind: Kind) -> Mapping[str, Hint] | None:
-    """How a kind's fields are merged; None for a custom resource."""
+    """The merge strategies of a kind's fields; None for a custom resource."""
     schema = builtin_schemas().get(schema_name(kind))
     return None if schema is None else _below(schema)
 
 
 def _below(schema: Schema) -> Mapping[str, Hint]:
-    """The hints of an object's fields, without those that say nothing."""
+    """The non-empty hints of an object's fields."""
     hints = {name: _hint(one) for name, one in schema.get("properties", {}).items()}
     return {name: hint for name, hint in hints.items() if hint != NO_HINT}
 
@@ -169,7 +169,7 @@ def _identity(element: object, merge_key: str) -> object:
 
 
 def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any], *, merge_key: str) -> list[Any]:
-    """The elements named by ``order`` in its order; the others stay before the elements that they preceded."""
+    """Order elements as in ``order``; others stay before their former successors."""
     wanted = {_identity(one, merge_key): place for place, one in enumerate(order)}
     places = {_identity(one, merge_key): place for place, one in enumerate(before)}
     named = [one for one in merged if _identity(one, merge_key) in wanted]

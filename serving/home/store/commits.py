@@ -32,7 +32,7 @@ class Commits:
         return f"Commits({len(self._under_way)} under way)"
 
     async def other(self, kind: Kind, key: Key) -> bool:
-        """Wait for a write of the same object that is on its way to the disk; return whether there was one.
+        """Wait for a pending disk write of the same object; returns whether there was one.
 
         If so, the caller must read the object again.
         """
@@ -113,7 +113,7 @@ class Commits:
         return str(present.version) == version
 
     def _write_behind(self, kind: Kind, key: Key) -> None:
-        """Write the current object to disk in the background. A write that is running does so when it ends."""
+        """Write the current object to disk in the background. A pending write of the object suffices."""
         if self._journal is None or (kind, key) in self._under_way:
             return
         one = self._state.table(kind).objects.get(key)

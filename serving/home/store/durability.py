@@ -25,7 +25,7 @@ _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """How a write uses the journal."""
+    """The way a write uses the journal."""
 
     NONE = "none"
     BEHIND = "behind"

@@ -21,7 +21,7 @@ from serving.model.errors import ClusterError, Gone
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the store keeps and accepts."""
+    """The store's bounds."""
 
     object_bytes_max: int = 3 * 2**19
     """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""

@@ -1,4 +1,4 @@
-"""The part of the store that outlives the process: one SQLite file with the durable part of each object.
+"""Persists the durable part of each object in one SQLite file.
 
 A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one transaction (WAL, ``synchronous=FULL``), and
 calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the store
@@ -24,7 +24,7 @@ import msgspec
 from serving.model.errors import JournalDamaged, Unavailable
 
 VERSION_BLOCK = 2**24
-"""Versions that are reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
+"""Versions reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
 
 # What one transaction holds: their ``done`` calls run on the loop in one go, about 40 µs each.
 _BATCH_MAX = 128
@@ -114,7 +114,7 @@ class Journal:
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
 
     def claim(self, version: int) -> None:
-        """Make sure that a version may be handed out; reserve more, in the background, before they run out.
+        """Ensure that a version is reserved, and reserve more in the background ahead of need.
 
         Raises ``Unavailable`` if they have run out, which takes a disk that was full for half a block of writes.
         """
@@ -207,7 +207,7 @@ class Journal:
         return Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {why}{way_out}")
 
     def _make_room(self) -> bool:
-        """Release the reserve, and have SQLite's log begin again at its start; whether the disk was full and that was done."""
+        """Release the reserve and restart SQLite's log; returns whether a full disk was relieved."""
         try:
             if self._is_full:
                 self._reserve.unlink(missing_ok=True)
@@ -232,7 +232,7 @@ class Journal:
             self._is_full = False
 
     def _takes_no_room(self, item: JournalEntry | _Reservation) -> bool:
-        """Whether an item is a removal, or replaces a row by one that is hardly longer, as the mark of a deletion is."""
+        """Whether an item is a removal or replaces a row at nearly the same size, like a deletion mark."""
         if isinstance(item, _Reservation) or item.data is None:
             return True
         key = (item.kind, item.namespace, item.name)

@@ -109,7 +109,7 @@ class MemoryCluster:
         return self._state.owners
 
     def table(self, kind: Kind) -> KindTable:
-        """The objects of a kind as they are now, for rules that look at more than one."""
+        """The current objects of a kind, for rules over several objects."""
         return self._state.table(kind)
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class MemoryCluster:
             await self._journal.close()
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
-        """As the port says."""
+        """Read one object, decoded for the caller."""
         check_subresource(kind, subresource)
         whole = decoded(self._state.find(kind, _key(kind, namespace, name)).encoded)
         return scale_of(whole) if subresource == "scale" else whole
@@ -138,7 +138,7 @@ class MemoryCluster:
         page_size: int = 0,
         page: str = "",
     ) -> Listing:
-        """As the port says: a snapshot, decoded in steps between which the loop goes on."""
+        """List a snapshot, decoded in steps so that the loop keeps running."""
         found = self.list_encoded(
             kind,
             namespace,
@@ -181,12 +181,12 @@ class MemoryCluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> Watch:
-        """As the port says. From "" or "0" it begins with all objects as ADDED."""
+        """Watch from a version; "" and "0" begin with all objects as ADDED."""
         wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
         return self._state.watch(kind, wanted, resource_version)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """As the port says. Fields have owners if a request creates the object."""
+        """Create an object. Its fields have owners if an API request writes it."""
         return await self._create(kind, body, dry_run=dry_run)
 
     async def _create(
@@ -219,7 +219,7 @@ class MemoryCluster:
     async def replace(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
     ) -> Object:
-        """As the port says."""
+        """Replace an object or one subresource of it."""
         given = read_metadata(body)
         key = _key(kind, given.namespace or "default", given.name or "")
         return await self._update(kind, key, lambda _: body, subresource=subresource, dry_run=dry_run)
@@ -235,7 +235,7 @@ class MemoryCluster:
         subresource: Subresource | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """As the port says."""
+        """Patch the current object."""
 
         def change(old: Object) -> Mapping[str, Any]:
             target = scale_of(old) if subresource == "scale" else old
@@ -298,7 +298,7 @@ class MemoryCluster:
         propagation: Propagation = "Background",
         grace_s: int | None = None,
     ) -> None:
-        """As the port says."""
+        """Delete an object, or mark it as deleted while something holds it."""
         if kind == NAMESPACE and name in FIRST_NAMESPACES:
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
         key = _key(kind, namespace, name)
@@ -320,7 +320,7 @@ class MemoryCluster:
             await turn()
 
     async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """As the port says; the budgets are evaluated against the pods as they are."""
+        """Evict a pod, if its budgets allow it now."""
         pod = await self.get(POD, namespace, name)
         await check_budgets(self, pod)
         await self.delete(POD, namespace, name, uid=uid)

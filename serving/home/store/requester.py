@@ -9,19 +9,19 @@ import contextvars
 from collections.abc import Iterator
 
 ADMIN_USER = "serving-admin"
-"""The user of the one token that our own API server knows."""
+"""The user of the API server's one token."""
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("acting_user", default="")
 _manager: contextvars.ContextVar[str] = contextvars.ContextVar("acting_manager", default="")
 
 
 def acting_user() -> str:
-    """The user of the request that this task serves; "" if it serves none."""
+    """The user of the current request; "" outside of requests."""
     return _user.get()
 
 
 def acting_manager() -> str:
-    """The field manager of the request that this task serves; "" if it serves none."""
+    """The field manager of the current request; "" outside of requests."""
     return _manager.get()
 
 

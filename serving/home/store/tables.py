@@ -23,7 +23,7 @@ _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """Where a list goes on: behind which key, and the store's version at its first page."""
+    """The continuation of a list: after a key, at the store's version of the first page."""
 
     version: int
     after: str
@@ -97,7 +97,7 @@ class KindTable:
             watch.offer(change)
 
     def select(self, wanted: ObjectFilter, *, after: str | None = None) -> Iterator[Stored]:
-        """Yield the objects that a filter lets through, in order, from behind a path on. Use it before the next change."""
+        """Yield objects matching a filter, in order, after a path. Valid until the next change."""
         name = wanted.fields.exact("metadata.name")
         if name is not None and wanted.namespace is not None:
             one = self.objects.get((wanted.namespace, name))
@@ -120,7 +120,7 @@ class KindTable:
         insort(self._paths, path)
 
     def _span(self, namespace: str | None) -> tuple[int, int]:
-        """Where a namespace's keys begin and end."""
+        """The range of a namespace's keys."""
         if namespace is None:
             return 0, len(self._paths)
         first = bisect_left(self._paths, f"{namespace}/")

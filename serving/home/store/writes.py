@@ -1,4 +1,4 @@
-"""Compute the object that a write leads to, before admission and the version: pure functions on JSON objects.
+"""Computes the object resulting from a write, before admission and version. Pure, on JSON objects.
 
 Inputs: the stored object (a fresh copy), the body as sent, and from outside only a uid, a time and a name suffix. Output: the
 object to store. The body is never changed. The main resource ignores ``status``, ``/status`` ignores the rest, ``/scale``
@@ -246,7 +246,7 @@ def marked_for_deletion(
 
 
 def _grace_s(kind: Kind, whole: Object, asked: int | None) -> int:
-    """A pod's grace period; 0 for a pod without a node and for one that has ended."""
+    """A pod's grace period; 0 if it has no node or has ended."""
     if kind != POD:
         return 0
     spec, phase = _object(whole.get("spec")), _object(whole.get("status")).get("phase")

@@ -57,7 +57,7 @@ def _taken(name: str, port: int, error: OSError) -> Problem:
 
 
 def _holder(port: int) -> Path | None:
-    """The state folder of the system on this machine that has a port, as the environment of its daemons says."""
+    """The state folder of the local system holding a port, from its daemons' environment."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             found = re.search(rb"(?:^|\0)SERVING_STATE=([^\0]+)", (process / "environ").read_bytes())

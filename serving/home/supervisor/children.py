@@ -40,7 +40,7 @@ class ChildProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has reported that it serves, also if it has ended since."""
+        """Whether it has reported readiness, even if it has exited since."""
         if self._ready_fd >= 0:
             with contextlib.suppress(BlockingIOError):
                 self._has_reported = bool(os.read(self._ready_fd, 1))
@@ -82,7 +82,7 @@ class Child:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What its environment has besides."""
+        """Its extra environment."""
         if self.overlaps and self.generation:
             # To the autoscaler each process is another activator, whose loads add up with those of the one that it replaces.
             return {**self._environment, "SERVING_ACTIVATOR_NAME": f"{self.name}.{self.generation}"}

@@ -19,7 +19,7 @@ class ReloadState(TypedDict):
 
 
 def read_reload(path: Path) -> ReloadState:
-    """What the supervisor reported last; nothing has begun if there is no file."""
+    """Read the last report; all zero without a file."""
     try:
         found: ReloadState = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

@@ -163,7 +163,7 @@ class Supervisor:
         return None
 
     def _replace(self, child: Child) -> str | None:
-        """Stop the old process and start a new one; a text says what went wrong."""
+        """Stop the old process and start a new one; returns an error text."""
         self._held_child, old = child, child.process
         if old is not None:
             # Pods outlive the template, unless it is the whole system that stops.
@@ -381,7 +381,7 @@ def _say(text: str) -> None:
 
 
 def _last_error(log: Path) -> str:
-    """What a daemon has written last: the error of a line of JSON, or the line as it is."""
+    """The last line of a daemon's log, or its error if it is JSON."""
     lines = log.read_text(errors="replace").splitlines() or [f"see {log}"]
     try:
         return str(json.loads(lines[-1])["error"])

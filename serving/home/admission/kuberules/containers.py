@@ -1,4 +1,4 @@
-"""What a real API server checks in a container: names, environment, ports, probes, resources, mounts, security.
+"""Validates containers as a real API server: names, environment, ports, probes, resources, mounts, security.
 
 Input: a container whose fields have the right types, its place, and the volumes of its pod; output: a ``Problem`` for each
 violation, at the field that a kube-apiserver names. Follows k8s.io/kubernetes, pkg/apis/core/validation/validation.go. Pure.
@@ -60,7 +60,7 @@ _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "
 def container_problems(
     one: Json, where: str, volumes: Collection[str], *, is_template: bool = False
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a container, except for its place among others."""
+    """Yield the problems of a container, except for duplicates among containers."""
     name, image = one.get("name") or "", one.get("image") or ""
     if not name:
         yield required(f"{where}.name", DNS_LABEL)
@@ -200,7 +200,7 @@ def _amiss(one: Json, field: str, where: str, *, expected: str) -> Problem:
 
 
 def field_path_problems(one: Json, where: str, fields: Collection[str] = _FIELDS) -> Iterator[Problem]:
-    """Yield what is wrong with a reference to a field of the pod."""
+    """Yield the problems of a field reference."""
     path, version = one.get("fieldPath") or "", one.get("apiVersion") or "v1"
     if not path:
         yield required(f"{where}.fieldPath", "a field such as metadata.name")
@@ -275,7 +275,7 @@ def _amount_problems(name: str, amount: object, where: str) -> Iterator[Problem]
 
 
 def security_problems(context: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """Yield what is wrong with a security context, of a container or of a pod."""
+    """Yield the problems of a container's or pod's security context."""
     for field in ("runAsUser", "runAsGroup", "fsGroup"):
         number = context.get(field)
         if number is not None and not 0 <= number <= _ID_MAX:

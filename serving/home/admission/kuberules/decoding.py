@@ -53,7 +53,7 @@ def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  
 
 
 def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str:
-    """What a value should be; "" if it is."""
+    """The expected type of a value; "" if it matches."""
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, int | str | float):
             return "a number or a string"

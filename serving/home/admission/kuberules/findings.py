@@ -1,4 +1,4 @@
-"""What the rules of Kubernetes' own kinds share: the words of a problem, names and their syntax, quantities.
+"""Shared parts of the rules for Kubernetes' own kinds: problem texts, name syntax, quantities.
 
 Follows k8s.io/apimachinery, pkg/util/validation and pkg/util/validation/field. Pure.
 """
@@ -59,7 +59,7 @@ def not_found(where: str, value: object, expected: str) -> Problem:
 
 
 def chosen(one: Json, field: str, where: str, *, choices: Sequence[str]) -> Iterator[Problem]:
-    """The problem of a field that has another value than its choices; an empty one has the default."""
+    """The problem of a value outside a field's choices; an empty one has the default."""
     if (value := one.get(field)) and value not in choices:
         yield unsupported(f"{where}.{field}", value, choices)
 

@@ -1,4 +1,4 @@
-"""What a real API server checks in an object of its own kinds. Pure.
+"""Validates objects of Kubernetes' own kinds as a real API server. Pure.
 
 Input: the kind and the whole object; output: a ``Problem`` for each field that cannot be decoded, or for each violation,
 at the field that a kube-apiserver names. Follows the packages ``pkg/apis/*/validation`` of
@@ -67,7 +67,7 @@ _ACCOUNT = "kubernetes.io/service-account.name"
 
 
 def undecodable(kind: Kind, whole: Json) -> list[Problem]:
-    """The fields of an object that have the wrong type; of a custom resource those of its metadata."""
+    """The fields of the wrong type; of a custom resource only those of its metadata."""
     schema = schema_of(kind)
     if kind in crds():
         schema = {"properties": {"metadata": schema["properties"]["metadata"]}}
@@ -80,7 +80,7 @@ def pod_type_problems(spec: object, where: str) -> Iterator[Problem]:
 
 
 def kube_problems(kind: Kind, whole: Json) -> Iterator[Problem]:
-    """Yield what is wrong with an object of Kubernetes' own kinds whose fields have the right types."""
+    """Yield the problems of a decodable object of Kubernetes' own kinds."""
     if kind in _CHECKS:
         yield from _CHECKS[kind](whole)
 

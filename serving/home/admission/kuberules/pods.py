@@ -1,4 +1,4 @@
-"""What a real API server checks in the spec of a pod, and in the template of a Deployment. Pure.
+"""Validates pod specs and Deployment templates as a real API server. Pure.
 
 Input: a spec whose fields have the right types, and its place; output: a ``Problem`` for each violation, at the field that a
 kube-apiserver names. Follows k8s.io/kubernetes, pkg/apis/core/validation/validation.go.
@@ -43,7 +43,7 @@ _NOT_OF_INIT = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
 
 
 def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Iterator[Problem]:
-    """Yield what is wrong with a pod's spec. Those of a Deployment's template run for ever."""
+    """Yield the problems of a pod's spec. A Deployment's template has to restart always."""
     containers, volumes = items_of(spec, "containers"), items_of(spec, "volumes")
     yield from volume_problems(volumes, f"{where}.volumes")
     if not containers:

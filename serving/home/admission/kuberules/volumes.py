@@ -1,4 +1,4 @@
-"""What a real API server checks in the volumes of a pod. Follows pkg/apis/core/validation/validation.go. Pure."""
+"""Validates a pod's volumes as a real API server. Follows pkg/apis/core/validation/validation.go. Pure."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +27,7 @@ _HOST_PATH_TYPES = (
 
 
 def volume_problems(volumes: list[Json], where: str) -> Iterator[Problem]:
-    """Yield what is wrong with a pod's volumes."""
+    """Yield the problems of a pod's volumes."""
     for index, volume in enumerate(volumes):
         at, name = f"{where}[{index}]", volume.get("name") or ""
         if not name:

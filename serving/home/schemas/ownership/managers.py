@@ -138,7 +138,7 @@ def _structure(kind: Kind) -> Structure:
 
 
 def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | None) -> Object:
-    """The parts of an object that clients own through the object itself or one of its subresources."""
+    """The parts of an object that clients can own, in the object or a subresource."""
     if subresource == "status":
         return {"status": whole["status"]} if whole.get("status") else {}
     left_out = {*_TYPE, "metadata", *(["status"] if kind.has_status else [])}

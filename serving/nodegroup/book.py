@@ -11,7 +11,7 @@ import msgspec
 
 from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupFacts, GroupNode, GroupPod, PodPhase
 from serving.nodegroup.states import NodeState, node_belongs, state_of
-from serving.nodegroup.view import PodRole, pod_role
+from serving.nodegroup.view import PodRole, as_counted, pod_role
 from serving.settings.nodegroup import NodeGroupSettings
 
 
@@ -50,6 +50,7 @@ class _Shelf(msgspec.Struct):
         """Add a pod (1) or take it away (-1)."""
         role = pod_role(pod, self.settings)
         if role is PodRole.OWN:
+            pod = as_counted(pod, self.settings)
             self.cpu_m += sign * pod.request.cpu_m
             self.memory_bytes += sign * pod.request.memory_bytes
             self.anticipated_count += sign * pod.is_anticipated

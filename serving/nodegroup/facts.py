@@ -93,17 +93,20 @@ def node_of(found: Mapping[str, Any]) -> GroupNode:
     )
 
 
-def pod_of(found: Mapping[str, Any], *, sidecars_count_as_init_containers: bool = False) -> GroupPod:
-    """A Pod. The flag is a quirk of the group settings."""
+def pod_of(found: Mapping[str, Any]) -> GroupPod:
+    """A Pod."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     scheduled = condition_of(found, "PodScheduled").get("status") == ConditionStatus.TRUE
+    request = _request(spec)
+    original = _request(spec, sidecars_count_as_init_containers=True) if spec.get("initContainers") else request
     return GroupPod(
         name=f"{metadata.get('namespace', '')}/{metadata['name']}",
-        request=_request(spec, sidecars_count_as_init_containers=sidecars_count_as_init_containers),
+        request=request,
         phase=_PHASES.get(nested(found, "status", "phase") or "", PodPhase.UNKNOWN),
         node_name=spec.get("nodeName") or None,
         is_scheduled=scheduled,
         placement=_placement(metadata, spec),
+        original_request=None if original == request else original,
     )
 
 
@@ -113,7 +116,7 @@ def is_mirror_pod(found: Mapping[str, Any]) -> bool:
     return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
 
 
-def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool) -> Amount:
+def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool = False) -> Amount:
     before = [
         InitContainer(request=_asked(one), is_sidecar=one.get("restartPolicy") == _ALWAYS)
         for one in spec.get("initContainers") or ()

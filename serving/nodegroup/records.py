@@ -88,7 +88,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
     """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` is its PodScheduled condition being True.
 
-    ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it.
+    ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it. ``original_request``: the request
+    with sidecars as init containers, where it differs; groups with that quirk count it.
     """
 
     name: str
@@ -98,6 +99,7 @@ class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
     is_scheduled: bool = False
     placement: Placement = Placement()
     is_anticipated: bool = False
+    original_request: Amount | None = None
 
 
 class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):

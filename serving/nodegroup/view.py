@@ -118,7 +118,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
     for pod in snapshot.pods:
         role = pod_role(pod, settings)
         if role is PodRole.OWN:
-            own.append(pod)
+            own.append(as_counted(pod, settings))
         if role is not None and pod.node_name is not None:
             pod_counts[pod.node_name] += 1
     return GroupFacts(
@@ -134,6 +134,13 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
         cloud=snapshot.cloud,
         failures=snapshot.failures,
     )
+
+
+def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:
+    """The pod with the request that the group counts, by its own quirks."""
+    if pod.original_request is None or not settings.quirks.sidecars_count_as_init_containers:
+        return pod
+    return msgspec.structs.replace(pod, request=pod.original_request)
 
 
 def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:

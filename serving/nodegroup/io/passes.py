@@ -106,7 +106,6 @@ class NodeGroupPasses:
         self._anticipation = PodAnticipation(cluster)
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
-        self._sidecar_quirk = False
 
     def __repr__(self) -> str:
         return f"NodeGroupPasses({self.book!r})"
@@ -133,7 +132,6 @@ class NodeGroupPasses:
         groups = await self._present_groups()
         self.book.take_groups([one.settings for one in groups])
         self.on_groups(groups)
-        self._take_quirk(groups)
         is_wanted = any(one.settings.anticipation for one in groups)
         self._anticipation.put(self.book, is_wanted=is_wanted, now_s=self._clock())
         for name in self._memories.keys() - {one.settings.name for one in groups}:
@@ -278,14 +276,6 @@ class NodeGroupPasses:
         except (NotFound, Conflict):
             return
 
-    def _take_quirk(self, groups: list[WrittenGroup]) -> None:
-        """Requests of sidecars are counted as the groups ask; the pods are read again when that changes."""
-        quirk = any(one.settings.quirks.sidecars_count_as_init_containers for one in groups)
-        if quirk != self._sidecar_quirk:
-            self._sidecar_quirk = quirk
-            for one in self._pods.cache.values():
-                self.book.take_pod(pod_of(one, sidecars_count_as_init_containers=quirk))
-
     def _seen(self, name: str, node: Object | None) -> None:
         """A Node as this process read or wrote it; None if it is gone."""
         if node is None:
@@ -314,7 +304,7 @@ class NodeGroupPasses:
             self._anticipation.pods.drop_pod(name)
         else:
             self._anticipation.pods.take_pod(name, change.new)
-            self.book.take_pod(pod_of(change.new, sidecars_count_as_init_containers=self._sidecar_quirk))
+            self.book.take_pod(pod_of(change.new))
 
 
 def _dry(group: WrittenGroup) -> WrittenGroup:

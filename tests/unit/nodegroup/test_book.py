@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.nodegroup.book import NodeGroupBook
-from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Placement, PodPhase, Snapshot
+from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupNode, GroupPod, Placement, PodPhase, Snapshot
 from serving.nodegroup.rules import free_amounts
 from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.view import gathered
@@ -18,6 +18,7 @@ GROUPS = (
     SETTINGS,
     settings(name="default", label_value="other", anticipation=True),
     msgspec.structs.replace(quirky("foreign_pods_do_not_protect"), name="quirky"),
+    msgspec.structs.replace(quirky("sidecars_count_as_init_containers"), name="original"),
 )
 
 node_changes = st.builds(
@@ -34,6 +35,7 @@ pod_changes = st.builds(
         placement=placement,
         is_scheduled=on is not None,
         is_anticipated=number == 3,
+        original_request=Amount(cpu_m=cpu_m // 2) if number == 2 else None,
     ),
     st.integers(0, 3),
     st.sampled_from((None, "n000", "n001")),
@@ -104,3 +106,13 @@ def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
     book.take_groups([settings(label_value="other")])
     assert len(book.facts("shared", CLOUD, Failures()).nodes) == 0
     assert repr(book) == "NodeGroupBook(1 nodes, 0 pods, 1 groups)"
+
+
+def test_a_quirk_of_one_group_does_not_change_what_another_counts() -> None:
+    book = NodeGroupBook()
+    book.take_groups(GROUPS)
+    book.take_pod(msgspec.structs.replace(pod(1500), original_request=Amount(cpu_m=1000)))
+    counted = {one.name: book.facts(one.name, CLOUD, Failures()).request.cpu_m for one in (GROUPS[0], GROUPS[3])}
+    assert counted == {"shared": 1500, "original": 1000}
+    book.drop_pod(pod(1500).name)
+    assert book.facts("original", CLOUD, Failures()).request == Amount()

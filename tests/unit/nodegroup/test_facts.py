@@ -48,7 +48,9 @@ def test_init_containers_sidecars_and_overhead_count() -> None:
     sidecar: dict[str, Any] = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}
     found["spec"] |= {"initContainers": [sidecar], "overhead": {"cpu": "100m"}}
     assert pod_of(found).request.cpu_m == 1600
-    assert pod_of(found, sidecars_count_as_init_containers=True).request.cpu_m == 1100
+    assert pod_of(found).original_request == Amount(cpu_m=1100, memory_bytes=2**30)
+    found["spec"]["initContainers"] = [{"resources": {"requests": {"cpu": "500m"}}}]
+    assert (pod_of(found).request.cpu_m, pod_of(found).original_request) == (1100, None)
 
 
 def test_an_amount_that_cannot_be_read_is_none() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
 
 from serving.aio.clock import wall_s
+from serving.autoscaler.io.connection import StatsConnection
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
@@ -209,3 +213,50 @@ async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         (refusal,) = [one for one in autoscalers if one.getMessage() == "stats.refused"]
         assert vars(refusal)["reason"].startswith("it needs token is unknown")
         assert "a-secret-that-nobody-reads" not in " ".join(str(vars(one)) for one in autoscalers)
+
+
+class OneFails:
+    """Answers each head after a judgement, which fails with an unexpected error for the path ``/bad``."""
+
+    def opened(self, connection: StatsConnection) -> None: ...
+
+    def lost(self, connection: StatsConnection) -> None: ...
+
+    def answer(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
+        async def proof() -> bool:
+            await asyncio.sleep(0)
+            if request.path == "/bad":
+                raise ValueError("not expected")
+            return True
+
+        connection.judge(
+            proof(), lambda is_proved: protocol.reject(http.HTTPStatus.FORBIDDEN, f"proved: {is_proved}\n")
+        )
+        return None
+
+
+async def test_a_judgement_that_fails_is_logged_and_ends_its_own_connection_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = await asyncio.get_running_loop().create_server(lambda: StatsConnection(OneFails()), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def answered(path: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+    async with server, asyncio.timeout(60):
+        bad, good = await asyncio.gather(answered("/bad"), answered("/good"))
+    assert bad == b""
+    assert good.startswith(b"HTTP/1.1 403 ")
+    assert "connection.failed" in caplog.messages
+    assert "not expected" in caplog.text

@@ -190,7 +190,15 @@ class StatsConnection(asyncio.Protocol):
             data, self._rest = self._rest, b""
             self._take_frames(data)
 
-        self._judging = asyncio.create_task(judging(), name="whose a token is")
+        async def guarded() -> None:
+            try:
+                await judging()
+            except Exception:  # noqa: BLE001 - the outermost frame of the task
+                # As a transport does with what data_received raises; a task would keep it, and the connection open.
+                _log.exception("connection.failed")
+                self.abort()
+
+        self._judging = asyncio.create_task(guarded(), name="whose a token is")
 
     def follow(self, begin: Callable[[], Callable[[], None]]) -> None:
         """Get events from now on, after the head of the answer; ``begin`` gives what ends it."""

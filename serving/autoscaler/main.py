@@ -11,6 +11,13 @@ Environment:
 - ``SERVING_AUTOSCALER_<FIELD>``: each setting of ``serving.settings.autoscaler`` in its plain unit.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import asyncio
 import contextlib
 import logging
@@ -106,13 +113,6 @@ def rule_of(outcome: ScalerOutcome) -> str:
         limit = decided.detail.limited_by
         return decided.detail.mode.value if limit is None else limit.value
     return "wake" if merged.decided_by == _ACTIVATOR else "policy"
-
-
-if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
-
-    exit_on_signals()
 
 
 _log = logging.getLogger("autoscaler")

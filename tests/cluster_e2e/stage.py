@@ -39,6 +39,8 @@ __all__ = ["KEY", "SPACE", "Daemon", "Stage", "is_ready", "of_objects", "service
 
 KEY = b"e" * 32
 SYSTEM = "knative-serving"
+# The extender of kube-scheduler keeps the name of its rights and its image, placement.
+_PACKAGES = {"placement": "extender"}
 # A real server refuses loopback addresses in slices.
 ACTIVATOR_ADDRESSES = ("10.78.0.1", "10.78.0.2") if is_real() else ("127.0.0.1",)
 # Waiting ends with an event; this long only where something is broken, also on a machine that has much else to do.
@@ -141,7 +143,7 @@ class Stage:
         with (self.folder / f"{label}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", module or f"serving.{name}.main"),
+                *("-m", module or f"serving.{_PACKAGES.get(name, name)}.main"),
                 cwd=ROOT,
                 env=environment,
                 pass_fds=list(descriptors.values()),

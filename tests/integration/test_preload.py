@@ -152,7 +152,7 @@ def forked_ahead(supervisor: int) -> set[int]:
     found = set()
     for pid in children_of(supervisor):
         with contextlib.suppress(OSError):
-            if b"preload/program.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"preload_program.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.add(pid)
     return found
 

@@ -85,6 +85,9 @@ class SimulatedActivator:
         if site is None:
             self._ended(request, "404")
             return
+        if not site.revisions:
+            self._ended(request, "503")
+            return
         request.key = choose(site, tag=None, draw=self._dice.random)
         self.inside.add(request)
         answer = self.router.arrive(request.key, request, now_s())

@@ -240,7 +240,7 @@ class Activator:
         _log.info("activator.serving-tls", extra={"address": f"{self.tls_address[0]}:{self.tls_address[1]}"})
 
     def _plain_handler(self) -> Handler:
-        """Who has the public requests that came without TLS."""
+        """The handler of public requests without TLS."""
         if self.settings.http_protocol != REDIRECTED:
             return self.ingress
         port = self.settings.tls.public_port or (self.tls_address or ("", _HTTPS_PORT))[1]
@@ -269,7 +269,7 @@ class Activator:
             await self._end(grace_s=0)
 
     async def _drain(self) -> None:
-        """Fail probes, take requests for the lag, then none; after the grace reject those that wait and cut those that run."""
+        """Fail probes, accept requests for the drain lag, then none; after the grace reject queued and cut running ones."""
         self.ingress.is_draining = True
         self.server.drain()
         await asyncio.sleep(self.settings.drain_lag_s)
@@ -307,7 +307,7 @@ class Activator:
 
 
 async def _first(wanted: Coroutine[object, object, object], stop: asyncio.Event) -> bool:
-    """Wait for something, or for the end; whether it came."""
+    """Wait for ``wanted`` or ``stop``; whether ``wanted`` came first."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(wanted), group.create_task(stop.wait())]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -83,7 +83,7 @@ class _Turns:
             self.loop.call_soon(self._close)
 
     def _close(self) -> None:
-        """The turn is over; wake who waited longest. What of them was cancelled meanwhile has nothing to do any more."""
+        """End the turn and wake the longest waiter; cancelled waiters are skipped."""
         self._is_open = False
         woken = 0
         while self._waiting and woken < _WOKEN_MAX:

@@ -1,4 +1,4 @@
-"""What all daemons share: a loop, signals, logs, and the sockets that the supervisor hands down.
+"""Shared setup of all daemons: loop, signals, logs, garbage collection, and inherited sockets.
 
 ``run_daemon`` runs one coroutine on uvloop and gives it a stop event. SIGTERM or SIGINT sets it; a second one cancels.
 Log lines are JSON, one object a line, on standard error.
@@ -105,6 +105,6 @@ _THRESHOLDS = (300, 1, 1_000_000)
 
 
 def collect_in_small_steps() -> None:
-    """Never look again at what there is by now, and at what comes in steps of some milliseconds."""
+    """Freeze the present objects, and collect later ones in steps of a few milliseconds."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

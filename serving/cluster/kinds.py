@@ -10,7 +10,7 @@ from serving.model.knative import SERVING_GROUP
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` says that users write it, so that it is journalled.
+    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
 
     ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
     """

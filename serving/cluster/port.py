@@ -37,7 +37,7 @@ class PatchType(enum.StrEnum):
 
 
 class EventType(enum.StrEnum):
-    """What happened to an object. A selector sees an object that enters it as added, one that leaves as deleted."""
+    """The type of a change. Entering a selector is ADDED, leaving it is DELETED."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

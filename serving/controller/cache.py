@@ -1,4 +1,4 @@
-"""All objects that the controller has seen, with the indexes that its decisions need.
+"""The controller's cache of objects, with the indexes for its decisions.
 
 A large memory without I/O: ``put`` and ``drop`` take what a watch brings and return the keys of the resources that it
 affects (``affected.py``); ``decide.py`` reads from here.
@@ -187,7 +187,7 @@ class ControllerCache:
 
 
 def _order(found: Object, version: str) -> int:
-    """1 for an object that was written after a version, -1 for one that was not; 0 if they are no numbers."""
+    """Compare an object with a version: 1 if it is newer, else -1; 0 if either is no number."""
     own = version_of(found)
     if not (own.isdecimal() and version.isdecimal()):
         return 0

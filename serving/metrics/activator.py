@@ -1,4 +1,4 @@
-"""The activator's metrics page: outcomes of requests, their time in the queue, and wakes.
+"""The activator's metrics page: outcomes of requests, queue time, wakes, and TLS.
 
 ``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and 0.6 µs
 more if it waited. Rows of revisions that are gone are dropped when the page is made, or when there are too many.

@@ -24,7 +24,7 @@ _TOTAL = "_total"
 
 
 class AutoscalerMetrics:
-    """``keys`` gives the revisions that there are; ``counts`` all counts of the daemon, those that only grow end in _total.
+    """``keys`` gives the present revisions; ``counts`` the daemon's counts, monotonic ones with names in _total.
 
     ``pods`` tells how many pods of a revision are not ready, and why; ``costs`` what its policy costs, None of one whose class has no policy. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
     """
@@ -76,7 +76,7 @@ class AutoscalerMetrics:
             yield _counted(_PREFIX + name, value)
 
     def _of_policies(self) -> Iterator[Family]:
-        """What the policy of each revision cost over the last day, and what the other would have."""
+        """The cost of each revision's policy over the last day, and of the alternative."""
         pods, cold = (family_of(_BY_NAME[f"serving_policy_day_{what}"]) for what in ("pod_seconds", "cold_requests"))
         for one in self._latest.values():
             costs = self._costs((one.namespace, one.revision))

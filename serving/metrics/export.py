@@ -125,7 +125,7 @@ async def exporting(
 async def span_outbox(
     settings: OtlpSettings, *, service: str, instance: str = ""
 ) -> AsyncIterator[Callable[[Traced], None] | None]:
-    """What takes requests that have ended, and sends their spans; None without an endpoint.
+    """Opens an outbox for spans of ended requests; None without an endpoint.
 
     Raises:
         SettingsError: as ``exporting`` does.

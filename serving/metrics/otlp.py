@@ -1,4 +1,4 @@
-"""Spans and metrics as OTLP over HTTP: the one module that imports opentelemetry, which is the extra ``serving[otel]``.
+"""Sends spans and metrics as OTLP over HTTP. Only this module imports opentelemetry (extra ``serving[otel]``).
 
 It is imported when there is an endpoint (``serving.metrics.export``) and nowhere else. Spans are complete when they arrive
 here, and metrics are those of ``prometheus_client``. So only OpenTelemetry's records and exporters are used: no global
@@ -57,7 +57,7 @@ class SpanSender:
         self._resource = _resource(service, instance)
 
     def send(self, ended: Sequence[Traced]) -> None:
-        """Send the spans of requests that have ended; the exporter logs what fails, and tries again for its timeout."""
+        """Send the spans of ended requests; the exporter retries within its timeout and logs failures."""
         self._exporter.export(
             [self._readable(span, one.ended_wall_s - one.ended_s) for one in ended for span in spans_of(one)]
         )
@@ -120,7 +120,7 @@ class MetricSender:
         ]
 
     def _histograms(self, samples: Iterable[Sample], now_ns: int) -> Iterable[HistogramDataPoint]:
-        """Points of samples that come row by row: buckets that count all below their bound, the count, the sum."""
+        """Histogram points from rows of samples: cumulative buckets, count and sum."""
         below: list[int] = []
         bounds: list[float] = []
         for one in samples:

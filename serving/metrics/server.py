@@ -1,4 +1,4 @@
-"""The metrics page of a daemon that serves no other page, on a small listener of its own, never on the public port.
+"""Serves the metrics page of a daemon on a listener of its own, never on the public port.
 
 ``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. No token is needed. The page
 contains numbers and names of revisions, so it listens on loopback unless settings say otherwise, and checks the Host header.
@@ -88,7 +88,7 @@ async def _check_host(
 
 
 def measured(on_answer: Callable[[str, int, float], None]) -> Middleware:
-    """A middleware that tells each answer: the verb (watch for what streams), the status, and how long it took."""
+    """A middleware that reports each response: verb ("watch" for streams), status and duration."""
 
     @web.middleware
     async def measure(

@@ -38,7 +38,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestTrace:
-    """The ids of a request that is traced, and what is noted on its way."""
+    """The ids of a traced request, and the times noted on its way."""
 
     __slots__ = (
         *("cold_until_s", "granted_s", "is_cold", "is_queued", "parent_id"),

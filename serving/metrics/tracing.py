@@ -1,4 +1,4 @@
-"""Decide which requests are traced, and hand over those that have ended.
+"""Samples requests for tracing, and hands over ended ones.
 
 A request with a traceparent follows its sampled flag; of the others a part is drawn. The ids are drawn at the request's head,
 because the pod needs them. Everything else is built after the end (``spans``), from times that were measured anyway.

@@ -1,4 +1,4 @@
-"""What became of a pod's requests: counts and a histogram of durations, by the hundreds of the status; and their page.
+"""Metrics of one pod: requests and durations by class of status, the app's gauges, and their page.
 
 Input: the status and the duration of each request that ends. Output: text as Prometheus reads it. Names of what Knative
 has too are Knative's (``kn_serving_...``). Bound once and kept as lists, so that a request costs half a microsecond; the

@@ -36,22 +36,22 @@ def autoscaler_token(key: bytes, *, name: str) -> str:
 
 
 def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
-    """What an activator puts into ``K-Pod-Secret`` of each request to this pod."""
+    """The value of ``K-Pod-Secret`` in each request from an activator to this pod."""
     return _derived(key, "secret", namespace, pod)
 
 
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
-    """The same for all pods of one revision; its uid, so that one of the same name made later has another."""
+    """The pod secret for all pods of one revision; by uid, so that a later revision of the same name has another."""
     return _derived(key, "revision", namespace, uid)
 
 
 def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -> str:
-    """What a caller of a private service sends as its bearer token; another version makes the one before invalid."""
+    """The bearer token for callers of a private service; a new version invalidates the previous one."""
     return _derived(key, "access", namespace, route, version or "-")
 
 
 def probe_proof(secret: str | bytes, *, nonce: str) -> str:
-    """What a queue-proxy answers to a probe of its readiness: only a holder of the pod's secret can compute it.
+    """The proof in a response to a readiness probe: only a holder of the pod's secret can compute it.
 
     Another pod at a reused address cannot, whatever its app answers.
     """

@@ -73,7 +73,7 @@ class CertificateWatch:
             news.cancel()
 
     async def look(self) -> None:
-        """Serve what is there now. What cannot be read stays as it was, and is logged once."""
+        """Serve the present certificates. An unreadable one keeps its last version and is logged once."""
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         for host, (namespace, name) in self._mapped.items():
             found = await self._secret(namespace, name)

@@ -75,7 +75,7 @@ class ClusterView:
             self._revisions.tell_again()
 
     async def synced(self) -> None:
-        """Wait until everything has been seen once."""
+        """Wait until all kinds have been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
 

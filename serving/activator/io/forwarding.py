@@ -1,4 +1,4 @@
-"""The headers that authenticate the activator to pods."""
+"""How requests are forwarded to pods: the activator's credentials, the timeouts per revision, and the router's ticks."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ class PodCredentials:
         self._revision = revision
 
     def secret(self, pod: ServedPod, key: RevisionKey) -> str:
-        """The secret that a pod of a revision shares with activators; "" while it is not known."""
+        """The secret shared by a pod and the activators; "" while it is unknown."""
         if self._are_of_pods:
             return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
         revision = self._revision(key)
@@ -47,7 +47,7 @@ _KNOWN_MAX = 2_048
 
 
 class RevisionTimeouts:
-    """Makes the record of a revision once. ``unknown_s`` is the total of a revision that is not known yet."""
+    """Caches the timeouts of each revision. ``unknown_s`` is the total for an unknown revision."""
 
     def __init__(self, revision: Callable[[RevisionKey], ServedRevision | None], *, unknown_s: float) -> None:
         self._revision = revision
@@ -95,12 +95,12 @@ class Ticker(Generic[RequestId]):
         self._later_s = math.inf
 
     def schedule(self) -> None:
-        """Tick at the end of this turn of the loop if there is news, so that requests that came together are one look."""
+        """Tick at the end of this turn of the loop if there is news, so that simultaneous requests share one tick."""
         if self._soon is None and self._router.schedule.has_pending_work:
             self._soon = asyncio.get_running_loop().call_soon(self._tick)
 
     def close(self) -> None:
-        """Tick no more."""
+        """Stop ticking."""
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()

@@ -1,4 +1,4 @@
-"""The ingress: finds the revision of each request, sends it to a pod or lets it wait, and answers it.
+"""The ingress: finds the revision of each request, and forwards, queues or rejects it.
 
 One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about revisions
 and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries their decisions out as
@@ -121,7 +121,7 @@ class Ingress:
         return f"Ingress({self.router!r}, {self.routes!r})"
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
-        """Work with these settings from now on, as far as they may change; queues keep the bounds that they have."""
+        """Apply new settings where they may change at run time; existing queues keep their bounds."""
         self._settings = settings
         self.router.table.settings = settings
 
@@ -204,7 +204,7 @@ class Ingress:
         self.ticker.schedule()
 
     def eject_silent(self) -> None:
-        """Eject pods that answer nothing, and send their requests to others as far as those may be repeated."""
+        """Eject silent pods, and send their repeatable requests to others."""
         for silent in self.router.table.eject_silent(self._clock(), has_begun=_has_begun):
             moved_count = 0
             for exchange in silent.requests:
@@ -222,7 +222,7 @@ class Ingress:
         self.ticker.schedule()
 
     def close(self) -> None:
-        """Reject all requests that wait; tick no more."""
+        """Reject all queued requests and stop ticking."""
         for rejection in self.router.reject_all(self._clock(), "shutting down"):
             self._reject(rejection)
         self.ticker.close()
@@ -231,7 +231,7 @@ class Ingress:
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
     def _understand(self, exchange: Exchange) -> KnownHead | None:
-        """Find what a new head means; None if it is answered already."""
+        """Interpret a new head; None if the request has been answered."""
         head = exchange.head
         named = _named(head) if head.reserved else None
         site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
@@ -255,7 +255,7 @@ class Ingress:
         return known
 
     def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
-        """Answer a probe, or a host that no service has; whether it was either."""
+        """Answer a probe or an unknown host; whether it was one."""
         head = exchange.head
         question = ProbeQuestion(
             network_probe=head.get(b"k-network-probe"),
@@ -271,7 +271,7 @@ class Ingress:
         return answer is not None or site is None
 
     def _requeue(self, exchange: Exchange) -> bool:
-        """Take a request from its pod, which is ejected for a while; False if it has had all its tries."""
+        """Requeue a request and eject its pod; False if the request has no tries left."""
         visit = exchange.context
         assert isinstance(visit, _Visit)
         if visit.tries >= self._settings.pod_tries_max:
@@ -297,7 +297,7 @@ class Ingress:
         self.ticker.schedule()
 
     def _weight_of(self, exchange: Exchange) -> int:
-        """The most memory that a request takes while it waits: its head, and as much of its body as is read by then."""
+        """The maximum memory of a queued request: its head, and the part of its body that is read ahead."""
         head, held_max = exchange.head, self._settings.http.body_held_bytes_max
         if not head.has_body:
             return exchange.weight_bytes

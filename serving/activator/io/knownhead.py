@@ -15,7 +15,7 @@ HeadMarks = tuple[str | None, bytes, bytes]
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module. ``turn`` is that of the routes: after a change of routes a head is read again.
+    """What a head means for routing, as of the routes' ``turn``; a later turn reads the head again.
 
     ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie,
     ``is_grpc`` that the request is a gRPC call.
@@ -65,7 +65,7 @@ def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) ->
 
 
 def _tag_by_rule(head: RequestHead, site: Site) -> str | None:
-    """The tag of the first rule that a header of the request satisfies, and that the route has."""
+    """The tag of the first header rule satisfied by the request, among the tags of the route."""
     for rule in site.policy.header_rules:
         values = head.values(rule.header.encode())
         if rule.tag in site.tags and any(rule.matches(value.decode("latin-1")) for value in values):

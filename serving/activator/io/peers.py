@@ -79,7 +79,7 @@ class PeerProcesses:
         self._share()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Leave out peers that do not answer, until ``stop`` is set."""
+        """Exclude peers that do not answer, until ``stop`` is set."""
 
         async def look() -> None:
             ledger = self.broker.ledger
@@ -97,7 +97,7 @@ class PeerProcesses:
         await every(_LOOK_PERIOD_S, look, stop=stop, on_error=on_error)
 
     def leave(self) -> None:
-        """Share slots no longer: another process has this one's place. Pods' own queues keep their limits for what is left here."""
+        """Stop sharing slots: another process takes over. The pods' own queues keep their limits meanwhile."""
         self._close_connections()
         self._share()
 
@@ -159,7 +159,7 @@ class PeerProcesses:
         self._apply(self.broker.receive(index, message, self._clock()))
 
     def _lose(self, peer: _PeerProcess) -> None:
-        """The process of a peer is gone."""
+        """Remove a peer whose process has ended."""
         _log.info("peer.gone", extra={"peer": peer.index, "peer_pid": peer.pid})
         self._let_go(peer)
         self._share()

@@ -63,7 +63,7 @@ class StatsClient:
 async def report_loads(
     ingress: Ingress, client: StatsClient, *, period_s: float, clock: Callable[[], float], stop: asyncio.Event
 ) -> None:
-    """Once a period, until ``stop`` is set, look for silent pods and report the load of all revisions."""
+    """Eject silent pods and report all load, once a period until ``stop`` is set."""
 
     async def report() -> None:
         ingress.eject_silent()

@@ -1,4 +1,4 @@
-"""A revision that has requests, or had some a moment ago.
+"""A revision with requests, now or a moment ago, and the detection of its silent pods.
 
 Input: its requests, its pods and its settings as they change, with the time. Output: dispatches, rejections, and whether to
 wake it. One exists for each revision with requests; none for an idle one.
@@ -30,7 +30,7 @@ _SLOW_FACTOR = 2
 
 
 class SilenceWatch(Generic[RequestId]):
-    """The requests of one revision as they were at the last look."""
+    """Detects pods that answer nothing, by comparing the requests of one revision between two calls."""
 
     __slots__ = ("_alive_s", "_begun", "_looked_s", "_slowest_s", "_unanswered")
 
@@ -130,7 +130,7 @@ class ActiveRevision(Generic[RequestId]):
         weight_bytes: int,
         session: int | None = None,
     ) -> tuple[Dispatch[RequestId] | Queued | Rejection[RequestId], bool]:
-        """The decision about a new request, and whether the router has to look at this revision soon."""
+        """Return the decision about a new request, and whether the revision needs a tick soon."""
         if revision is not None and not self.pods and (rejection := _rejected_at_once(request, revision)) is not None:
             self._has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection, True
@@ -143,7 +143,7 @@ class ActiveRevision(Generic[RequestId]):
         return Dispatch(request=request, pod=self.pods[answer.address]), self.throttler.level > self._quiet_level
 
     def finish(self, request: RequestId, now_s: float, *, is_answered: bool) -> Sequence[Dispatch[RequestId]]:
-        """A request has ended; returns the requests that begin."""
+        """End a request; return the requests that begin."""
         started = self.throttler.finish(request, now_s, is_answered=is_answered)
         if self._wake_state.known_waiting_count and not self.throttler.waiting_count:
             self._wake_state = calm(self._wake_state)
@@ -164,7 +164,7 @@ class ActiveRevision(Generic[RequestId]):
     def expire(
         self, revision: ServedRevision | None, now_s: float, settings: ActivatorSettings
     ) -> list[Rejection[RequestId]]:
-        """Reject the requests that waited for as long as they may."""
+        """Reject requests whose queue timeout has expired."""
         text = f"no pod was free within {settings.queue_wait_max_s:g} s"
         if revision is not None and revision.delay is not None:
             text = f"{text}: {revision.delay}"
@@ -174,7 +174,7 @@ class ActiveRevision(Generic[RequestId]):
     def reject_hopeless(
         self, revision: ServedRevision | None, now_s: float, settings: ActivatorSettings
     ) -> tuple[list[Rejection[RequestId]], float | None]:
-        """Reject all that wait if the revision cannot serve them; and until when to wait for one that is not known."""
+        """Reject all queued requests if the revision cannot serve them; also return the deadline of an unknown revision."""
         if revision is None:
             until_s = self._since_s + settings.revision_wait_max_s
             if now_s < until_s:
@@ -186,7 +186,7 @@ class ActiveRevision(Generic[RequestId]):
         return self.reject_waiting(now_s, reason=RejectionReason.FAILED, text=_failed(revision)), None
 
     def remove(self, container_concurrency: int, now_s: float) -> list[Rejection[RequestId]]:
-        """The revision is gone: requests that run go on, those that wait are rejected."""
+        """Remove a deleted revision: running requests continue, queued ones are rejected."""
         self.set_pods({}, now_s, container_concurrency=container_concurrency, slots=None)
         return self.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=_unknown(self.key))
 
@@ -223,7 +223,7 @@ class ActiveRevision(Generic[RequestId]):
     def eject_silent(
         self, now_s: float, settings: ActivatorSettings, *, has_begun: Callable[[RequestId], bool]
     ) -> list[SilentPod[RequestId]]:
-        """Eject pods that answer nothing although others do; returns all such pods with the requests that they hold."""
+        """Eject pods that answer nothing while others do; return all silent pods with their requests."""
         pods = self.throttler.pods
         if pods is None:
             return []
@@ -245,7 +245,7 @@ class ActiveRevision(Generic[RequestId]):
         ]
 
     def ejections(self, now_s: float, *, wall_s: float) -> list[EjectionReport]:
-        """Its pods that have failed and not answered since; ``wall_s`` is now in seconds since the epoch."""
+        """Pods without a response since their last failure; ``wall_s`` is now in seconds since the epoch."""
         pods = self.throttler.pods
         if pods is None or not pods.ejections:
             return []
@@ -278,7 +278,7 @@ class ActiveRevision(Generic[RequestId]):
         return load if level or report.concurrency or report.request_count else None
 
     def forget_reports(self) -> None:
-        """Report and poke as if the autoscaler had never heard of this revision; it has restarted."""
+        """Report and poke from the beginning, after the autoscaler has restarted."""
         state = self._wake_state
         self._wake_state = WakeState(flip_due_s=state.flip_due_s, flip_count=state.flip_count)
 

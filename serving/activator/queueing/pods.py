@@ -1,4 +1,4 @@
-"""The pods of one revision as its throttler uses them: which get requests, and how many each may have from here.
+"""The pods of one revision, with the number of requests that each may have from this process.
 
 Input: the list of pods, slots that are shared with other processes, requests that begin and end, and pods that are found
 gone. Output: the pod of a request, and the requests that may be in flight at once. It wires the balancer of
@@ -14,7 +14,7 @@ from serving.traffic.sessions import SessionRing
 
 
 class RevisionPods:
-    """See the module. ``random`` gives numbers from 0 to below 1.
+    """Balances requests over pods and ejects failing ones. ``random`` gives numbers from 0 to below 1.
 
     ``slots_per_pod`` is containerConcurrency, 0 without a limit.
     """
@@ -100,7 +100,7 @@ class RevisionPods:
                 self._apply()
 
     def eject_silent(self, address: str, now_s: float) -> bool:
-        """Eject a pod that answers nothing, unless half of the pods are ejected; whether it was not ejected before."""
+        """Eject a silent pod, unless half of the pods are ejected; whether it is newly ejected."""
         if address not in self._listed or len(self.ejected | {address}) * 2 > len(self._listed):
             return False
         has_changed = self._ejected.silent(address, now_s)
@@ -115,7 +115,7 @@ class RevisionPods:
             self._apply()
 
     def readmit(self, now_s: float) -> bool:
-        """Give ejected pods requests again whose pause is over; whether there were any."""
+        """Use ejected pods again after their pause; whether there were any."""
         has_changed = self._ejected.readmit(now_s)
         if has_changed:
             self._apply()
@@ -126,7 +126,7 @@ class RevisionPods:
         return self._ejected.next_due_s()
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         self.balancer.validate()
         assert self.ejected <= self._listed, self
 

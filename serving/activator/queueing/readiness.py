@@ -1,4 +1,4 @@
-"""Which pods that are listed as not ready to probe, and which of them a probe has confirmed as ready.
+"""Probes of pods listed as not ready, and the outcome of an event in the router.
 
 Input: the pods of a revision that its EndpointSlices list as not ready, the answers to probes, and the time. Output: the
 probes to send now, and the pods that may be given requests although the slices do not say so yet. A kubelet probes a pod
@@ -169,7 +169,7 @@ class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
-    """Set a revision Active if ``flip``, on the condition that ``resource_version`` is its latest; send the poke if there is one."""
+    """Set a revision Active if ``flip``, provided ``resource_version`` is its latest; send the poke if there is one."""
 
     key: RevisionKey
     flip: bool
@@ -178,7 +178,7 @@ class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """A pod that is ejected because it answers nothing, with the requests that it holds; ``is_new``: since now."""
+    """An ejected pod without responses, and its requests; ``is_new`` marks a new ejection."""
 
     key: RevisionKey
     pod: ServedPod

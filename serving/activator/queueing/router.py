@@ -1,4 +1,4 @@
-"""All requests and all revisions of one activator: every event goes in here, and what to do about it comes out.
+"""Routes all requests of one activator: events go in, dispatches and rejections come out.
 
 Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
 probes (``readiness.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
@@ -49,7 +49,7 @@ class SlotBook(Protocol[RequestId_contra]):
 
 
 class RequestRouter(Generic[RequestId]):
-    """See the module. Calls for requests that are not inside do nothing; ``slots`` is None for a process alone."""
+    """Routes requests to pods. Calls with an unknown request do nothing; ``slots`` is None without peer processes."""
 
     def __init__(self, table: RevisionTable[RequestId], *, slots: SlotBook[RequestId] | None = None) -> None:
         self.table = table
@@ -66,7 +66,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
-        """A revision is new or has changed."""
+        """Add or update a revision."""
         is_new = self.directory.set_revision(revision)
         active = self._active.get(revision.key)
         if active is None:
@@ -74,7 +74,7 @@ class RequestRouter(Generic[RequestId]):
         return self._outcome(active, now_s, dispatches=self._set_pods(active, now_s) if is_new else ())
 
     def remove_revision(self, key: RevisionKey, now_s: float) -> RoutingOutcome[RequestId]:
-        """A revision is gone. Requests that run go on; those that wait are rejected."""
+        """Remove a deleted revision. Running requests continue; queued ones are rejected."""
         removed = self.directory.remove_revision(key)
         active = self._active.get(key)
         if active is None or removed is None:
@@ -82,18 +82,18 @@ class RequestRouter(Generic[RequestId]):
         return RoutingOutcome(rejections=active.remove(removed.container_concurrency, now_s))
 
     def set_slice(self, found: ServedSlice, now_s: float) -> RoutingOutcome[RequestId]:
-        """A slice is new or has changed; requests that wait go to its pods, oldest first."""
+        """Add or update a slice; queued requests go to its pods, oldest first."""
         return self._pods_changed(self.directory.slices.set(found), now_s)
 
     def remove_slice(self, key: str, now_s: float) -> RoutingOutcome[RequestId]:
-        """A slice is gone, by its namespace and name with a slash."""
+        """Remove a slice, by its namespace and name with a slash."""
         revision = self.directory.slices.remove(key)
         return RoutingOutcome() if revision is None else self._pods_changed([revision], now_s)
 
     def arrive(
         self, key: RevisionKey, request: RequestId, now_s: float, *, weight_bytes: int = 0, session: int | None = None
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """A new request for a revision; it takes up ``weight_bytes`` while it waits, and prefers the pod of its session."""
+        """Dispatch, queue or reject a request; it takes ``weight_bytes`` while queued, and prefers its session's pod."""
         active = self._active.get(key)
         if active is None:
             active = self.table.open(key, now_s)
@@ -108,7 +108,7 @@ class RequestRouter(Generic[RequestId]):
     def finish(
         self, key: RevisionKey, request: RequestId, now_s: float, *, is_answered: bool = True
     ) -> Sequence[Dispatch[RequestId]]:
-        """A request has ended, with the pod's answer or without; returns the requests that begin."""
+        """End a request, with the pod's response or without; return the requests that begin."""
         active = self._active.get(key)
         if active is None:
             return ()
@@ -120,7 +120,7 @@ class RequestRouter(Generic[RequestId]):
         return dispatches
 
     def requeue(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """The pod of a request was gone, or died before it answered; returns the requests that begin."""
+        """Requeue a request whose pod was gone or died before its response; return the requests that begin."""
         active = self._active.get(key)
         if active is None:
             return ()
@@ -128,7 +128,7 @@ class RequestRouter(Generic[RequestId]):
         return active.dispatches(active.throttler.requeue(request, now_s))
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
-        """Take the answer of a pod that is listed as not ready; requests that wait go to it if it is ready."""
+        """Take the result of a readiness probe; a ready pod gets queued requests."""
         has_changed = self.directory.unready.answered(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
         return self._pods_changed([probe.key], now_s) if has_changed else RoutingOutcome()
@@ -150,7 +150,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def next_due_s(self) -> float | None:
-        """When ``tick`` is next due without news; it may find nothing to do. None: not before there are any."""
+        """When ``tick`` is next due without news, perhaps with nothing to do; None without a deadline."""
         dues_s = (self.schedule.next_due_s(), self._slots.next_due_s() if self._slots is not None else None)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
@@ -175,7 +175,7 @@ class RequestRouter(Generic[RequestId]):
             self.schedule.schedule_tick(key)
 
     def reject_all(self, now_s: float, text: str) -> list[Rejection[RequestId]]:
-        """Reject all requests that wait: the activator shuts down."""
+        """Reject all queued requests at shutdown."""
         return [
             one
             for active in self._active.values()
@@ -183,13 +183,13 @@ class RequestRouter(Generic[RequestId]):
         ]
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         for key, active in self._active.items():
             active.throttler.validate()
             assert self.directory.revision(key) is None or active.pods == self.directory.pods_of(key), self
 
     def _set_pods(self, active: ActiveRevision[RequestId], now_s: float) -> list[Dispatch[RequestId]]:
-        """Hand a revision its pods; while it is not known, neither is how many requests they take."""
+        """Give a revision its pods. The capacity of pods is unknown until the revision is."""
         revision = self.directory.revision(active.key)
         if revision is None:
             return []
@@ -208,7 +208,7 @@ class RequestRouter(Generic[RequestId]):
         return RoutingOutcome(dispatches=dispatches)
 
     def _attend(self, active: ActiveRevision[RequestId], now_s: float) -> RoutingOutcome[RequestId]:
-        """Look at one revision: requests that waited too long, pods to use again or to probe, whether to wake it."""
+        """Run everything that is due for one revision: timeouts, readmitted pods, probes, and the wake."""
         rejections = active.expire(self.directory.revision(active.key), now_s, self.table.settings)
         dispatches = active.dispatches(active.throttler.readmit(now_s))
         is_waiting = active.throttler.waiting_count > 0
@@ -224,7 +224,7 @@ class RequestRouter(Generic[RequestId]):
         rejections: Sequence[Rejection[RequestId]] = (),
         probes: Sequence[PodProbe] = (),
     ) -> RoutingOutcome[RequestId]:
-        """Everything to do for a revision besides what was found; and when to look again."""
+        """Complete an outcome with the revision's wake and probes, and schedule the next tick."""
         revision, settings = self.directory.revision(active.key), self.table.settings
         hopeless, unknown_until_s = active.reject_hopeless(revision, now_s, settings)
         wakes, wake_due_s = ((), None) if revision is None else active.wake(revision, now_s, settings)

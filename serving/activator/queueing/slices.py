@@ -1,4 +1,4 @@
-"""The pods of revisions, read from EndpointSlice objects.
+"""The pods of revisions, read from EndpointSlice objects, and the endpoint of each pod.
 
 Input: slices as the API has them, one at a time. Output: for each revision the pods that may get requests, and those that are
 not ready yet. A pod that terminates is neither; the slices of a revision add up. A slice that cannot be read is ``NoData``
@@ -28,7 +28,7 @@ class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one slice: those that may get requests, and those that are not ready and stay."""
+    """The pods of one slice: ready ones, and unready ones that do not terminate."""
 
     key: str
     revision: RevisionKey
@@ -112,7 +112,7 @@ class SliceIndex:
         return f"SliceIndex({len(self._revision_of)} of {len(self._slices_of)} revisions)"
 
     def set(self, found: ServedSlice) -> set[RevisionKey]:
-        """Take a slice that is new or has changed; returns the revisions whose pods may have changed."""
+        """Add or update a slice; return the revisions whose pods may have changed."""
         before = self._revision_of.get(found.key)
         if before is not None and before != found.revision:
             self.remove(found.key)

@@ -1,4 +1,4 @@
-"""All revisions with requests, what the cluster says about them, and when to look at which.
+"""The tables of the router: known revisions and slices, revisions with requests, and the tick schedule.
 
 The router and the slot broker work on one table: the router moves requests, the broker changes how many slots of a pod this
 process may use. It decides nothing itself.
@@ -42,18 +42,18 @@ class RevisionDirectory:
         return self._revisions.get(key)
 
     def set_revision(self, revision: ServedRevision) -> bool:
-        """Take a revision as it is now; whether it is new."""
+        """Add or update a revision; whether it is new."""
         is_new = revision.key not in self._revisions
         self._revisions[revision.key] = revision
         return is_new
 
     def remove_revision(self, key: RevisionKey) -> ServedRevision | None:
-        """Drop a revision; returns it as it was."""
+        """Remove a revision and return it."""
         self.unready.forget(key)
         return self._revisions.pop(key, None)
 
     def slot_count(self, key: RevisionKey) -> int:
-        """The requests that a pod of a revision takes at once; 0 without a limit, or while that is not known."""
+        """The concurrency limit of a pod; 0 without a limit or for an unknown revision."""
         revision = self._revisions.get(key)
         return 0 if revision is None else revision.container_concurrency
 
@@ -88,11 +88,11 @@ class TickSchedule:
         return bool(self._pending)
 
     def schedule_tick(self, key: RevisionKey) -> None:
-        """Look at a revision soon."""
+        """Schedule a tick of a revision soon."""
         self._pending.add(key)
 
     def schedule_at(self, key: RevisionKey, due_s: float) -> None:
-        """Look at a revision at a time, or before."""
+        """Schedule a tick of a revision at ``due_s`` at the latest."""
         known_s = self._due_s.get(key)
         if known_s is None or due_s < known_s:
             self._due_s[key] = due_s
@@ -121,13 +121,13 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RevisionTable(Generic[RequestId]):
-    """See the module. ``random`` gives numbers from 0 to below 1."""
+    """All revisions with requests. ``random`` gives numbers from 0 to below 1."""
 
     __slots__ = ("_random", "active", "directory", "schedule", "settings")
 
     def __init__(self, settings: ActivatorSettings, *, random: Callable[[], float]) -> None:
         self.settings = settings
-        """Replaced while it runs; queues keep the bounds that they have."""
+        """May be replaced at run time; existing queues keep their bounds."""
         self.directory = RevisionDirectory()
         self.schedule = TickSchedule()
         self.active: dict[RevisionKey, ActiveRevision[RequestId]] = {}
@@ -151,18 +151,18 @@ class RevisionTable(Generic[RequestId]):
         return [(key, one.throttler.level, one.throttler.waiting_count) for key, one in self.active.items()]
 
     def open(self, key: RevisionKey, now_s: float) -> ActiveRevision[RequestId]:
-        """A revision gets its first request."""
+        """Add a revision at its first request."""
         opened = self.active[key] = ActiveRevision[RequestId](key, self.settings, random=self._random, now_s=now_s)
         return opened
 
     def close(self, key: RevisionKey) -> None:
-        """A revision is idle."""
+        """Remove an idle revision."""
         del self.active[key]
         self.directory.unready.forget(key)
         self.schedule.forget(key)
 
     def eject_silent(self, now_s: float, *, has_begun: Callable[[RequestId], bool]) -> list[SilentPod[RequestId]]:
-        """Eject the pods that answer nothing although others of their revision do."""
+        """Eject pods that answer nothing while others of their revision do."""
         if not self.settings.eject_after_silence_s:
             return []
         found = [
@@ -175,7 +175,7 @@ class RevisionTable(Generic[RequestId]):
         return found
 
     def ejections(self, namespace: str, now_s: float, *, wall_s: float) -> list[EjectionReport]:
-        """The pods of a namespace that have failed and not answered since."""
+        """Pods of a namespace without a response since their last failure."""
         return [
             report
             for key, active in self.active.items()

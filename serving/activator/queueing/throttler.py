@@ -1,4 +1,4 @@
-"""The requests of one revision: which run, on which pod, which wait, and which are rejected.
+"""Runs, queues or rejects the requests of one revision.
 
 Input: requests that arrive, end, leave or are requeued because their pod was gone, and the pods, each with the time. Output:
 the decision about a request, and the waiting requests that begin. It wires the breaker (how many), the pods (where) and the
@@ -63,7 +63,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     @property
     def level(self) -> int:
-        """Requests inside: those that run and those that wait."""
+        """Running and queued requests."""
         return self._meter.level
 
     @property
@@ -97,7 +97,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._begin(request, 0.0) if isinstance(answer, Admitted) else answer
 
     def finish(self, request: RequestId, now_s: float, *, is_answered: bool = True) -> Sequence[Started[RequestId]]:
-        """A request has ended, or its client has left, waiting or not; returns the requests that begin."""
+        """End a request, also one whose client has left the queue; return the requests that begin."""
         self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
         if address is None:
@@ -112,7 +112,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._begin_all(granted, started) if granted else started
 
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Started[RequestId]]:
-        """The pod of a request was gone, or died before it answered; returns the requests that begin, this one first.
+        """Requeue a request whose pod was gone or died before its response; return the requests that begin, this one first.
 
         It goes to another pod, or waits before all others. The pod is ejected for a while.
         """
@@ -132,7 +132,7 @@ class RevisionThrottler(Generic[RequestId]):
         container_concurrency: int,
         slots: Mapping[str, int] | None = None,
     ) -> Sequence[Started[RequestId]]:
-        """Replace the list of pods that get requests; returns the requests that begin.
+        """Replace the list of pods; return the requests that begin.
 
         ``slots`` are this process's of each pod, where processes share them; None for all.
         """
@@ -151,18 +151,18 @@ class RevisionThrottler(Generic[RequestId]):
         return self._settle(now_s) if self.pods.set_slots(address, slots) else ()
 
     def eject_silent(self, address: str, now_s: float) -> bool:
-        """Give a pod that answers nothing no requests for a while, if enough others are left; whether that is new."""
+        """Eject a silent pod for a while, if enough others are left; whether it is newly ejected."""
         if self.pods is None or not self.pods.eject_silent(address, now_s):
             return False
         self._settle(now_s)
         return True
 
     def readmit(self, now_s: float) -> Sequence[Started[RequestId]]:
-        """Use ejected pods again whose pause is over; returns the requests that begin."""
+        """Use ejected pods again after their pause; return the requests that begin."""
         return self._settle(now_s) if self.pods is not None and self.pods.readmit(now_s) else ()
 
     def expire(self, now_s: float, *, all_waiting: bool = False) -> list[RequestId]:
-        """Take out the requests whose wait is over, or all that wait, oldest first."""
+        """Remove requests whose queue timeout has expired, or all queued ones, oldest first."""
         wait_max_s = self._settings.queue_wait_max_s
         due_s = now_s + wait_max_s if all_waiting else now_s
         out = [request for request, since_s in self._requeued.items() if since_s + wait_max_s <= due_s]
@@ -187,7 +187,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._meter.report(now_s)
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         self._breaker.validate()
         self._meter.validate()
         counts = self._breaker.counts()
@@ -227,7 +227,7 @@ class RevisionThrottler(Generic[RequestId]):
         return Started(request=request, address=pod.address, waited_s=waited_s)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:
-        """Take out a request that waits. No other begins by it: none waits beside a free slot."""
+        """Remove a queued request. No other begins by this: none waits beside a free slot."""
         waiting_count = self.waiting_count
         if self._requeued.pop(request, None) is not None:
             # Before the cancel: the slot that it kept ends with it.

@@ -119,14 +119,14 @@ def wake(
 
 
 def calm(state: WakeState) -> WakeState:
-    """No request waits any more: the next one that does is the first again."""
+    """The state after the queue has become empty: the next queued request counts as the first again."""
     return msgspec.structs.replace(state, known_waiting_count=0, flip_due_s=None, flip_count=0)
 
 
 def reported(
     state: WakeState, report: Report, *, level: int, waiting_count: int, period_s: float
 ) -> tuple[WakeState, RevisionLoad]:
-    """The load of a period, without what pokes have reported already.
+    """The load of a period, minus the load that pokes have already reported.
 
     A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the period that
     is set.

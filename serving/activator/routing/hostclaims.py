@@ -1,4 +1,4 @@
-"""The hosts that a Route claims, and what it would answer there.
+"""The hosts claimed by Routes and DomainMappings, with the site of each.
 
 Input: a Route object as the API has it, and the rules that hosts are made by. Output: a claim for each host and listener.
 Hosts come from ``serving.model.routehosts`` and never from the route's status: that says only which revisions of its own
@@ -24,7 +24,7 @@ _REASON_LENGTH_MAX = 1024
 
 
 class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A host that a route wants, since when, and what it would answer there. The smallest claim has the host."""
+    """A route's claim on a host: its age and its site. The smallest claim wins the host."""
 
     since: str
     route: str
@@ -66,7 +66,7 @@ class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a Route object matters here; ``digest`` is that of the whole (``serving.model.routepolicy``)."""
+    """The routing facts of a Route object; ``digest`` covers the whole object (``serving.model.routepolicy``)."""
 
     metadata: _RouteMetadata
     spec: _RouteSpec = _RouteSpec()
@@ -152,7 +152,7 @@ def _is_inner(url: str) -> bool:
 
 
 class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where requests for a host go, if ``namespace`` has it. ``secret`` names its certificate; None: it has none of its own."""
+    """The target of a mapped host, if ``namespace`` has claimed it. ``secret`` names its own certificate, if any."""
 
     host: str
     namespace: str
@@ -187,7 +187,7 @@ class DomainTargets:
         return f"DomainTargets({len(self._targets)})"
 
     def put(self, key: tuple[str, str], mapping: Mapping[str, Any] | None) -> bool:
-        """Take a mapping as it is now, None once it is gone; whether that changes it."""
+        """Store a mapping, or remove it with None; whether it changed."""
         before = self._targets.pop(key, None)
         after = None if mapping is None else domain_target_of(mapping)
         if after is not None:
@@ -195,7 +195,7 @@ class DomainTargets:
         return before != after
 
     def claim(self, host: str, claim: Mapping[str, Any] | None) -> bool:
-        """Take the ClusterDomainClaim of a host as it is now, None once it is gone; whether its owner changes."""
+        """Store the ClusterDomainClaim of a host, or remove it with None; whether the owner changed."""
         before = self._owners.pop(host.lower(), None)
         after = None if claim is None else nested(claim, "spec", "namespace")
         if isinstance(after, str):

@@ -1,4 +1,4 @@
-"""Probes of the activator itself, and what tells them from requests for a service.
+"""Recognizes and answers probes of the activator itself.
 
 Input: the head of a request, and the site of its host. Output: the answer, or None for a request of a service.
 
@@ -30,7 +30,7 @@ _ROUTES_PATH = b"/routes/"
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a probe from a request; ``network_probe`` is the header K-Network-Probe, None without one."""
+    """The marks of a probe; ``network_probe`` is the header K-Network-Probe, None without one."""
 
     network_probe: bytes | None
     user_agent: bytes

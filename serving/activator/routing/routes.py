@@ -1,4 +1,4 @@
-"""Which site answers for a request: from its host and listener to revisions with their shares.
+"""Finds the site of a request, by its host and listener.
 
 Input: Route objects one at a time, as they change; a request's Host and listener. Output: the site.
 
@@ -27,7 +27,7 @@ _REVISION = ":revision"
 
 
 class Routes:
-    """All claims, and who has each host. A change costs as much as the hosts of one route."""
+    """All claims, and the winning claim of each host. A change costs as much as the hosts of one route."""
 
     __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_private", "_sites", "turn")
 
@@ -40,7 +40,7 @@ class Routes:
         # The private routes that lead to a revision, by name: its own host is as private as they are.
         self._private: dict[RevisionKey, dict[str, AccessRule]] = {}
         self.turn = 0
-        """Grows with each change: what was found in the same turn is still so."""
+        """Grows with each change: a lookup in the same turn has the same result."""
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(sites)} {listener} hosts" for listener, sites in self._sites.items())
@@ -48,7 +48,7 @@ class Routes:
         return f"Routes({route_count} routes, {counts})"
 
     def set(self, facts: ServedRoute) -> None:
-        """A route is new or has changed."""
+        """Add or update a route."""
         self._set(facts.key, list(claims_of(facts)))
         self._digests[facts.key] = facts.digest
 
@@ -57,17 +57,17 @@ class Routes:
         return self._digests.get(key)
 
     def set_revision(self, key: RevisionKey) -> None:
-        """A revision is there: its public Service leads here while its pods are not the endpoints."""
+        """Add a revision: its public Service leads here while its pods are not the endpoints."""
         route = _of_revision(key)
         if route not in self._claims_of:
             self._set(route, [_claim_of_revision(route, key)])
 
     def holds(self, host: str) -> bool:
-        """Whether a route has a public host: then a mapping of that host has none."""
+        """Whether a route has a public host; a mapping of that host is then ignored."""
         return host in self._sites[Listener.PUBLIC]
 
     def remove_revision(self, key: RevisionKey) -> None:
-        """A revision is gone."""
+        """Remove a revision."""
         self.remove(_of_revision(key))
 
     def set_domains(self, targets: Mapping[str, str]) -> None:
@@ -85,7 +85,7 @@ class Routes:
                 self._private.setdefault(revision, {})[route] = access
 
     def remove(self, key: str) -> None:
-        """A route is gone; who waited for its hosts has them."""
+        """Remove a route; its hosts pass to the next claims."""
         self._digests.pop(key, None)
         for claim in self._claims_of.pop(key, ()):
             self._claims[claim.listener, claim.host].remove(claim)

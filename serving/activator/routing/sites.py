@@ -1,4 +1,4 @@
-"""What answers for a host: revisions with their shares, and what the route asks of each request.
+"""The site of a host: revisions with their shares, the access rule, and sessions.
 
 Input: a site, a tag, and a number at random or a session's own. Output: the revision of one request.
 """
@@ -25,7 +25,7 @@ class Listener(enum.StrEnum):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose token a request needs: that of the route, in the version that its annotation names ("" is the first)."""
+    """The token required by a private route, in the version of its annotation ("" is the first)."""
 
     namespace: str
     route: str
@@ -33,7 +33,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers for one host: revisions with their shares, and revisions that a tag header may ask for.
+    """The backends of one host: revisions with their shares, and revisions by tag.
 
     ``bounds`` are the sums of the percents up to each revision: 90 and 10 percent are bounds 90 and 100. A tag's own
     host has one revision and no tags. ``policy`` is that of the route;
@@ -51,7 +51,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> RevisionKey:
-    """One revision of a site: the one that the tag names, else one by weight; a tag that is not there is ignored.
+    """Choose a revision of a site by tag, else by weight; an unknown tag is ignored.
 
     ``draw`` gives numbers from 0 to below 1: with 90 and 10 percent, 0.89 is the first revision and 0.9 the second.
     """
@@ -76,7 +76,7 @@ _SCHEME = b"bearer "
 
 
 class AccessRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request that has no right: its status, its text and its header lines."""
+    """The response to an unauthorized request: status, text and header lines."""
 
     status: int
     text: bytes
@@ -131,7 +131,7 @@ def session_in_cookies(values: Iterable[bytes]) -> int | None:
 
 
 def new_session(random: bytes, *, is_secure: bool) -> tuple[int, bytes]:
-    """A new session's number, and the header line that gives its cookie to the client; ``random`` are 16 random bytes."""
+    """The number of a new session and the header line that sets its cookie; ``random`` are 16 random bytes."""
     text = random.hex().encode()
     attributes = b"; Path=/; HttpOnly; SameSite=Lax" + (b"; Secure" if is_secure else b"")
     return session_number(text), b"Set-Cookie: %b=%b%b\r\n" % (SESSION_COOKIE, text, attributes)

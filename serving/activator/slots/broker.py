@@ -31,7 +31,7 @@ _OLDER_BY_S = 0.02
 
 
 class _PeerAsk(msgspec.Struct, kw_only=True):
-    """What a peer wants for a revision. ``may_overtake``: no slot has passed to it before a request here since it asked."""
+    """A peer's ask for slots of a revision. ``may_overtake``: no slot has overtaken a local request for this ask."""
 
     waiting_count: int
     since_s: float
@@ -39,7 +39,7 @@ class _PeerAsk(msgspec.Struct, kw_only=True):
 
 
 class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """What this process asked of all peers for a revision, and when."""
+    """This process's last ask for slots of a revision, and its time."""
 
     waiting_count: int
     since_s: float
@@ -106,7 +106,7 @@ class SlotBroker(Generic[RequestId]):
         return {pod: self.ledger.right(key, pod, slot_count) for pod in pods} if slot_count else None
 
     def before_finish(self, key: RevisionKey, request: RequestId, now_s: float) -> None:
-        """Pass the slot of a request that is about to end to a peer, if a request there is older than all that wait here."""
+        """Before a request ends, pass its slot to a peer with an older queued request, if there is one."""
         passing = self._passing(key, request) if key in self._peer_asks else None
         if passing is not None:
             # Before the end, so that no request here gets the slot.
@@ -115,7 +115,7 @@ class SlotBroker(Generic[RequestId]):
             self._hand(key, pod, now_s, peer=peer, count=1)
 
     def settle(self, key: RevisionKey, now_s: float) -> None:
-        """Give slots away that peers asked for and this process does not need; and ask for those it needs."""
+        """Give unneeded slots to asking peers, and ask for missing ones."""
         self._share_out(key, now_s)
         self._ask(key, now_s)
 
@@ -132,7 +132,7 @@ class SlotBroker(Generic[RequestId]):
         return min(self._ask_due_s.values(), default=None)
 
     def return_unused(self) -> None:
-        """Give borrowed slots of pods that are gone back, so that no process has to keep account of them."""
+        """Return borrowed slots of deleted pods, so that no process keeps account of them."""
         for key, pod, peer, count in self.ledger.borrowed():
             is_gone = pod not in self._table.directory.pods_of(key) and not self._table.in_flight(key).get(pod)
             if is_gone and not self.ledger.is_frozen:
@@ -148,7 +148,7 @@ class SlotBroker(Generic[RequestId]):
                     yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=pods.slots_per_pod)
 
     def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
-        """If a view has begun or ended, all rights may have changed: use them, and ask once more."""
+        """After a view has begun or ended, apply the new rights to all revisions and ask again."""
         if view == self.ledger.view_number:
             return RoutingOutcome()
         self._own_asks.clear()
@@ -179,7 +179,7 @@ class SlotBroker(Generic[RequestId]):
     # Asking.
 
     def _ask(self, key: RevisionKey, now_s: float) -> None:
-        """Send the peers what this process needs, if that is news to them."""
+        """Ask peers for slots, if the need has changed."""
         if self.ledger.is_frozen or not self.ledger.peers:
             return
         last, active = self._own_asks.get(key), self._table.active.get(key)
@@ -212,7 +212,7 @@ class SlotBroker(Generic[RequestId]):
             self._peer_asks.pop(key, None)
 
     def _share_out(self, key: RevisionKey, now_s: float) -> None:
-        """Give slots that this process does not need to the peers that asked, the longest wait first."""
+        """Give unneeded slots to the asking peers, the longest wait first."""
         if key not in self._peer_asks or self.ledger.is_frozen:
             return
         throttler = self._table.throttler(key)
@@ -248,7 +248,7 @@ class SlotBroker(Generic[RequestId]):
         return [(pod, right - used.get(pod, 0)) for pod, right in rights if right > used.get(pod, 0)]
 
     def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
-        """The pod of a request that ends and the peer to which its slot passes, though requests wait here."""
+        """The pod of an ending request and the peer that gets its slot ahead of the local queue."""
         throttler, slot_count = self._table.throttler(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None

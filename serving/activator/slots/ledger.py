@@ -1,4 +1,4 @@
-"""How many slots of each pod this process may use, when several activator processes share the pods of one machine.
+"""Divides the slots of each pod among the activator processes of one machine.
 
 Input: which peers live, their messages, and slots given away. Output: ``right``, this process's slots of a pod now, and
 messages to peers. Whatever is late, lost or out of order, the rights of all processes in one pod are never more than its
@@ -32,7 +32,7 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 
 
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Loans that let every process keep what it has in flight: slots by the places of borrower and lender.
+    """Loans that cover the requests in flight of every process: slots by borrower and lender.
 
     Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan; only a
     process that the others have left out can cause it.
@@ -147,7 +147,7 @@ class Ledger:
         self._send(peer, Give(rounds=self._view, key=key, pod=pod, count=count))
 
     def remind(self) -> None:
-        """Resend what may have been lost while a view is to begin."""
+        """Resend messages that may have been lost while the next view is pending."""
         own, ready = self._declared.get(self._index), self._ready.get(self._index)
         if own is not None:
             self.send_all(own)
@@ -197,7 +197,7 @@ class Ledger:
 def _loans_of(
     index: int, members: tuple[int, ...], declared: Mapping[int, Declare]
 ) -> Iterable[tuple[_Slot, dict[int, int]]]:
-    """What a process owes and is owed when a view begins; all processes compute the same from the same declarations."""
+    """The loans of a process when a view begins; equal declarations give equal loans everywhere."""
     in_flight: dict[tuple[RevisionKey, str, int], dict[int, int]] = {}
     for member in members:
         for one in declared[member].in_use:

@@ -13,7 +13,7 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
-"""The members of a view in their order, each with the number of the round in which it declared what it uses."""
+"""The members of a view in order, each with the round of its declaration."""
 
 _LENGTH_BYTES = 4
 # A process declares some 100 bytes for each pod that it uses.
@@ -21,11 +21,11 @@ _FRAME_BYTES_MAX = 64 * 1024**2
 
 
 class _TaggedMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Any of them, encoded as an array that begins with its name."""
+    """A message, encoded as an array that begins with its name."""
 
 
 class PeerHello(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender's index. Which process has that index now is known from the connection."""
+    """The sender's index; the connection identifies the process behind it."""
 
     index: int
 
@@ -40,7 +40,7 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Declare(_TaggedMessage, frozen=True, kw_only=True):
-    """All that the sender has in flight in round ``round``; it uses no more than that until the next view."""
+    """The sender's requests in flight in round ``round``, its upper bound until the next view."""
 
     round: int
     in_use: tuple[InUse, ...]

@@ -31,7 +31,7 @@ class LeaseName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseClient:
-    """One lease. It keeps the last version that it saw, which fences the next write."""
+    """One lease. The last observed version fences the next write."""
 
     def __init__(
         self,

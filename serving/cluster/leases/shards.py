@@ -54,7 +54,7 @@ def wish(
     others: Iterable[str],
     free_long: Collection[int],
 ) -> ShardWish:
-    """What to take and give up. ``holders`` have a lease that has not expired; ``others`` have announced themselves."""
+    """Which shards to take and give up. ``holders`` have unexpired leases; ``others`` are announced peers."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]

@@ -1,4 +1,4 @@
-"""``python -m serving.controller.io.makekey``: creates the Secrets that the daemons need, in the cluster that this process runs in.
+"""``python -m serving.controller.io.makekey``: creates the Secrets of the daemons in the present cluster.
 
 A job of ``config/`` runs it once, with an account that may create Secrets and read none. A Secret that exists is kept:
 every secret between daemons is derived from the cluster key, so another key would cut off all pods.

@@ -1,4 +1,4 @@
-"""A Configuration: one revision for each generation, and the latest ready one.
+"""Reconciles a Configuration: one revision per generation, the latest ready one, and the retired ones.
 
 Input: the configuration and its revisions; output: the writes. The latest ready revision never goes back to an older one because
 a newer one failed. If it is deleted, or the status was lost with one machine's store, the newest revision that was ready

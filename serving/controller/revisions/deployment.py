@@ -80,7 +80,7 @@ def desired_deployment(
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The headless Service that selects a revision's pods, so that their addresses are in EndpointSlices.
+    """The headless Service of a revision's pods, which puts their addresses into EndpointSlices.
 
     It receives no requests and takes no cluster IP: a cluster may have as few as 254.
     """

@@ -54,7 +54,7 @@ def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -
 
 
 def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
-    """The writes that give a revision the hpa that it requests, and no other.
+    """The writes that make the hpa of a revision equal to the requested one.
 
     An object of the same name with another owner is left alone.
     """

@@ -186,7 +186,7 @@ def _route_label(owner: Object) -> dict[str, str]:
 
 
 def _metadata_changes(owner: Object, service: Object) -> Object:
-    """What a Service lacks of its labels and annotations. Those that others have added stay."""
+    """Labels and annotations to add to a Service. Those of others stay."""
     labels, annotations = _inherited(owner)
     known = {"labels": labels_of(service), "annotations": annotations_of(service)}
     wanted = {"labels": known["labels"] | labels, "annotations": known["annotations"] | annotations}

@@ -1,4 +1,4 @@
-"""Which activators must still confirm that they serve a Route, and which are skipped because they do not answer.
+"""Tracks activators that must still confirm a Route, and skips unresponsive ones.
 
 Input: the answers of activators as they arrive, with their times. Output: the activators to ask again. An activator that
 has not answered at all for ``SILENT_S`` does not hold a Route up: it is frozen or gone, and its readiness probe takes it

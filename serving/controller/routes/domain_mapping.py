@@ -44,7 +44,7 @@ class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_of(mapping: Object) -> tuple[ResourceKind, Key] | None:
-    """The object that a mapping references; None if it is of a kind that takes no requests here."""
+    """The object referenced by a mapping; None for a kind without requests."""
     ref = nested(mapping, "spec", "ref") or {}
     group = ref.get("group") or (ref.get("apiVersion") or "").rpartition("/")[0]
     resource = _TARGETS.get((group, ref.get("kind", "")))
@@ -78,7 +78,7 @@ def reconcile_domain_mapping(
 
 
 def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
-    """Delete a claim that the controller created once the mapping that it is for is gone."""
+    """Delete a claim created by the controller once its mapping is gone."""
     is_ours = labels_of(claim).get(_CREATED_BY) == _CREATOR
     if mapping is not None or not is_ours or is_being_deleted(claim):
         return WritePlan()

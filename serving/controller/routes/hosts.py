@@ -1,4 +1,4 @@
-"""Which route gets a host that several claim: the oldest claim (``serving.model.routehosts``).
+"""Assigns each contested host to the oldest claim (``serving.model.routehosts``).
 
 Input: the claims of routes as they change; output: the holder of each host.
 """

@@ -56,7 +56,7 @@ def rollout_goal(asked: Sequence[Object], assigned: Sequence[Object]) -> Rollout
 def rollout_of_status(
     asked: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
 ) -> Rollout:
-    """The state that ``status.traffic`` shows: what each configuration target has now, at rest.
+    """The rollout state shown by ``status.traffic``: the present share of each configuration target, at rest.
 
     ``configurations`` are the configurations of revisions by name. It stands in for the annotation of a Route that had no
     rollout duration so far.

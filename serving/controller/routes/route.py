@@ -49,7 +49,7 @@ from serving.settings.controller import ControllerSettings
 
 
 class TagServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is: by tag, and Services of the route that no tag has any more."""
+    """Existing Services by tag, and leftover Services without a tag."""
 
     by_tag: Mapping[str, PublicService] = {}
     unused: Sequence[Object] = ()
@@ -68,7 +68,7 @@ def is_local_tag(route: Object, services: TagServices, tag: str) -> bool:
 
 
 def tag_service_writes(route: Object, services: TagServices, settings: ControllerSettings) -> Iterator[Write]:
-    """What is to be written so that each tag has its Service, and none is left over."""
+    """The writes that give each tag its Service and delete leftover ones."""
     for tag, public in services.by_tag.items():
         yield from public_writes(route, public, name=tag_service_name(route, settings, tag))
     for one in services.unused:

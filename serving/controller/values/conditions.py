@@ -46,7 +46,7 @@ def ready_of(dependencies: Sequence[Condition]) -> Condition:
 
 
 def mirrored(source: Object, condition_type: str) -> Condition:
-    """A condition that repeats one of another resource; Unknown if that does not exist."""
+    """A copy of another resource's condition; Unknown if that resource does not exist."""
     return Condition(
         type=condition_type,
         status=ConditionStatus(source.get("status", ConditionStatus.UNKNOWN)),

@@ -67,7 +67,7 @@ def revisions_named_by(route: Object) -> Iterator[str]:
 
 
 def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool, was_ready: bool) -> RoutingState:
-    """The state of a revision that these routes reference; ``is_awaited`` says that a route follows the latest one."""
+    """The state of a revision referenced by these routes; ``is_awaited``: a route follows the latest revision."""
     if routes:
         return RoutingState.ACTIVE
     may_come = is_newest and (is_awaited or not was_ready)

@@ -1,4 +1,4 @@
-"""One attempt to have an upstream answer a request: it takes a connection, sends, and passes the answer on to the client.
+"""One attempt to forward a request to an upstream, with the buffer of its body for a replay.
 
 A request whose pooled connection turns out to be closed is sent once more on a fresh one. Any other failure before the
 answer goes back to the exchange, whose handler may forward the request elsewhere: a new attempt.
@@ -52,7 +52,7 @@ class RequestBuffer:
             self._sent = b""
 
     def restore(self, body: bytes) -> None:
-        """Hold all that an upstream was given, which it has not looked at, for the next one."""
+        """Hold an unprocessed body for the next upstream."""
         self._held, self._sent, self.can_replay = [body], b"", True
         self.held_bytes = len(body)
 

@@ -1,4 +1,4 @@
-"""The interface between an exchange and its client's connection."""
+"""The interface between an exchange and its client's connection, and tunnels between client and upstream."""
 
 import enum
 from collections.abc import Callable
@@ -19,13 +19,13 @@ class AnswerSink(Protocol):
     """Takes an upstream's answer as it was parsed, for a client whose protocol has frames of its own."""
 
     def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """The head, with further lines, and what there is of the body."""
+        """Send the head with ``extra`` lines and the available part of the body."""
 
     def send_piece(self, payload: bytes) -> None:
-        """A piece of the body; more follows."""
+        """Send a piece of the body; more follows."""
 
     def send_last(self, payload: bytes, trailers: bytes) -> None:
-        """The last piece of the body, which may be empty, with the lines that follow it."""
+        """Send the last piece of the body, perhaps empty, and the trailers."""
 
 
 class Client(Protocol):
@@ -33,7 +33,7 @@ class Client(Protocol):
 
     @property
     def sink(self) -> AnswerSink | None:
-        """What takes answers of upstreams; None if they are to be written as HTTP/1.1."""
+        """Takes upstream responses; None to write them as HTTP/1.1."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

@@ -56,7 +56,7 @@ class ExchangeEvent(enum.StrEnum):
 
 
 class PhaseMap(dict[ExchangePhase, ExchangePhase]):
-    """The phases that allow one event, with the phase that follows."""
+    """One event's transitions: allowed phase to next phase."""
 
     def __init__(self, event: ExchangeEvent, phases: Mapping[ExchangePhase, ExchangePhase]) -> None:
         super().__init__(phases)

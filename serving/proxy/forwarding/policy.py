@@ -1,4 +1,4 @@
-"""How long a request may take from end to end; a daemon says so for each request, by its revision."""
+"""The timeouts of one request, and the networks of trusted peers."""
 
 import ipaddress
 import math

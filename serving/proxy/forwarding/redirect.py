@@ -1,4 +1,4 @@
-"""Clients of plain HTTP are sent to https: a handler in front of another one, on a listener that only redirects.
+"""Redirects plain HTTP to https: a handler in front of another one.
 
 Each request for which ``stays`` is false is answered with 301 and the same address over https; the other handler gets all
 others, and those that reached a trusted proxy over https. It decides nothing about hosts, and is not there at all where nothing is redirected.
@@ -15,7 +15,7 @@ _OURS = object()
 
 
 class HttpsRedirect:
-    """See the module. ``port`` is where the world finds TLS; ``count`` is how many were redirected."""
+    """Redirects requests to https. ``port`` is the public TLS port; ``count`` counts redirected requests."""
 
     def __init__(self, handler: Handler, *, stays: Callable[[RequestHead], bool], port: int) -> None:
         self._handler = handler

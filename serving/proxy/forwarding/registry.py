@@ -1,4 +1,4 @@
-"""What the connections of a server share with it: its settings and state, and the set of all of them."""
+"""The interface between a server and its clients' connections."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Write heads from what was parsed, so that nothing passes that was not understood.
+"""Renders heads from parsed fields, so that nothing passes unparsed.
 
 Hop-by-hop headers and names that only we may set are left out, framing is what we do next, and the way is written down:
 X-Forwarded-For gets the peer appended, X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
@@ -34,7 +34,7 @@ class ClientPeer:
         self._lines = b""
 
     def scheme_of(self, head: RequestHead) -> bytes:
-        """What the client used: what this peer used, unless it is trusted and says what its own did."""
+        """The client's scheme: this peer's own, or the forwarded one of a trusted peer."""
         stated = head.get(b"x-forwarded-proto") if self._is_trusted and head.forwarded else None
         return (stated or self._scheme).lower()
 

@@ -1,6 +1,6 @@
-"""The head of a request: what it asks for and how its body is framed, or why it is refused.
+"""Parses the head of a request, or refuses it with a status.
 
-Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. What two
+Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. Heads that two
 parsers could read differently is refused and never forwarded: request smuggling depends on it. Follows RFC
 9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer coding
 but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body with an
@@ -88,7 +88,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadMemory:
-    """What one connection has sent last. Clients repeat themselves, which HTTP/2's header table lives on as well.
+    """The last request head of one connection, because clients repeat their heads.
 
     ``read`` answers what ``read_request_head`` does: 0.1 us for the very same head, 1 us where only the request line is
     another one, 3 us else. It remembers one head of at most 2 KiB, for as long as the connection lasts, with all secrets

@@ -19,7 +19,7 @@ _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class Taker(Protocol):
-    """Takes the answer. ``heard`` says that bytes of an answer have come, ``reused`` that others came before."""
+    """Takes the response. ``heard``: some of its bytes have arrived. ``reused``: not the connection's first request."""
 
     head: RequestHead
 
@@ -35,7 +35,7 @@ class Taker(Protocol):
         """A 1xx has come."""
 
     def on_upgraded(self, head: AnswerHead, data: bytes) -> "TunnelEnd":
-        """A 101 has come, and ``data`` after it; what follows goes to the tunnel that is returned."""
+        """Switch protocols after a 101 followed by ``data``; returns the tunnel for all further bytes."""
 
     def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The final head has come, and ``payload`` with it."""

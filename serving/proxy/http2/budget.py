@@ -1,4 +1,4 @@
-"""Count what costs a peer nothing and us something, and end the connection of a peer that sends too much of it.
+"""Rate-limits frames that are cheap to send and costly to handle (resets, pings, settings, empty frames).
 
 Known attacks and the count that ends each: docs/http2-limits.md. Counts begin again after each period. A stream that was
 answered in whole earns its peer one reset, so that a connection that carries the calls of many clients, as an activator's, may
@@ -38,7 +38,7 @@ class PeerBudget:
         self._check(self._settings_frames, self._settings.http2_settings_max, "settings")
 
     def count_idle_frame(self, now_s: float) -> None:
-        """The peer has sent a frame that says nothing, or asks for what it cannot have."""
+        """Count a frame without effect, such as an empty DATA frame or a refused request."""
         self._begin(now_s)
         self._idle_frames += 1
         self._check(self._idle_frames, self._settings.http2_idle_frames_max, "idle frames")

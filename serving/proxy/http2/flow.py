@@ -15,7 +15,7 @@ _HELD_BYTES_MAX = 64 * 1024
 
 
 class EngineStream:
-    """A stream, as the engine keeps it; its owner is a subclass, which takes what comes."""
+    """Flow-control state of one stream. Subclasses handle received frames."""
 
     __slots__ = (
         *("ending", "has_ended", "is_done", "is_queued", "pending", "peer_ended", "send_left", "stream_id"),
@@ -30,11 +30,11 @@ class EngineStream:
         self.peer_ended = peer_ended
         """Whether the peer has sent its last frame."""
         self.pending: bytearray | None = None
-        """Bytes that wait."""
+        """Bytes that wait for the peer's window."""
         self.ending = False
-        """Whether nothing follows what waits, but trailers."""
+        """Whether the waiting bytes are the end of the body."""
         self.trailers = b""
-        """Lines that follow them."""
+        """The trailers to send after them."""
         self.is_queued = False
         """Whether it waits for the connection's window, and not for its own."""
         self.has_ended = False
@@ -62,21 +62,21 @@ class EngineStream:
     # What the engine calls.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """A head or trailers have come."""
+        """Handle a head or trailers."""
         raise NotImplementedError
 
     def take_data(self, payload: bytes) -> None:
-        """A piece of a body has come, and more follows; it is empty where a frame had padding only."""
+        """Handle a piece of a body; more follows. It is empty for a frame with padding only."""
         raise NotImplementedError
 
     def take_last(self, payload: bytes) -> None:
-        """The last piece of a body has come; it may be empty."""
+        """Handle the last piece of a body; it may be empty."""
         raise NotImplementedError
 
     def take_reset(self, code: int) -> None:
-        """The peer has reset the stream, which is gone."""
+        """Handle RST_STREAM: the engine has removed the stream."""
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Something that waited was sent."""
+        """Handle progress: some waiting bytes were sent."""
         raise NotImplementedError

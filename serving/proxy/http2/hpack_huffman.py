@@ -91,7 +91,7 @@ _FINAL = _final_states(_NODES)
 
 
 def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
-    """What follows from eight bits in a state: the next state, and the bytes that ended."""
+    """Decode eight bits in a state: the next state, and the completed bytes."""
     key, found = state << 8 | byte, bytearray()
     for bits in (byte >> 4, byte & 0xF):
         step = _STEPS[state << 4 | bits]

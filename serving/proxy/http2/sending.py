@@ -1,4 +1,4 @@
-"""How frames leave a connection, whichever side of it we are: as one write for all that a read has led to.
+"""Sends frames in batches: one write per connection for everything that one read has caused.
 
 What comes in one read of one connection is answered or passed on by many connections; each of them writes once, at the end of
 that read. What is sent outside of a read is written at the end of the turn of the loop.
@@ -10,7 +10,7 @@ from serving.proxy.http2.engine import Http2Engine
 
 
 class FrameSender(asyncio.Protocol):
-    """The part of a connection that writes. Who inherits has a transport and an engine before anything is sent."""
+    """The sending half of a connection. Subclasses set the transport and the engine before the first frame."""
 
     engine: Http2Engine
 
@@ -18,17 +18,17 @@ class FrameSender(asyncio.Protocol):
     _is_sending = False
 
     def pause_writing(self) -> None:
-        """What was sent is not taken yet."""
+        """Pause streams: the transport's buffer is full."""
         self.engine.is_full = True
 
     def resume_writing(self) -> None:
-        """What was sent has been taken."""
+        """Resume streams: the transport's buffer has drained."""
         self.engine.is_full = False
         self.engine.flush()
         self.send()
 
     def send(self) -> None:
-        """Write the frames that are there, with all others of this read, or of this turn of the loop."""
+        """Schedule a write of pending frames, at the end of this read or of this turn of the loop."""
         if not self._is_sending:
             self._is_sending = True
             if _read.is_running:
@@ -37,7 +37,7 @@ class FrameSender(asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self.write_now)
 
     def write_now(self) -> None:
-        """Write what there is."""
+        """Write all pending frames."""
         self._is_sending = False
         out = self.engine.out
         if out:
@@ -47,7 +47,7 @@ class FrameSender(asyncio.Protocol):
                 self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come, and write all that follows from it."""
+        """Process received bytes, and write all frames that result."""
         read = _read
         if read.is_running:
             # Called by hand, from within another read.
@@ -79,7 +79,7 @@ class _PresentRead:
     def __init__(self) -> None:
         self.is_running = False
         self.senders: list[FrameSender] = []
-        """Those that have something to write after it."""
+        """Connections with frames to write after it."""
 
 
 _read = _PresentRead()

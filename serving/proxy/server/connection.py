@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
             self._consume(self._buffer)
 
     def truncate(self) -> None:
-        """Let ``exchange_done``, which follows, end the connection after what was written; over TLS without close_notify."""
+        """Make ``exchange_done`` close the connection after pending writes; over TLS without close_notify."""
         if (truncate := getattr(self._transport, "truncate", None)) is not None:
             truncate()
 

@@ -163,7 +163,7 @@ class HttpServer:
                 connection.close_if_idle()
 
     def hand_over(self) -> None:
-        """Accept no more connections, which another process does from now on; each that is here stays until its next answer."""
+        """Stop accepting in favour of another process; existing connections end with their next response."""
         self.draining = True
         self._close_listeners()
         for connection in list(self._connections):
@@ -243,7 +243,7 @@ class HttpServer:
             self._empty.set()
 
     def count_tunnel(self, change: int) -> None:
-        """A connection has become a tunnel (1), or its tunnel has ended (-1)."""
+        """Count an opened (1) or ended (-1) tunnel."""
         self._tunnel_count += change
         self._see_who_is_left()
 
@@ -254,7 +254,7 @@ class HttpServer:
             self._only_tunnels.clear()
 
     def wake_by(self, due_s: float) -> None:
-        """Have a sweep at that time, or soon after."""
+        """Schedule a sweep at that time, or soon after."""
         if due_s < self.sweep_s:
             if self._sweep is not None:
                 self._sweep.cancel()

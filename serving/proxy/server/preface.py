@@ -1,4 +1,4 @@
-"""Where a connection turns out to speak HTTP/2: by its preface, in the clear or behind ALPN (RFC 9113, section 3.4).
+"""Hands connections over to HTTP/2, after its preface or ALPN (RFC 9113, section 3.4).
 
 The strict reader of HTTP/1.1 refuses the preface's first line, so that looking for it costs other requests nothing. The
 library is imported by the first such connection: most sidecars never see one, and it takes memory.
@@ -23,7 +23,7 @@ def hand_over(
 def start_session(
     registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
 ) -> asyncio.Protocol:
-    """Give a connection of which nothing has been read to a session: ALPN has said what it speaks."""
+    """Start an HTTP/2 session on an unread connection, as negotiated by ALPN."""
     from serving.proxy.http2.session import Session  # noqa: PLC0415 - see the module
 
     session = Session(registry, wiring, transport, peer=peer, address=peer.address.decode())

@@ -1,4 +1,4 @@
-"""A certificate with its key, from the bytes of two PEM files to what the standard library serves it with.
+"""Loads certificates with their keys from PEM, and chooses one by server name.
 
 Whom it is for is asked of OpenSSL, by a handshake with ourselves in memory: so a certificate that is taken has been seen
 to work with its key. One that has expired is taken all the same, because an expired certificate tells its user more than

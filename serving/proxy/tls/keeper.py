@@ -1,4 +1,4 @@
-"""The certificates that are served now, and how new ones take their place.
+"""Keeps the served certificates, and replaces them from files and Secrets.
 
 ``update`` gets all pairs that its sources found, by name, or why one could not be read. A pair that has not changed stays;
 a new one is tried, and served from the next handshake on; one that does not work is refused with one line in the log,
@@ -116,7 +116,7 @@ def _tell_loaded(certificate: Certificate) -> None:
 
 
 def silence_unreadable_names() -> None:
-    """Keep Python from printing a stack for each client that asks for a name which is not ASCII.
+    """Suppress Python's stack trace for server names that are not ASCII.
 
     Such a handshake fails as it must; but the standard library decodes the name where its error cannot be caught.
     """

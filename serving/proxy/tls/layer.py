@@ -32,7 +32,7 @@ _GOODBYE_S = 1.0
 
 
 class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What all connections of a TLS listener share. ``failures`` counts handshakes that failed, by reason."""
+    """Settings shared by all connections of a TLS listener. ``failures`` counts failed handshakes by reason."""
 
     context: ssl.SSLContext
     handshake_max_s: float
@@ -136,7 +136,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._outer.write(self._records.write(data))
 
     def write_eof(self) -> None:
-        """Say that nothing more will be sent; what the client sends is still read."""
+        """Close the sending direction; the client's bytes are still read."""
         if not self._write_ended and not self._closing:
             self._say_end()
             self._outer.write_eof()
@@ -149,11 +149,11 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._outer.close()
 
     def truncate(self) -> None:
-        """End without close_notify from now on, so that a client can tell that its answer was cut off."""
+        """Close without close_notify from now on, so that the client can detect a truncated response."""
         self._is_truncated = True
 
     def abort(self) -> None:
-        """Close at once, without a goodbye: so an answer that was cut off cannot be taken for a whole one."""
+        """Close at once, without close_notify: so a truncated response cannot be taken for a whole one."""
         self._closing = True
         self._outer.abort()
 
@@ -179,7 +179,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._pass_on)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
-        """What is known of the connection: that of TLS here, all else below."""
+        """Return transport information: TLS facts from this layer, the rest from the transport below."""
         if name == "ssl_object":
             return self._records.ssl
         return self._records.ssl.context if name == "sslcontext" else self._outer.get_extra_info(name, default)
@@ -252,7 +252,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Let the last bytes out, and go."""
+        """Flush the last bytes, and close."""
         self._flush()
         self._closing = True
         self._outer.close()

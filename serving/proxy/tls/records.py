@@ -1,4 +1,4 @@
-"""Bytes of a connection to and from TLS, without the connection: what came is put in, what is to be sent is taken out.
+"""Encrypts and decrypts the bytes of one TLS connection, without I/O.
 
 The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its
 user: some records make one piece, the client's close_notify follows the last byte before it, and our own does not lose
@@ -40,7 +40,7 @@ class Records:
         return bool(self._incoming.pending or self._is_over or self._ahead)
 
     def shake(self) -> bool:
-        """Go on with the handshake; whether it is over. Raises ``ssl.SSLError``, after which an alert is to be sent."""
+        """Continue the handshake; whether it is over. Raises ``ssl.SSLError``; then send the alert."""
         try:
             self.ssl.do_handshake()
         except ssl.SSLWantReadError:
@@ -48,7 +48,7 @@ class Records:
         return True
 
     def read(self) -> bytes | None:
-        """Decrypted bytes, of some records together; none after the client's goodbye; None when no record is whole.
+        """Decrypted bytes of several records; b"" after the client's close_notify; None without a complete record.
 
         Raises:
             ssl.SSLError: it is not TLS any more.
@@ -73,7 +73,7 @@ class Records:
         return self.outgoing.read()
 
     def goodbye(self) -> bytes:
-        """TLS's own word for the end of our side, by which a client knows that it has all; what came can still be read."""
+        """Return close_notify, which ends this side's direction; received bytes can still be read."""
         with contextlib.suppress(ssl.SSLError):
             # OpenSSL looks for the client's goodbye in what has come, and must find nothing else there.
             while self._incoming.pending and (data := self._read_one()):

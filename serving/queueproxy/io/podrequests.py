@@ -1,4 +1,4 @@
-"""What a queue-proxy knows of its pod's requests, whether it forwards them or runs in the app's process.
+"""Counts, queues and forwards the requests of one pod.
 
 ``PodRequests`` counts requests, gives them slots or queues them, answers probes, and decides whose headers are trusted:
 requests that only our daemons may make (probes, requests that an activator has counted) carry the pod's secret. The order of
@@ -43,9 +43,9 @@ class PodRequests(Generic[_Request]):
         self.is_draining = False
         self.last_request_s = -math.inf
         self.request_metrics = RequestMetrics()
-        """What became of the requests that ended."""
+        """Results of ended requests."""
         self.gauges = AppGauges()
-        """What the app reports of itself."""
+        """Gauges reported by the app."""
         self._secret = spec.secret.encode()
         self._clock = clock
         self._meter = Meter(now_s=clock(), quirks=settings.quirks)
@@ -95,7 +95,7 @@ class PodRequests(Generic[_Request]):
     def _leave(
         self, request: _Request, now_s: float, *, proxied: bool, is_answered: bool
     ) -> Sequence[Granted[_Request]]:
-        """Count a request out; its slot goes to the requests that are returned, which have waited longest."""
+        """Count a request out; return the requests that get its slot, longest wait first."""
         self._meter.leave(now_s, proxied=proxied)
         breaker = self._breaker
         if breaker is None:
@@ -117,7 +117,7 @@ class PodRequests(Generic[_Request]):
         return 200, _QUEUE, (*TEXT, *self._proof(head))
 
     def _proof(self, head: RequestHead) -> Headers:
-        """Prove who answers to an activator that asks a pod before the cluster lists it as ready."""
+        """Prove this pod's identity to an activator that probes before the cluster lists the pod as ready."""
         nonce = head.get(b"k-network-hash")
         if nonce is None or not self._secret:
             return ()

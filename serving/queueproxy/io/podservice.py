@@ -1,4 +1,4 @@
-"""What runs beside the requests of a pod: readiness, statistics, the admin port, and at the end the drain.
+"""Runs everything of a pod but its requests: readiness, statistics, the admin port, and the drain.
 
 A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their ``Front``;
 all else is here.

@@ -1,4 +1,4 @@
-"""Watch the app's readiness and push it to what runs the pod. When to ask is decided by ``queueproxy.readiness``."""
+"""Probes the app, decides when to probe again, and pushes readiness to the pod's runner."""
 
 import asyncio
 import logging
@@ -59,7 +59,7 @@ _PAUSE_GROWTH = 1.1
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the app. ``pause_s`` is the time until the next attempt; None asks no more."""
+    """The app's readiness. ``pause_s`` is the time until the next attempt; None ends the probing."""
 
     is_ready: bool
     pause_s: float | None
@@ -72,7 +72,7 @@ def at_start(settings: QueueProxySettings) -> Readiness:
 
 
 def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueueProxySettings) -> Readiness:
-    """What is known after an attempt.
+    """The state after an attempt.
 
     Pauses of an app that starts: 2, 2.2, 2.4, 2.7 ... 50, 50 ms: an app that takes 100 ms to listen is found within 12 ms of it,
     after 20 attempts of 0.1 ms.

@@ -1,4 +1,4 @@
-"""One call of an app: it waits for a slot, runs within its time, and is counted until its answer is sent.
+"""One call of an app: waits for a slot, runs within its timeout, and is counted until its response is sent.
 
 A request ends with the last byte of its answer, a websocket with the app's call. A request whose time is up is answered 504
 at once and its call is cancelled; its slot is free when the call has ended, because until then the app is busy with it. For
@@ -139,7 +139,7 @@ class AppCall:
         self.status = 0
         """The status of the answer; 0 before."""
         self.gauges = b""
-        """What the app reports of itself in its answer's header."""
+        """The app's gauges, from a response header."""
         self.is_answered = False
         """Whether the app has answered in full."""
         self.is_late = False
@@ -278,7 +278,7 @@ class AppCall:
         return message
 
     async def _forward(self, message: Message) -> None:
-        """Pass on what the app answers, and note how far it is. What comes too late is dropped."""
+        """Pass on the app's messages and track its response; late messages are dropped."""
         if self.is_late:
             return
         kind = message["type"]

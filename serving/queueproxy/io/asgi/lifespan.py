@@ -1,4 +1,4 @@
-"""The lifespan of an app (ASGI), between the server and the app: something else starts after the app and stops before it.
+"""Wraps the ASGI lifespan of an app: another part starts after the app and stops before it.
 
 An app without a lifespan raises at once, and the server would go on without; then only the other part starts and stops.
 """
@@ -28,7 +28,7 @@ class _AppSide:
         await app(scope, self._events.get, self._answers.put)
 
     async def ask(self, kind: str) -> Message:
-        """Send the app an event; what it answers, or that it is complete when the app has ended without an answer."""
+        """Send the app an event and return its answer, or "complete" if the app ended without one."""
         await self._events.put({"type": kind})
         answering = asyncio.create_task(self._answers.get())
         await asyncio.wait([answering, self._task], return_when=asyncio.FIRST_COMPLETED)

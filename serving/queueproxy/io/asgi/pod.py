@@ -1,4 +1,4 @@
-"""A queue-proxy in the process of its app: every request that the server hands to the app passes through here."""
+"""A queue-proxy in the process of its app: counts, queues and cancels the calls of the app."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ class RunningCalls:
         await self._until(lambda: not self._requests and not self._tunnels, grace_s)
 
     async def finish(self, *, grace_s: float) -> int:
-        """End the server, which closes websockets, wait ``grace_s`` seconds for what runs, and cancel the rest."""
+        """End the server and its websockets, wait ``grace_s`` seconds for running calls, and cancel the rest."""
         self._end_server()
         await self.wait_for_tunnels(grace_s=grace_s)
         left = self._requests | self._tunnels

@@ -1,11 +1,21 @@
-"""The periodic report of a pod or an activator about its requests (every 1 s by default)."""
+"""The periodic report of a pod or an activator about its requests (every 1 s by default).
+
+The bounds are part of the record and are checked when a frame is decoded (``serving.wire.frames``).
+"""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
 GAUGES_MAX = 16
 """Most gauges that one pod reports; 16 names of 63 bytes fit a frame."""
+
+# More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
+_AMOUNT_MAX = 1e12
+Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
+GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_.-]{0,62}$")]
+Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,12 +35,12 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: str = ""
     at_s: float = 0.0
-    concurrency: float = 0.0
-    request_count: float = 0.0
-    proxied_concurrency: float = 0.0
-    proxied_request_count: float = 0.0
-    window_concurrency: float | None = None
-    window_request_count: float | None = None
-    ended_count: float = 0.0
-    response_time_s: float = 0.0
-    gauges: Mapping[str, float] = msgspec.field(default_factory=dict)
+    concurrency: Amount = 0.0
+    request_count: Amount = 0.0
+    proxied_concurrency: Amount = 0.0
+    proxied_request_count: Amount = 0.0
+    window_concurrency: Amount | None = None
+    window_request_count: Amount | None = None
+    ended_count: Amount = 0.0
+    response_time_s: Amount = 0.0
+    gauges: Gauges = msgspec.field(default_factory=dict)

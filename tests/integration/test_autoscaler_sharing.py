@@ -135,7 +135,7 @@ async def test_a_pods_report_arrives_as_it_was_told(pair: Pair) -> None:
 
 
 async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: Pair) -> None:
-    stat = RelayedStat(namespace="default", revision=NAME, sender="a", is_activator=True, concurrency=50)
+    stat = RelayedStat(namespace="default", revision=NAME, pod="a", is_activator=True, concurrency=50)
     token = autoscaler_token(KEY, name="third")
     async with joining(pair.other, "autoscaler=third", token) as connection:
         await connection.send(encode_relayed_stats(RelayedStats(stats=[stat])))

@@ -141,16 +141,14 @@ class PodSender(Sender):
         if late:
             self._counts.late_frames += 1
             return
-        stat = Stat(
+        stat = msgspec.structs.replace(
+            reported,
             pod=self.name,
             at_s=at_s,
-            concurrency=reported.concurrency,
-            request_count=reported.request_count,
             proxied_concurrency=min(reported.proxied_concurrency, reported.concurrency),
             proxied_request_count=min(reported.proxied_request_count, reported.request_count),
-            ended_count=reported.ended_count,
-            response_time_s=reported.response_time_s,
-            gauges=reported.gauges,
+            window_concurrency=None,
+            window_request_count=None,
         )
         self._record(self._revision, stat, StatSource.POD)
 
@@ -187,22 +185,9 @@ class AutoscalerSender(Sender):
 
     def _take(self, frame: bytes, at_s: float) -> None:
         for reported in decode_relayed_stats(frame).stats:
-            stat = Stat(
-                pod=reported.sender,
-                at_s=at_s,
-                concurrency=reported.concurrency,
-                request_count=reported.request_count,
-                window_concurrency=reported.window_concurrency,
-                window_request_count=reported.window_request_count,
-                proxied_concurrency=reported.proxied_concurrency,
-                proxied_request_count=reported.proxied_request_count,
-                ended_count=reported.ended_count,
-                response_time_s=reported.response_time_s,
-                gauges=reported.gauges,
-            )
             self._counts.relayed_stats += 1
             self._record(
                 (reported.namespace, reported.revision),
-                stat,
+                msgspec.structs.replace(reported, at_s=at_s),
                 StatSource.ACTIVATOR if reported.is_activator else StatSource.POD,
             )

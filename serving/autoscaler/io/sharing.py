@@ -145,21 +145,9 @@ class Relay:
 
 
 def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
-    return RelayedStat(
-        namespace=key[0],
-        revision=key[1],
-        sender=stat.pod,
-        is_activator=source is StatSource.ACTIVATOR,
-        concurrency=stat.concurrency,
-        request_count=stat.request_count,
-        window_concurrency=stat.window_concurrency,
-        window_request_count=stat.window_request_count,
-        proxied_concurrency=stat.proxied_concurrency,
-        proxied_request_count=stat.proxied_request_count,
-        ended_count=stat.ended_count,
-        response_time_s=stat.response_time_s,
-        gauges=dict(stat.gauges),
-    )
+    reported = {name: getattr(stat, name) for name in Stat.__struct_fields__ if name != "at_s"}
+    is_activator = source is StatSource.ACTIVATOR
+    return RelayedStat(namespace=key[0], revision=key[1], is_activator=is_activator, **reported)
 
 
 @contextlib.asynccontextmanager

@@ -33,7 +33,7 @@ def test_an_activators_frame_is_read_as_it_was_written() -> None:
 
 
 def test_what_is_passed_on_is_read_as_it_was_written() -> None:
-    stat = RelayedStat(namespace="default", revision="r", sender="a", is_activator=True, concurrency=1.0)
+    stat = RelayedStat(namespace="default", revision="r", pod="a", is_activator=True, concurrency=1.0)
     for stats in (RelayedStats(stats=[stat, stat]), RelayedStats(stats=[])):
         assert decode_relayed_stats(encode_relayed_stats(stats)) == stats
     with pytest.raises(InvalidValue, match="statistics of an autoscaler"):
@@ -73,6 +73,30 @@ def test_response_times_reach_the_autoscaler_that_decides() -> None:
     pod = msgspec.structs.replace(POD, ended_count=8.0, response_time_s=0.25)
     assert decode_pod_stat(encode_pod_stat(pod)) == pod
     stat = RelayedStat(
-        namespace="default", revision="r", sender="p", concurrency=1.0, ended_count=8.0, response_time_s=0.25
+        namespace="default", revision="r", pod="p", concurrency=1.0, ended_count=8.0, response_time_s=0.25
     )
     assert decode_relayed_stats(encode_relayed_stats(RelayedStats(stats=[stat]))).stats == [stat]
+
+
+def test_the_version_before_finds_the_fields_that_it_requires() -> None:
+    pod = msgspec.msgpack.decode(encode_pod_stat(PodStat(at_s=0.0, concurrency=0.0)))
+    assert pod == {"at_s": 0.0, "concurrency": 0.0}
+    revision = RevisionStat(namespace="default", revision="r", concurrency=0.0)
+    (found,) = msgspec.msgpack.decode(encode_activator_stats(ActivatorStats(stats=[revision])))["stats"]
+    assert found == {"namespace": "default", "revision": "r", "concurrency": 0.0}
+    relayed = RelayedStat(namespace="default", revision="r", pod="p", concurrency=0.0)
+    (found,) = msgspec.msgpack.decode(encode_relayed_stats(RelayedStats(stats=[relayed])))["stats"]
+    assert found == {"namespace": "default", "revision": "r", "concurrency": 0.0, "sender": "p"}
+
+
+def test_frames_of_the_version_before_are_read() -> None:
+    activator = {"namespace": "default", "revision": "r", "concurrency": 2.0, "request_count": 1.0}
+    windows = {"window_concurrency": None, "window_request_count": 3.0}
+    (found,) = decode_activator_stats(msgspec.msgpack.encode({"stats": [activator | windows]})).stats
+    assert found == RevisionStat(
+        namespace="default", revision="r", concurrency=2.0, request_count=1.0, window_request_count=3.0
+    )
+    counts = {"proxied_concurrency": 0.5, "proxied_request_count": 0.0, "ended_count": 4.0, "response_time_s": 0.0}
+    relayed = activator | windows | counts | {"sender": "a", "is_activator": True, "gauges": {"queue": 1.0}}
+    (relay,) = decode_relayed_stats(msgspec.msgpack.encode({"stats": [relayed]})).stats
+    assert (relay.pod, relay.is_activator, relay.ended_count, relay.gauges) == ("a", True, 4.0, {"queue": 1.0})

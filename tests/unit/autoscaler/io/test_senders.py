@@ -1,4 +1,22 @@
-from serving.autoscaler.io.senders import LATE_AFTER_S, LatenessState, ServerCounts, is_late
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from serving.autoscaler.io.senders import (
+    LATE_AFTER_S,
+    ActivatorSender,
+    AutoscalerSender,
+    LatenessState,
+    PodSender,
+    Record,
+    Sender,
+    ServerCounts,
+    is_late,
+)
+from serving.model.knative import RevisionKey
+from serving.model.stat import Stat
+from serving.scaling.scaler.scaler import StatSource
 
 
 def late(*frames: tuple[float, float]) -> list[bool]:
@@ -38,3 +56,42 @@ def test_a_clock_that_was_set_forward_is_believed_at_once() -> None:
 
 def test_counts_are_named_as_metrics() -> None:
     assert ServerCounts(frames=3).numbers["stats_frames_total"] == 3
+
+
+Recorded = list[tuple[RevisionKey, Stat, StatSource]]
+REVISION = {"namespace": "default", "revision": "r"}
+
+
+async def recorded(make: Callable[[Record], Sender], frame: dict[str, Any]) -> tuple[RevisionKey, Stat, StatSource]:
+    found: Recorded = []
+    make(lambda *one: found.append(one)).take(msgspec.msgpack.encode(frame))
+    (one,) = found
+    return one
+
+
+async def test_a_pods_frame_sets_neither_its_name_nor_its_time_nor_windows() -> None:
+    frame = {"at_s": 7.0, "concurrency": 2.0, "proxied_concurrency": 9.0, "gauges": {"queue": 3.0}}
+    forged = {"pod": "other", "sender": "other", "window_concurrency": 50.0, "window_request_count": 50.0}
+    key, stat, source = await recorded(
+        lambda record: PodSender(ServerCounts(), record, revision=("default", "r"), pod="p"), frame | forged
+    )
+    assert (key, source, stat.pod) == (("default", "r"), StatSource.POD, "p")
+    assert stat.at_s != frame["at_s"]
+    assert (stat.concurrency, stat.proxied_concurrency, stat.gauges) == (2.0, 2.0, {"queue": 3.0})
+    assert (stat.window_concurrency, stat.window_request_count) == (None, None)
+
+
+async def test_an_activators_frame_sets_its_load_and_nothing_else() -> None:
+    forged = {"pod": "other", "at_s": 7.0, "proxied_concurrency": 1.0, "ended_count": 1.0, "gauges": {"queue": 3.0}}
+    frame = {"stats": [REVISION | {"concurrency": 2.0, "request_count": 4.0, "window_concurrency": 1.0} | forged]}
+    key, stat, source = await recorded(lambda record: ActivatorSender(ServerCounts(), record, name="a"), frame)
+    assert (key, source) == (("default", "r"), StatSource.ACTIVATOR)
+    assert stat == Stat(pod="a", at_s=stat.at_s, concurrency=2.0, request_count=4.0, window_concurrency=1.0)
+    assert stat.at_s != forged["at_s"]
+
+
+async def test_a_relayed_report_keeps_its_sender_and_is_stamped_on_receipt() -> None:
+    frame = {"stats": [REVISION | {"sender": "p", "concurrency": 2.0, "at_s": 7.0, "ended_count": 3.0}]}
+    key, stat, source = await recorded(lambda record: AutoscalerSender(ServerCounts(), record, name="b"), frame)
+    assert (key, source, stat.pod, stat.ended_count) == (("default", "r"), StatSource.POD, "p", 3.0)
+    assert stat.at_s != frame["stats"][0]["at_s"]

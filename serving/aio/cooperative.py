@@ -116,7 +116,7 @@ async def turn() -> None:
 
 
 async def finished_in_thread(work: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
-    """Run blocking work in a thread to its end, also when the task is cancelled: what it makes can be removed then."""
+    """Run blocking work in a thread to its end, even if the task is cancelled, so that its results can be removed."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         await asyncio.shield(task)

@@ -63,7 +63,7 @@ async def _until_stopped(body: Body) -> None:
 
 
 def inherited_sockets() -> dict[str, socket.socket]:
-    """Listening sockets by name that the supervisor bound for this daemon; none if it was started by hand."""
+    """Listening sockets by name, as bound by the supervisor; empty for a daemon started by hand."""
     text = os.environ.get(LISTEN_FDS_VARIABLE, "{}")
     descriptors = msgspec.json.decode(text, type=dict[str, int])
     found = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}

@@ -28,7 +28,7 @@ def enter(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def entered(path: str) -> Iterator[None]:
-    """Make what is made in a ``with`` in the namespace at ``path``; "" stays where we are. Await nothing in it. Raises ``OSError``."""
+    """Enter the namespace at ``path`` for a ``with``; "" does nothing. Await nothing in it. Raises ``OSError``."""
     if not path:
         yield
         return

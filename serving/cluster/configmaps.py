@@ -38,7 +38,6 @@ class ConfigMapWatch:
         self.reflector.on_change(self._changed)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"ConfigMapWatch({self.reflector!r}, {len(self.refused)} refused)"
 
     def on_change(self, callback: Callable[[], None]) -> None:

@@ -50,7 +50,7 @@ class FencedCluster:
         return f"FencedCluster({self._cluster!r})"
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
-        """As the port says."""
+        """Read one object."""
         return await self._cluster.get(kind, namespace, name, subresource=subresource)
 
     async def list(
@@ -63,7 +63,7 @@ class FencedCluster:
         page_size: int = 0,
         page: str = "",
     ) -> Listing:
-        """As the port says."""
+        """Read one page of a list."""
         return await self._cluster.list(
             kind,
             namespace,
@@ -82,7 +82,7 @@ class FencedCluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """As the port says."""
+        """Watch changes after a version."""
         return self._cluster.watch(
             kind,
             namespace,
@@ -92,14 +92,14 @@ class FencedCluster:
         )
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """As the port says. Raises ``NotLeading`` too."""
+        """Create an object. Raises ``NotLeading`` without the lease."""
         with fencing(self._check):
             return await self._cluster.create(kind, body, dry_run=dry_run)
 
     async def replace(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
     ) -> Object:
-        """As the port says. Raises ``NotLeading`` too."""
+        """Replace an object. Raises ``NotLeading`` without the lease."""
         with fencing(self._check):
             return await self._cluster.replace(kind, body, subresource=subresource, dry_run=dry_run)
 
@@ -114,7 +114,7 @@ class FencedCluster:
         subresource: Subresource | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """As the port says. Raises ``NotLeading`` too."""
+        """Patch an object. Raises ``NotLeading`` without the lease."""
         with fencing(self._check):
             return await self._cluster.patch(
                 kind, namespace, name, patch=patch, patch_type=patch_type, subresource=subresource, dry_run=dry_run
@@ -131,7 +131,7 @@ class FencedCluster:
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
         grace_s: int | None = None,
     ) -> None:
-        """As the port says. Raises ``NotLeading`` too."""
+        """Delete an object. Raises ``NotLeading`` without the lease."""
         with fencing(self._check):
             await self._cluster.delete(
                 kind,
@@ -144,6 +144,6 @@ class FencedCluster:
             )
 
     async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """As the port says. Raises ``NotLeading`` too."""
+        """Evict a pod. Raises ``NotLeading`` without the lease."""
         with fencing(self._check):
             await self._cluster.evict(namespace, name, uid=uid)

@@ -106,7 +106,7 @@ class KubeCluster:
             await client.close()  # type: ignore[no-untyped-call] # the library's own
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
-        """As the port says."""
+        """Read one object."""
         return await self._call("GET", object_path(kind, namespace, name, subresource=subresource))
 
     async def list(
@@ -119,7 +119,7 @@ class KubeCluster:
         page_size: int = 0,
         page: str = "",
     ) -> Listing:
-        """As the port says."""
+        """Read one page of a list."""
         query = query_of(
             labelSelector=label_selector,
             fieldSelector=field_selector,
@@ -145,7 +145,7 @@ class KubeCluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """As the port says; bookmarks are asked for, and best effort."""
+        """Watch changes after a version. Bookmarks are requested, and best effort."""
         query = query_of(
             watch="true",
             allowWatchBookmarks="true",
@@ -163,7 +163,7 @@ class KubeCluster:
     async def pod_log(
         self, namespace: str, pod: str, *, container: str, tail_line_count: int
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """As the port says."""
+        """Stream the log of a container."""
         path = object_path(POD, namespace, pod, subresource="log")
         query = query_of(container=container, follow="true", tailLines=str(tail_line_count))
         # A container may write nothing for hours.
@@ -171,7 +171,7 @@ class KubeCluster:
             yield _pieces(response, path)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """As the port says."""
+        """Create an object."""
         namespace = body.get("metadata", {}).get("namespace", "default") if kind.namespaced else ""
         return await self._call(
             "POST", object_path(kind, namespace), query=dry_run_query(dry_run), body=with_type(kind, body)
@@ -180,7 +180,7 @@ class KubeCluster:
     async def replace(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
     ) -> Object:
-        """As the port says."""
+        """Replace an object."""
         metadata = body.get("metadata", {})
         namespace = metadata.get("namespace", "default") if kind.namespaced else ""
         path = object_path(kind, namespace, metadata.get("name", ""), subresource=subresource)
@@ -198,7 +198,7 @@ class KubeCluster:
         subresource: Subresource | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """As the port says."""
+        """Patch an object."""
         return await self._call(
             "PATCH",
             object_path(kind, namespace, name, subresource=subresource),
@@ -218,7 +218,7 @@ class KubeCluster:
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
         grace_s: int | None = None,
     ) -> None:
-        """As the port says."""
+        """Delete an object."""
         given = {"uid": uid, "resourceVersion": resource_version}
         options = {
             "apiVersion": "v1",
@@ -230,7 +230,7 @@ class KubeCluster:
         await self._call("DELETE", object_path(kind, namespace, name), body=options)
 
     async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """As the port says."""
+        """Evict a pod."""
         await self._call("POST", eviction_path(namespace, name), body=eviction_body(namespace, name, uid))
 
     async def _call(
@@ -242,7 +242,7 @@ class KubeCluster:
         body: object = None,
         content_type: str = "application/json",
     ) -> Object:
-        """One request and its whole answer."""
+        """Send one request and read its whole response."""
         limits = self._timeouts
         timeout = aiohttp.ClientTimeout(total=limits.call_s, sock_connect=limits.connect_s)
         with _mapped(method, path):
@@ -264,7 +264,7 @@ class KubeCluster:
     async def _stream(
         self, path: str, query: Mapping[str, str], *, silence_s: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer without an end."""
+        """Open a streaming response."""
         limits = self._timeouts
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=silence_s)
         with _mapped("GET", path):

@@ -111,7 +111,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:
-    """Where the API has an object, or all of a kind where there is no name."""
+    """The API path of an object, or of all objects of a kind without a name."""
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     where = f"/namespaces/{quote(namespace, safe='')}" if kind.namespaced and namespace else ""
     tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
@@ -134,7 +134,7 @@ def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
 
 
 def eviction_path(namespace: str, name: str) -> str:
-    """Where an eviction of a pod is created."""
+    """The API path for evicting a pod."""
     return object_path(POD, namespace, name, subresource="eviction")
 
 

@@ -106,11 +106,11 @@ class Reflector:
         self._callbacks.append(callback)
 
     def on_list(self, callback: Callable[[str], None]) -> None:
-        """Call back after each list, with its version: what is not in the copy then does not exist, or is newer."""
+        """Call back after each list, with its version: an object missing from the copy does not exist, or is newer."""
         self._on_list.append(callback)
 
     def tell_again(self) -> None:
-        """Call back for every object soon, as if it had changed: for readers whose interpretation has changed."""
+        """Repeat the callback for every object soon, for readers whose interpretation has changed."""
         self._again.set()
 
     async def run(self) -> None:

@@ -35,9 +35,9 @@ class RevisionRows:
         self._queue: Histogram | None = None
         self._cold: Histogram | None = None
         self.cold_turn = 0
-        """Cold starts that have ended: those who came in the same one know it by that."""
+        """Number of ended cold starts, by which requests of one cold start recognize it."""
         self.cold_until_s = 0.0
-        """When the last of them ended."""
+        """When the last cold start ended."""
         self.is_gone = False
         """Whether the rows were dropped; requests that are still inside must not bring them back."""
 
@@ -58,7 +58,7 @@ class RevisionRows:
                 yield text, self._by_class[by_class]
 
     def waited(self, waited_s: float, *, traceparent: bytes = b"") -> None:
-        """A request got its pod after it had waited."""
+        """Observe the queue time of a request."""
         if self.is_gone:
             return
         if self._queue is None:
@@ -76,12 +76,12 @@ class RevisionRows:
         self._cold.observe(waited_s, _exemplar(traceparent))
 
     def refused(self, reason: str) -> None:
-        """A request was answered with 503."""
+        """Count a request rejected with 503."""
         if not self.is_gone:
             self._metrics.refused.labels(*self._labels, reason).inc()
 
     def woken(self, reason: str) -> None:
-        """Something was done to get pods."""
+        """Count a wake of the revision."""
         if not self.is_gone:
             self._metrics.wakes.labels(*self._labels, reason).inc()
 
@@ -118,7 +118,6 @@ class ActivatorMetrics:
         page.pull(self._pull)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"ActivatorMetrics({len(self._rows)} revisions)"
 
     def of(self, key: tuple[str, str]) -> RevisionRows:
@@ -204,7 +203,7 @@ _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 
 
 def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
-    """Ask for both each time that the page is made; ``expiries`` are seconds since 1970 by the certificate's name."""
+    """Add TLS metrics, read for each page; ``expiries`` are seconds since 1970 by the certificate's name."""
 
     def pull() -> Iterator[Family]:
         failures, ends = (family_of(named(ACTIVATOR_METRICS, name)) for name in (_FAILED, _EXPIRY))

@@ -50,7 +50,6 @@ class AutoscalerMetrics:
         self.page.pull(self._pull)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"AutoscalerMetrics({len(self._latest)} revisions)"
 
     def decided(self, numbers: RevisionNumbers) -> None:

@@ -27,11 +27,10 @@ class ControllerMetrics:
         self.page.pull(self._pull)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"ControllerMetrics({self.page})"
 
     def looked(self, resource: str, duration_s: float, result: str) -> None:
-        """A resource was looked at and its writes were made: done, conflict or failed."""
+        """Count a reconciliation by its result: done, conflict or failed."""
         self._reconciles.labels(resource, result).inc()
         self._duration.labels(resource).observe(duration_s)
 
@@ -50,7 +49,6 @@ class LocalMetrics:
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
     def __repr__(self) -> str:
-        """One line."""
         return "LocalMetrics()"
 
     def answered(self, verb: str, status: int, duration_s: float) -> None:

@@ -37,7 +37,6 @@ class Durations:
         self._exemplars: list[Exemplar | None] = [None] * len(_BOUNDS)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"Durations({sum(self._counts)} of {self._sum_s:.3f} s)"
 
     def note(self, took_s: float, *, at_s: float, traceparent: bytes = b"") -> None:

@@ -39,7 +39,6 @@ class NodeGroupMetrics:
         self._rows: dict[str, tuple[str, str]] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"NodeGroupMetrics({len(self._rows)} groups)"
 
     def passed(self, duration_s: float, groups: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""One daemon's metrics page: a registry of its own, rendered for Prometheus or as OpenMetrics.
+"""One daemon's metrics page, for Prometheus or as OpenMetrics, and the lag of its loop.
 
 Input: collectors of ``prometheus_client``. Output: the page in pieces of ``SLICE_SAMPLES`` lines, so that a long page does not
 block the loop. The text equals that of ``prometheus_client`` byte by byte (a test compares them), in half the time. Exemplars
@@ -51,13 +51,12 @@ class MetricsPage:
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
         self.before: Callable[[], None] = lambda: None
-        """What is done before the page is made: dropping rows, say."""
+        """Called before the page is rendered, for example to drop rows."""
         self._metrics = metrics
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
     def __repr__(self) -> str:
-        """One line."""
         return f"MetricsPage({len(self._metrics)} metrics)"
 
     def counter(self, name: str) -> Counter:
@@ -78,7 +77,7 @@ class MetricsPage:
         return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=buckets)
 
     def pull(self, pull: Callable[[], Iterator[Family]]) -> None:
-        """Ask for more families each time that the page is made."""
+        """Add families that are pulled for each page."""
         self.registry.register(Pulled(pull))
 
     def families(self) -> Iterator[Family]:
@@ -164,7 +163,7 @@ _PERIOD_S = 0.25
 
 
 async def watch_lag(page: MetricsPage) -> None:
-    """Measure until cancelled: ask to be woken after a quarter of a second, and see when that is."""
+    """Measure the lag of the loop until cancelled, with a timer of a quarter of a second."""
     lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
     while True:
         due_s = time.perf_counter() + _PERIOD_S

@@ -66,7 +66,6 @@ class StatsReporter:
         self._tags: dict[tuple[str, str], tuple[tuple[str, str, str], TagMap]] = {}
 
     def __repr__(self) -> str:
-        """One line."""
         return f"StatsReporter({len(self._tags)} revisions)"
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ from serving.model.stat import GAUGES_MAX
 # From a fast app behind a fast proxy to Knative's longest timeout; each step is about double the one before.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _DURATION = "kn_serving_invocation_duration_seconds"
-# Hundreds of a status: 0 is a request without an answer, because its client left.
+# Hundreds of a status: 0 is a request without a response, because its client left.
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
@@ -62,7 +62,7 @@ class RequestMetrics:
         return Answered(count=count, mean_s=max(0.0, self._answered_s - before_s) / count if count else 0.0)
 
     def counts(self) -> dict[str, int]:
-        """How many ended, by the class of their status; "none" for those whose client left before an answer."""
+        """How many ended, by the class of their status; "none" for those whose client left before a response."""
         # What an app answers beyond 599 is its fault, whatever it means by it.
         own, beyond = self._buckets[: len(_CLASSES)], self._buckets[len(_CLASSES) :]
         found = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
@@ -137,11 +137,10 @@ class AppGauges:
         self._at_s = -math.inf
 
     def __repr__(self) -> str:
-        """One line."""
         return f"AppGauges({self._gauges})"
 
     def take(self, wire: bytes, now_s: float) -> None:
-        """Read the header lines of an answer."""
+        """Read the header lines of a response."""
         if _MARK in wire:
             match = _HEADER.search(wire)
             if match is not None:

@@ -1,6 +1,6 @@
 """Frames that pods and activators send to the autoscaler once a second: MessagePack, one frame in one binary message.
 
-The connection identifies the sender (its token is bound to one pod or one activator), so a frame carries no sender. Frames are
+The connection identifies the sender (its token is bound to one pod or one activator), so only a relay names it. Frames are
 maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. Decoding checks types and
 bounds (0 to 10^12, no NaN, no infinity). The autoscaler decides what is plausible and when it counts: it stamps frames when
 they arrive.

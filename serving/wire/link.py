@@ -1,4 +1,4 @@
-"""A websocket that reconnects: frames go one way over it, in order.
+"""A reconnecting websocket: sends frames one way, in order.
 
 The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces the
 oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a restarted
@@ -57,9 +57,9 @@ class Link:
         self.is_connected = False
         self.sent_count = 0
         self.dropped_count = 0
-        """Frames that were not sent; the one that is being sent is among them until it is."""
+        """Frames not sent, including the one in progress."""
         self.failure_count = 0
-        """Connections that ended, or did not come about, since there was one last."""
+        """Failed attempts and ended connections since the last success."""
         self._url = url
         self._token = token
         self._draw = draw
@@ -110,7 +110,7 @@ class Link:
             await asyncio.sleep(pause_s * (0.5 + self._draw()))
 
     async def _converse(self) -> None:
-        """Use one connection until its end, which is an error: ``run`` connects again."""
+        """Use one connection until its end, which raises: ``run`` reconnects."""
         connect = await _library()
         async with connect(self._url, token=self._token(), network=self._network) as socket:
             self.is_connected = True
@@ -143,7 +143,7 @@ class Link:
 
 
 async def _library() -> "Callable[..., contextlib.AbstractAsyncContextManager[Websocket]]":
-    """The websocket library's door. Its import takes 35 ms, which a starting queue-proxy does not wait for."""
+    """Import the websocket library late: the import takes 35 ms, which would delay a starting queue-proxy."""
     if "serving.wire.websocket" not in sys.modules:
         await asyncio.to_thread(_import)
     return _import()

@@ -91,24 +91,24 @@ class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen(election: Election, record: LeaseRecord | None, *, now_s: float) -> Election:
-    """The lease was read. Only a changed record counts as a renewal."""
+    """Record a read of the lease. Only a changed record counts as a renewal."""
     if record == election.record:
         return election
     return msgspec.structs.replace(election, record=record, seen_at_s=now_s)
 
 
 def tried(election: Election, *, now_s: float) -> Election:
-    """A write is about to be sent."""
+    """Record that a write is about to be sent."""
     return msgspec.structs.replace(election, tried_at_s=now_s)
 
 
 def written(election: Election, record: LeaseRecord, *, sent_s: float) -> Election:
-    """An own write was confirmed; it was sent at ``sent_s``."""
+    """Record a confirmed write, sent at ``sent_s``."""
     return msgspec.structs.replace(election, record=record, seen_at_s=sent_s, tried_at_s=sent_s, renewed_at_s=sent_s)
 
 
 def lost(election: Election) -> Election:
-    """This process stepped down or is about to release the lease."""
+    """Record that this process stepped down or is about to release the lease."""
     return msgspec.structs.replace(election, renewed_at_s=None)
 
 

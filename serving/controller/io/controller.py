@@ -95,7 +95,7 @@ class Controller:
         self._events.enqueue(note)
 
     async def settled(self) -> None:
-        """Wait until nothing is left to decide on what is known."""
+        """Wait until the queue of keys is empty."""
         await self._queue.settled()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -146,7 +146,7 @@ class Controller:
                 await turn()
 
     async def _resync(self) -> None:
-        """Decide on what ages without a change."""
+        """Requeue keys whose decision depends on time."""
         self._wake(set(self._cache.keys(ResourceKind.CONFIGURATION)))
 
     async def _measured_work(self, key: WorkKey) -> float | None:

@@ -1,4 +1,4 @@
-"""The reflectors that fill the controller's cache: one per kind, and one for the activators' endpoints.
+"""The reflectors that fill the controller's cache, and the notes about ConfigMaps and HTTPRoutes.
 
 HTTPRoutes are optional: a server without the Gateway API is asked again until it has them.
 """

@@ -40,7 +40,6 @@ class Activators:
         self.backends: EndpointGroups = {}
 
     def __repr__(self) -> str:
-        """One line."""
         counts = ", ".join(f"{len(one.endpoints)} {family}" for family, one in self.backends.items())
         return f"Activators({counts or 'none'})"
 

@@ -1,4 +1,4 @@
-"""The status of a revision: whether it can serve, why not, and its number of pods.
+"""The status of a revision: its readiness, its initial scale, and the failures of its pods.
 
 Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. It reports only what
 the pods have shown. A revision that was ready once stays ready while it has no pods or wakes up; only failing pods make it

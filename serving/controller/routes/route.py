@@ -1,4 +1,4 @@
-"""The status of a route: its URLs, its traffic by revision, and whether requests arrive.
+"""Reconciles a Route: its URLs, its traffic by revision, its readiness, and the Services of its tags.
 
 Input: the route, the objects that its targets reference, and its ``RouteContext``; output: the writes. Traffic stays as assigned
 while the spec asks for a revision that is not ready. With a rollout duration it moves in steps (``rollout.py``). A host that another

@@ -107,10 +107,10 @@ class Attempted(Protocol):
         """Answer without the upstream."""
 
     def cut(self) -> None:
-        """End the answer early."""
+        """End the response early."""
 
     def give_back(self, error: OSError | str) -> None:
-        """The attempt has failed before an answer: no connection could be made, or the upstream was lost."""
+        """The attempt has failed before a response: no connection could be made, or the upstream was lost."""
 
     def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
         """The exchange is over."""
@@ -128,7 +128,7 @@ class Attempt:
         self.address = address
         self.head = exchange.head
         self.is_end_visible = True
-        """Whether a client can tell an answer that was cut off from a whole one by its framing."""
+        """Whether a client can tell a response that was cut off from a whole one by its framing."""
         self._exchange = exchange
         self._client = client
         self._pool = pool
@@ -162,7 +162,7 @@ class Attempt:
             self._connect()
 
     def hold(self, *, full: bool) -> None:
-        """Read no more of the answer while the client is full."""
+        """Read no more of the response while the client is full."""
         if self.upstream is not None:
             self.upstream.hold(full=full)
 
@@ -213,7 +213,7 @@ class Attempt:
         return tunnel
 
     def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """The answer has begun; ``done`` says that it is complete with ``payload``."""
+        """The response has begun; ``done`` says that it is complete with ``payload``."""
         exchange = self._exchange
         exchange.phase = _ON_ANSWER[exchange.phase]
         if exchange.body is not NO_BODY:
@@ -241,7 +241,7 @@ class Attempt:
         self._client.write(wire + body)
 
     def on_piece(self, payload: bytes) -> None:
-        """A piece of the answer's body has come, and more follows."""
+        """A piece of the response's body has come, and more follows."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
         exchange.answer_bytes += len(payload)
@@ -251,7 +251,7 @@ class Attempt:
             self._client.write(chunk(payload) if self._is_chunked else payload)
 
     def on_last(self, payload: bytes, trailers: bytes) -> None:
-        """The last piece of the answer's body has come, which may be empty, and the lines after it."""
+        """The last piece of the response's body has come, which may be empty, and the lines after it."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
         exchange.answer_bytes += len(payload)
@@ -270,12 +270,12 @@ class Attempt:
             self._client.resume(Pause.UPSTREAM_FULL)
 
     def upstream_done(self) -> None:
-        """The answer is complete, and its connection is in the pool again."""
+        """The response is complete, and its connection is in the pool again."""
         self.upstream = None
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
-        """The connection has ended before the answer did. ``heard`` says that bytes of an answer have come."""
+        """The connection has ended before the response did. ``heard`` says that bytes of a response have come."""
         self.upstream = None
         exchange = self._exchange
         if exchange.phase is _TUNNEL:

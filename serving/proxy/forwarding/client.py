@@ -16,7 +16,7 @@ class Pause(enum.IntFlag):
 
 
 class AnswerSink(Protocol):
-    """Takes an upstream's answer as it was parsed, for a client whose protocol has frames of its own."""
+    """Takes an upstream's response as it was parsed, for a client whose protocol has frames of its own."""
 
     def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """Send the head with ``extra`` lines and the available part of the body."""
@@ -54,10 +54,10 @@ class Client(Protocol):
         """The exchange is over; ``keep`` says that the connection may serve the next."""
 
     def truncate(self) -> None:
-        """End the connection after what was written, in the middle of an answer."""
+        """End the connection after what was written, in the middle of a response."""
 
     def abort(self) -> None:
-        """Reset the connection, so that the end of an answer is not mistaken for its completion."""
+        """Reset the connection, so that the end of a response is not mistaken for its completion."""
 
 
 class TunnelUpstream(Protocol):

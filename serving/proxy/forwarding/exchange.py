@@ -1,10 +1,10 @@
-"""One request and its answer, and the daemon's decisions about it.
+"""One request and its response, and the daemon's decisions about it.
 
 A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once afterwards,
 whatever happens in between. ``begin`` decides at once, or keeps the exchange and decides later; it decides by one call of:
 
-- ``exchange.forward((host, port), ...)``: the request goes there, and the answer comes back, with bodies streamed; or
-- ``exchange.answer(status, body, headers)``: an answer without an upstream.
+- ``exchange.forward((host, port), ...)``: the request goes there, and the response comes back, with bodies streamed; or
+- ``exchange.answer(status, body, headers)``: a response without an upstream.
 
 While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees the
 outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the engine calls
@@ -87,7 +87,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     __slots__ = (
         *(
@@ -134,15 +134,15 @@ class Exchange:
         self.answer_headers = b""
         """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
         self.answer_wire = b""
-        """The header lines of the upstream's answer, once it has begun."""
+        """The header lines of the upstream's response, once it has begun."""
         self.answer_bytes = 0
-        """Bytes of the answer's body so far; those of a tunnel do not count."""
+        """Bytes of the response's body so far; those of a tunnel do not count."""
         self.is_timed = False
-        """Whether the answer gets Server-Timing with the time in the queue and upstream. The handler sets it."""
+        """Whether the response gets Server-Timing with the time in the queue and upstream. The handler sets it."""
         self.sent_s = 0.0
         """When it was last sent upstream, if it is timed; 0 before."""
         self.status = 0
-        """The status of the answer; 0 before."""
+        """The status of the response; 0 before."""
         self.outcome: ExchangeOutcome | None = None
         """How it ended; None before."""
         self.request_complete = not head.has_body
@@ -152,7 +152,7 @@ class Exchange:
         self.closing = False
         """Whether the connection is to be closed after this answer."""
         self.written_s = now_s
-        """When a piece of the answer was written last; at first the time of its head."""
+        """When a piece of the response was written last; at first the time of its head."""
         self.now_s = wiring.clock
         self.phase = _WAITING
         self.body = RequestBuffer() if head.has_body else NO_BODY
@@ -229,7 +229,7 @@ class Exchange:
         self._attempt.start()
 
     def answer(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
-        """Answer without an upstream. An upstream's answer that has begun is cut off, since there can be only one."""
+        """Answer without an upstream. An upstream's response that has begun is cut off, since there can be only one."""
         if self.phase is _DONE:
             return
         if self.status:
@@ -253,7 +253,7 @@ class Exchange:
         return True
 
     def cut(self) -> None:
-        """End an answer early, and visibly: the client can tell that it is not whole.
+        """End a response early, and visibly: the client can tell that it is not whole.
 
         What was already written still reaches the client: its connection ends without the last chunk or with bytes
         missing. A body that lasts until the end of the connection would look whole, so that one is reset instead.
@@ -329,7 +329,7 @@ class Exchange:
     # What its attempt calls.
 
     def give_back(self, error: OSError | str) -> None:
-        """The attempt has failed before an answer. The request is here in whole: the handler decides again."""
+        """The attempt has failed before a response. The request is here in whole: the handler decides again."""
         self.phase = _ON_GIVE_BACK[self.phase]
         handler = self._wiring.handler
         if isinstance(error, OSError):

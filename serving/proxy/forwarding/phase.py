@@ -14,13 +14,13 @@ class ExchangeOutcome(enum.StrEnum):
     """How an exchange ended."""
 
     ANSWERED = "answered"
-    """The upstream's answer was passed on in whole; or the tunnel ended."""
+    """The upstream's response was passed on in whole; or the tunnel ended."""
     REFUSED = "refused"
     """The proxy answered by itself."""
     CLIENT_GONE = "client_gone"
-    """The client left before the answer was complete."""
+    """The client left before the response was complete."""
     CUT = "cut"
-    """The answer had begun and was cut off: the upstream died, a timeout expired, or the proxy shuts down."""
+    """The response had begun and was cut off: the upstream died, a timeout expired, or the proxy shuts down."""
 
 
 class ExchangePhase(enum.IntEnum):
@@ -33,7 +33,7 @@ class ExchangePhase(enum.IntEnum):
     SENT = 2
     """The request, or what there is of it, was sent upstream."""
     ANSWERING = 3
-    """The answer has begun."""
+    """The response has begun."""
     TUNNEL = 4
     """The upstream has agreed to change the protocol."""
     DONE = 5
@@ -49,7 +49,7 @@ class ExchangeEvent(enum.StrEnum):
     GIVE_BACK = "give back"
     """The upstream failed before it answered: the handler decides again."""
     ANSWER = "answer"
-    """The upstream's answer begins."""
+    """The upstream's response begins."""
     SWITCH = "switch"
     """The upstream answers 101."""
     END = "end"

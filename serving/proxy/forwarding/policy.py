@@ -8,11 +8,11 @@ import msgspec
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a request may take, in seconds; ``math.inf`` is no limit. What expires gives 504, or cuts the answer.
+    """How long a request may take, in seconds; ``math.inf`` is no limit. What expires gives 504, or cuts the response.
 
-    ``total_s`` runs from the request's head to the end of the answer, waiting included; ``answer_start_s`` from the head
+    ``total_s`` runs from the request's head to the end of the response, waiting included; ``answer_start_s`` from the head
     to the first byte of the answer; ``idle_s`` from the head, or the last piece of the answer, to the next piece. In a
-    tunnel (after a 101) the upstream's bytes count as pieces of the answer. ``text`` is the body of the 504.
+    tunnel (after a 101) the upstream's bytes count as pieces of the response. ``text`` is the body of the 504.
     """
 
     total_s: float = math.inf
@@ -23,7 +23,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
         """When a request of ``started_s`` expires, if nothing more is answered.
 
-        ``written_s`` is when the last piece of the answer was written; ``has_begun`` says whether there was one.
+        ``written_s`` is when the last piece of the response was written; ``has_begun`` says whether there was one.
         """
         due_s = min(started_s + self.total_s, written_s + self.idle_s)
         return due_s if has_begun else min(due_s, started_s + self.answer_start_s)

@@ -16,7 +16,7 @@ class Member(Protocol):
         """Ask the client to send no more requests here; those that come are served."""
 
     def close_if_idle(self) -> None:
-        """Close if it is idle, otherwise after the answer."""
+        """Close if it is idle, otherwise after the response."""
 
     def cut(self) -> bool:
         """Close now; return whether a request was cut off."""

@@ -1,4 +1,4 @@
-"""The head of an answer: its status, how its body is framed, whether its connection may be used again.
+"""The head of a response: its status, how its body is framed, whether its connection may be used again.
 
 Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``AnswerHead``, or
 ``BadAnswer``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
@@ -36,11 +36,11 @@ _status_lines: dict[bytes, tuple[int, int, bytes]] = {}
 
 
 class BadAnswer(Exception):
-    """An answer that is against the protocol; the text says how."""
+    """A response that is against the protocol; the text says how."""
 
 
 class Framing(enum.Enum):
-    """How the end of an answer's body is known: it has none, by its length, by chunks, or by the end of the connection."""
+    """How the end of a response's body is known: it has none, by its length, by chunks, or by the end of the connection."""
 
     NONE = "none"
     LENGTH = "length"
@@ -53,7 +53,7 @@ _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer's head, parsed.
+    """A response's head, parsed.
 
     ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
     says, which for HEAD and 304 is not the length of what follows; None without. ``trailer`` is its Trailer header.
@@ -70,7 +70,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
-    """Parse the head of an answer to a request of ``method``, given without the empty line.
+    """Parse the head of a response to a request of ``method``, given without the empty line.
 
     Raises:
         BadAnswer: when it is against the protocol.
@@ -112,7 +112,7 @@ class AnswerMemory:
         self._head: AnswerHead | None = None
 
     def read(self, raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
-        """Parse the head of an answer to a request of ``method``, given without the empty line.
+        """Parse the head of a response to a request of ``method``, given without the empty line.
 
         Raises:
             BadAnswer: when it is against the protocol.

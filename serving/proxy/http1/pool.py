@@ -81,7 +81,7 @@ class Pool:
     def give(self, upstream: RequestCarrier) -> None:
         """Keep a connection for the next request."""
         assert isinstance(upstream, Upstream)
-        # A paused connection would never hear the next answer.
+        # A paused connection would never hear the next response.
         upstream.hold(full=False)
         upstream.is_reused = True
         upstream.idle_since_s = self.clock()

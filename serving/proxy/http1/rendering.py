@@ -99,7 +99,7 @@ def _hop_lines(head: RequestHead) -> bytes:
 
 
 def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
-    """An upstream's answer as its head goes to the client; ``framing`` is how we send its body."""
+    """An upstream's response as its head goes to the client; ``framing`` is how we send its body."""
     tail = extra
     if framing is _CHUNKED:
         tail += b"Transfer-Encoding: chunked\r\n"
@@ -113,7 +113,7 @@ def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, 
 
 
 def render_interim(head: AnswerHead) -> bytes:
-    """An answer of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
+    """A response of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
     tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
     return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
 
@@ -121,7 +121,7 @@ def render_interim(head: AnswerHead) -> bytes:
 def render_answer(
     status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
 ) -> bytes:
-    """An answer without an upstream. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
+    """A response without an upstream. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
     return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
         status,
         _REASONS.get(status, b"Unknown"),

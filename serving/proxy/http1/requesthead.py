@@ -18,7 +18,7 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) H
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
 # 18 digits are below 2**63, and more than any body has.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-# Methods that may be sent again when no answer has come (RFC 9110 section 9.2.2).
+# Methods that may be sent again when no response has come (RFC 9110 section 9.2.2).
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 _REMEMBERED_BYTES_MAX = 2048
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
@@ -201,7 +201,7 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLi
         minor=minor,
         content_length=length,
         chunked=chunked,
-        # HTTP/1.0 is closed after its answer: what keeps such a connection is a guess of old proxies.
+        # HTTP/1.0 is closed after its response: what keeps such a connection is a guess of old proxies.
         keep_alive=minor == 1 and b"close" not in tokens,
         upgrade=upgrade,
         expects_continue=bool(expected) and minor == 1,

@@ -1,8 +1,8 @@
-"""A connection to an upstream: one request at a time, its answer understood as it comes.
+"""A connection to an upstream: one request at a time, with its response parsed as it arrives.
 
 It passes what it understands to a ``Taker`` (an exchange), goes back to the pool when the answer is complete and clean,
 and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or
-an answer that came before its request was sent in whole. It decides nothing about requests.
+a response that came before its request was sent in whole. It decides nothing about requests.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Taker(Protocol):
         """The lines after the request's body, once it is complete."""
 
     def on_interim(self, head: AnswerHead) -> None:
-        """A 1xx has come."""
+        """Handle a 1xx response."""
 
     def on_upgraded(self, head: AnswerHead, data: bytes) -> "TunnelEnd":
         """Switch protocols after a 101 followed by ``data``; returns the tunnel for all further bytes."""
@@ -47,13 +47,13 @@ class Taker(Protocol):
         """The last piece of the body has come, which may be empty, and the lines after it."""
 
     def upstream_full(self, *, full: bool) -> None:
-        """No more can be sent for a while, or again."""
+        """Stop sending the request's body for a while; or resume."""
 
     def upstream_done(self) -> None:
-        """The answer is complete."""
+        """The response is complete."""
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
-        """The answer will not be completed."""
+        """The response will not be completed."""
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
         """The upstream has processed nothing of the request, of whose body it was given this."""
@@ -63,14 +63,14 @@ class TunnelEnd(Protocol):
     """The tunnel, as the upstream's connection sees it."""
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Handle bytes of the upstream."""
 
     def receive_eof(self) -> None:
-        """No more will come."""
+        """Handle the end of the upstream's direction."""
 
 
 class Home(Protocol):
-    """Where connections come from and go back to: the pool."""
+    """The pool, as its connections see it."""
 
     head_bytes_max: int
     header_count_max: int
@@ -80,16 +80,16 @@ class Home(Protocol):
         """Take a connection back."""
 
     def forget(self, upstream: "Upstream") -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
 
 
 class RequestCarrier(Protocol):
-    """Carries one request to an upstream, and its answer back: a connection, or a stream of one."""
+    """Carries one request to an upstream, and its response back: a connection, or a stream of one."""
 
     is_reused: bool
 
     def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
+        """Send the head of a request, and what there is of its body; its response goes to ``taker``."""
 
     def write(self, data: bytes) -> None:
         """Send more of the request's body, but not its end; or through the tunnel. ``data`` is not empty."""
@@ -104,7 +104,7 @@ class RequestCarrier(Protocol):
         """Pause reading while the client is full; or resume."""
 
     def drop(self) -> None:
-        """End at once: the rest of the answer is not wanted."""
+        """End at once: the rest of the response is not wanted."""
 
     def close(self) -> None:
         """End after what was written."""
@@ -161,7 +161,7 @@ class Upstream(asyncio.Protocol):
     # What an exchange calls.
 
     def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
+        """Send the head of a request, and what there is of its body; its response goes to ``taker``."""
         assert self._taker is None, self
         self._taker = taker
         self._heard = False
@@ -199,7 +199,7 @@ class Upstream(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def drop(self) -> None:
-        """Close at once: the rest of the answer is not wanted."""
+        """Close at once: the rest of the response is not wanted."""
         self._taker = None
         self._transport.abort()
 
@@ -249,7 +249,7 @@ class Upstream(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """End the request of a lost connection."""
         self._home.forget(self)
         taker, self._taker = self._taker, None
         if taker is None:

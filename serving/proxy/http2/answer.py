@@ -1,6 +1,6 @@
-"""The answer of one stream of a client's connection: an upstream's as it was parsed, or the proxy's own.
+"""The response of one stream of a client's connection: an upstream's as it was parsed, or the proxy's own.
 
-What an upstream answers is sent as frames at once; an answer that the proxy makes itself comes as HTTP/1.1, and is read again.
+What an upstream answers is sent as frames at once; a response that the proxy makes itself comes as HTTP/1.1, and is read again.
 """
 
 from typing import Protocol
@@ -37,7 +37,7 @@ class GrpcRefusal:
 
     @classmethod
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
-        """For an answer with these fields; None if it is gRPC already, or no error."""
+        """For a response with these fields; None if it is gRPC already, or no error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 
@@ -47,7 +47,7 @@ class GrpcRefusal:
             self._body += payload[:_MESSAGE_BYTES_MAX]
 
     def fields(self) -> Fields:
-        """All of an answer."""
+        """All of a response."""
         kind = next((value for name, value in self._fields if name == b"content-type"), b"")
         message = self._body.strip()[:_MESSAGE_BYTES_MAX] if kind.startswith(b"text/plain") else b""
         return [
@@ -66,7 +66,7 @@ def _escaped(message: bytes) -> bytes:
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _NONE = Framing.NONE
-# The limits of an own answer were checked where its parts came from.
+# The limits of an own response were checked where its parts came from.
 _UNBOUNDED = 1_000_000
 
 
@@ -91,7 +91,7 @@ class AnsweringStream(EngineStream):
         super().__init__(stream_id, send_left=session.engine.peer_window, peer_ended=ended)
         self._session = session
         self._exchange: Exchange | None = None
-        # When the client was last seen to take something of the answer.
+        # When the client was last seen to take something of the response.
         self._taken_s = session.wiring.clock()
         # Whether the final head was sent.
         self._has_begun = False
@@ -100,7 +100,7 @@ class AnsweringStream(EngineStream):
         self._told_full = False
 
     def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Send the head of an upstream's answer, with further lines, and what there is of its body."""
+        """Send the head of an upstream's response, with further lines, and what there is of its body."""
         exchange = self._exchange
         if self.is_done or exchange is None:
             return
@@ -125,7 +125,7 @@ class AnsweringStream(EngineStream):
             self._send_rest(payload, done=done, trailers=trailers)
 
     def send_piece(self, payload: bytes) -> None:
-        """Send a piece of an answer's body, which more will follow."""
+        """Send a piece of a response's body, which more will follow."""
         if self.is_done or self.has_ended or self.ending:
             return
         if self._refusal is not None:
@@ -136,7 +136,7 @@ class AnsweringStream(EngineStream):
         self._note_sent(session)
 
     def send_last(self, payload: bytes, trailers: bytes) -> None:
-        """Send the last piece of an answer's body, and the lines that follow it."""
+        """Send the last piece of a response's body, and the lines that follow it."""
         if self.is_done or self.has_ended or self.ending:
             return
         session, refusal = self._session, self._refusal
@@ -161,7 +161,7 @@ class AnsweringStream(EngineStream):
         session.send()
 
     def write(self, data: bytes) -> None:
-        """Send an answer that the proxy has made, or an upstream's 1xx."""
+        """Send a response that the proxy has made, or an upstream's 1xx."""
         exchange = self._exchange
         if self.is_done or exchange is None:
             return
@@ -175,7 +175,7 @@ class AnsweringStream(EngineStream):
             self._session.send()
 
     def write_eof(self) -> None:
-        """The answer ends where it is."""
+        """The response ends where it is."""
 
     def sent(self) -> None:
         """The client has taken something that waited."""

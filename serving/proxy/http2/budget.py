@@ -26,7 +26,7 @@ class PeerBudget:
         self._check(self._resets, self._settings.http2_resets_max, "resets")
 
     def count_ping(self, now_s: float) -> None:
-        """The peer wants an answer to a ping."""
+        """The peer wants a response to a ping."""
         self._begin(now_s)
         self._pings += 1
         self._check(self._pings, self._settings.http2_pings_max, "pings")
@@ -44,7 +44,7 @@ class PeerBudget:
         self._check(self._idle_frames, self._settings.http2_idle_frames_max, "idle frames")
 
     def earn_pings(self) -> None:
-        """The peer was sent a piece of an answer: clients of gRPC ping to measure the line by it."""
+        """Allow more pings after a piece of a response was sent: gRPC clients measure bandwidth by them."""
         self._pings = 0
 
     def earn_reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Translate heads between HTTP/2's lists of fields and the lines of HTTP/1.1 that the engine works on.
+"""Translates heads between HTTP/2 fields and HTTP/1.1 lines.
 
 Inside the engine every message is HTTP/1.1, so that one grammar, one set of limits and one handler hold for both. Fields from
 HTTP/2 are checked for bytes that would change their meaning (CR, LF, NUL, a name that is no token) before they become text,
@@ -29,7 +29,7 @@ _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 
 class _Known:
-    """What a section was found to say: a head, or the lines of trailers."""
+    """The parsed meaning of a section: a head, or the lines of trailers."""
 
     __slots__ = ("ended", "found", "is_of_head")
 
@@ -147,7 +147,7 @@ def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[b
 
 
 def read_answer_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> AnswerHead:
-    """An answer's head of its fields, to a request of ``method``; ``ended`` says that no body follows.
+    """A response's head of its fields, to a request of ``method``; ``ended`` says that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
@@ -202,7 +202,7 @@ def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
 
 
 def answer_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[Field]:
-    """The fields of an answer: its status, its lines, its length if it is known."""
+    """The fields of a response: its status, its lines, its length if it is known."""
     fields = [(b":status", b"%d" % status)]
     fields += [field for field in split_lines([line[:-2] for line in wire]) if field[0] not in _OF_A_CONNECTION]
     if length is not None:

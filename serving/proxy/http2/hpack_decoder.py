@@ -1,4 +1,4 @@
-"""Read heads as HPACK packs them (RFC 7541): strictly, with bounds, and with a memory of blocks that leave the table alone.
+"""Decodes HPACK header blocks (RFC 7541) strictly and with bounds, and caches blocks that do not change the table.
 
 A client whose requests resemble each other sends the same few bytes again: indices into the table. What such a block means
 depends on the table only, so that the last blocks that did not change it are kept with their meaning until it changes.
@@ -51,7 +51,7 @@ class HeaderDecoder:
         self._remembered: dict[bytes, FieldSection] = {}
 
     def decode(self, block: bytes) -> FieldSection:
-        """The fields of a block, which must be whole.
+        """Decode a complete header block into its fields.
 
         Raises:
             Violation: when the block is malformed, or its fields exceed the limit.
@@ -87,7 +87,7 @@ class HeaderDecoder:
                 has_changed = True
             elif byte & 0x20:
                 if fields:
-                    raise Violation(ErrorCode.COMPRESSION_ERROR, "a size of the table amid a head")
+                    raise Violation(ErrorCode.COMPRESSION_ERROR, "dynamic table size update after a field")
                 at = self._resize(block, at)
                 has_changed = True
                 continue
@@ -96,7 +96,7 @@ class HeaderDecoder:
             fields.append(field)
             list_bytes += len(field[0]) + len(field[1]) + ENTRY_BYTES
             if list_bytes > self._list_bytes_max:
-                raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a head that is too large")
+                raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "header list too large")
         return FieldSection(fields, list_bytes), has_changed
 
     def _at(self, index: int) -> Field:
@@ -105,7 +105,7 @@ class HeaderDecoder:
         index -= _STATIC_COUNT + 1
         if 0 <= index < len(self._entries):
             return self._entries[index]
-        raise Violation(ErrorCode.COMPRESSION_ERROR, "an index of nothing")
+        raise Violation(ErrorCode.COMPRESSION_ERROR, "invalid HPACK index")
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index = block[at] & mask
@@ -131,21 +131,21 @@ class HeaderDecoder:
             self._table_bytes -= len(name) + len(value) + ENTRY_BYTES
 
     def _resize(self, block: bytes, start: int) -> int:
-        """Read a size of the table; the place after it."""
+        """Apply a dynamic table size update; return the position after it."""
         at, size = start + 1, block[start] & 0x1F
         if size == 0x1F:
             size, at = _continued(block, at, 0x1F)
         if size > TABLE_BYTES:
-            raise Violation(ErrorCode.COMPRESSION_ERROR, "a table above our limit")
+            raise Violation(ErrorCode.COMPRESSION_ERROR, "dynamic table size above the limit")
         if start > _SIZE_UPDATES_MAX * 3:
-            raise Violation(ErrorCode.COMPRESSION_ERROR, "too many sizes of the table")
+            raise Violation(ErrorCode.COMPRESSION_ERROR, "too many dynamic table size updates")
         self._table_bytes_max = size
         self._evict()
         return at
 
 
 def _continued(block: bytes, at: int, prefix: int) -> tuple[int, int]:
-    """An integer that goes on after its prefix, and the place after it."""
+    """Decode the rest of an integer after its prefix; return it and the position after it."""
     number, shift = prefix, 0
     size = len(block)
     while at < size:
@@ -156,12 +156,12 @@ def _continued(block: bytes, at: int, prefix: int) -> tuple[int, int]:
             return number, at
         shift += 7
         if shift > _INTEGER_SHIFT_MAX:
-            raise Violation(ErrorCode.COMPRESSION_ERROR, "a number that is too large")
+            raise Violation(ErrorCode.COMPRESSION_ERROR, "HPACK integer too large")
     raise Violation(ErrorCode.COMPRESSION_ERROR, "a head that is cut off")
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """A string, and the place after it."""
+    """Decode a string; return it and the position after it."""
     if at >= len(block):
         raise Violation(ErrorCode.COMPRESSION_ERROR, "a head that is cut off")
     byte = block[at]

@@ -1,4 +1,4 @@
-"""Pack heads for a peer (RFC 7541), with a memory of heads that were packed before.
+"""Encodes HPACK header blocks (RFC 7541), with a cache of encoded heads.
 
 A field goes into the table when it is sent for the second time on a connection, as long as there is room; nothing is evicted. A
 table that has been full for many fields is emptied and begun again. Fields that differ each time are sent as they are, and so are secrets, which are marked as never to be
@@ -66,7 +66,7 @@ class HeaderEncoder:
 
     def __init__(self) -> None:
         self.known: dict[HeadKey, bytes] = {}
-        """Heads as they were packed; valid until the next ``pack``."""
+        """Cached heads by key; valid until the next ``pack``."""
         # Each field of the table by the number of those before it.
         self._indices: dict[Field, int] = {}
         self._names: dict[bytes, int] = {}
@@ -77,7 +77,7 @@ class HeaderEncoder:
         self._prefix = b""
 
     def resize(self, table_bytes_max: int) -> None:
-        """The peer allows a table of this size; we never use more than the default."""
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE; this side never uses more than the default."""
         table_bytes_max = min(table_bytes_max, TABLE_BYTES)
         if table_bytes_max != self._table_bytes_max:
             self._begin_table(table_bytes_max)
@@ -94,7 +94,7 @@ class HeaderEncoder:
         self._prefix = b"\x20" + (_integer(table_bytes_max, 0x1F, 0x20) if table_bytes_max else b"")
 
     def pack(self, fields: Iterable[Field], key: HeadKey | None = None) -> bytes:
-        """The bytes of a head, which must be sent next; remembered by its key if it has one."""
+        """Encode a head, to be sent next; cached by its key, if any."""
         if self._missed > _MISSED_MAX:
             self._begin_table(self._table_bytes_max)
         before, prefix, self._prefix = self._count, self._prefix, b""
@@ -162,7 +162,7 @@ def _plain_literal(field: Field) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """A string as it is shorter."""
+    """A string literal, Huffman-coded if that is shorter."""
     packed = huffman_encode(text)
     if len(packed) < len(text):
         return _integer(len(packed), 0x7F, 0x80) + packed
@@ -170,7 +170,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _integer(number: int, prefix: int, flags: int) -> bytes:
-    """A number in the lower bits of a byte with these flags, and more bytes if need be."""
+    """An integer with a prefix in the low bits of a byte with these flags."""
     if number < prefix:
         return b"%c" % (flags | number)
     wire = bytearray([flags | prefix])

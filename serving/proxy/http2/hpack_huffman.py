@@ -61,7 +61,7 @@ def _tree(words: list[int]) -> list[list[int]]:
 
 
 def _steps(nodes: list[list[int]]) -> list[int]:
-    """For each node and each four bits, at node << 4 | bits: what follows."""
+    """The transition table: at node << 4 | bits, the next node and the completed symbol."""
     steps = []
     for start in range(len(nodes)):
         for bits in range(16):
@@ -96,7 +96,7 @@ def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
     for bits in (byte >> 4, byte & 0xF):
         step = _STEPS[state << 4 | bits]
         if step < 0:
-            raise Violation(ErrorCode.COMPRESSION_ERROR, "a string with its own end in it")
+            raise Violation(ErrorCode.COMPRESSION_ERROR, "EOS symbol in a Huffman string")
         if step & _BYTE_MASK:
             found.append((step & _BYTE_MASK) - 1)
         state = step >> _BYTE_BITS
@@ -107,7 +107,7 @@ def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
 
 
 def huffman_decode(data: bytes) -> bytes:
-    """A string from its code.
+    """Decode a Huffman string.
 
     Raises:
         Violation: for the end of a string within it, and for a wrong padding.
@@ -122,7 +122,7 @@ def huffman_decode(data: bytes) -> bytes:
         state = step[0]
         found.append(step[1])
     if state not in _FINAL:
-        raise Violation(ErrorCode.COMPRESSION_ERROR, "a wrong padding of a string")
+        raise Violation(ErrorCode.COMPRESSION_ERROR, "invalid Huffman padding")
     text = b"".join(found)
     if len(data) <= _REMEMBERED_BYTES_MAX:
         if len(_remembered) >= _REMEMBERED_MAX:
@@ -132,7 +132,7 @@ def huffman_decode(data: bytes) -> bytes:
 
 
 def huffman_encode(text: bytes) -> bytes:
-    """The code of a string."""
+    """Encode a string with the Huffman code."""
     word = bits = 0
     for byte in text:
         word = word << _LENGTHS[byte] | _WORDS[byte]

@@ -43,11 +43,11 @@ class Http2Pool(Pool):
         """Do nothing: a stream that is given back was never opened."""
 
     def again(self, stream: StreamUpstream) -> None:
-        """Give a stream that the app has refused unseen another link."""
+        """Send a refused, unprocessed stream on another link."""
         self._spawn(self._move(stream), f"again {stream.address}")
 
     def lost(self, link: UpstreamSession) -> None:
-        """A connection has ended, or takes no new streams."""
+        """Remove a connection that has ended or takes no new streams."""
         links = self._links.get(link.address, [])
         if link in links:
             links.remove(link)
@@ -55,7 +55,7 @@ class Http2Pool(Pool):
             self._links.pop(link.address, None)
 
     def expire(self, now_s: float) -> float:
-        """Close what has been idle for too long; when the next is due."""
+        """Close connections idle for too long; return the next deadline."""
         due_s = math.inf
         for link in [link for links in self._links.values() for link in links if link.is_idle]:
             if link.used_s + self._idle_max_s <= now_s:
@@ -65,7 +65,7 @@ class Http2Pool(Pool):
         return due_s
 
     def close(self) -> None:
-        """Close all connections, and give up what is being made."""
+        """Close all connections, and cancel pending ones."""
         super().close()
         for link in [link for links in self._links.values() for link in links]:
             link.close()

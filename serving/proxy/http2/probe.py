@@ -13,7 +13,7 @@ _READ_BYTES = 65_536
 
 
 class _ProbeStream(EngineStream):
-    """Takes the status of an answer. ``status`` is None before it has come, and 0 when none comes."""
+    """Takes the status of a response. ``status`` is None before it has come, and 0 when none comes."""
 
     __slots__ = ("status",)
 
@@ -22,7 +22,7 @@ class _ProbeStream(EngineStream):
         self.status: int | None = None
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """The head of an answer."""
+        """The head of a response."""
         del ended
         status = dict(section.fields).get(b":status", b"")
         if self.status is None and not status.startswith(b"1"):
@@ -34,7 +34,7 @@ class _ProbeStream(EngineStream):
     take_last = take_data
 
     def take_reset(self, code: int) -> None:
-        """There is no answer."""
+        """There is no response."""
         del code
         self.status = self.status or 0
 
@@ -74,7 +74,7 @@ async def get_status(
     host: str,
     headers: Iterable[tuple[str, str]] = (),
 ) -> int:
-    """The status of the answer; 0 when there is none. The connection is good for nothing afterwards."""
+    """The status of the response; 0 when there is none. The connection is good for nothing afterwards."""
     probe = _StatusRequest()
     engine, stream = probe.engine, probe.stream
     named = {name.lower(): value for name, value in headers}

@@ -64,7 +64,7 @@ class FrameSender(asyncio.Protocol):
             senders.clear()
 
     def take(self, data: bytes) -> None:
-        """Understand bytes."""
+        """Parse received bytes."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""A client's connection that speaks HTTP/2: many streams, each an exchange of the same handler as any other request.
+"""A client's HTTP/2 connection: each stream is an exchange of the same handler as in HTTP/1.1.
 
 ``Connection`` hands over here when the preface has come, in the clear or after ALPN. A stream is an exchange's client:
 it takes what the exchange writes, which is HTTP/1.1, and sends it as frames (``stream.py``). Memory is bounded by the
@@ -29,7 +29,7 @@ _NO_STREAM_ID = 2**31 - 1
 
 
 class Farewell:
-    """The end of one connection."""
+    """The graceful shutdown of one connection, with two GOAWAY frames."""
 
     __slots__ = ("_engine", "due_s", "has_begun", "served_id_max")
 
@@ -37,9 +37,9 @@ class Farewell:
         self._engine = engine
         self.has_begun = False
         self.due_s = math.inf
-        """Until when the ping's answer is waited for."""
+        """The deadline of the PING acknowledgement."""
         self.served_id_max = _NO_STREAM_ID
-        """The last stream that is served."""
+        """The last stream to be served, as named by the second GOAWAY."""
 
     @property
     def is_finished(self) -> bool:
@@ -57,7 +57,7 @@ class Farewell:
         return True
 
     def is_answered_by(self, ping_data: bytes) -> bool:
-        """Whether an answer to a ping belongs to the first GOAWAY."""
+        """Whether a PING acknowledgement belongs to the first GOAWAY."""
         return self.has_begun and ping_data == _PING
 
     def finish(self, last_stream_id: int) -> None:
@@ -113,7 +113,7 @@ class Session(FrameSender):
     # What the loop calls.
 
     def take(self, data: bytes) -> None:
-        """Understand frames and give each to its stream."""
+        """Parse frames and dispatch them to their streams."""
         if self._closing:
             self._pass_over(data)
             return
@@ -133,7 +133,7 @@ class Session(FrameSender):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and all its streams with it."""
+        """End all streams of a lost connection."""
         del exc
         self._closing = True
         self.registry.closed(self, self._address)
@@ -142,7 +142,7 @@ class Session(FrameSender):
     # What the engine calls.
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
-        """A request has come."""
+        """Begin a request on a new stream."""
         engine = self.engine
         streams = engine.streams
         if len(streams) >= self.registry.settings.http2_streams_max or stream_id > self._farewell.served_id_max:
@@ -155,7 +155,7 @@ class Session(FrameSender):
             self.wind_down()
 
     def emptied(self) -> None:
-        """The last stream has ended."""
+        """Close a winding-down connection after its last stream."""
         if self._closing:
             return
         if self._client_leaves or self.registry.finishing or self._farewell.is_finished:
@@ -164,12 +164,12 @@ class Session(FrameSender):
             self._wait_until(self.wiring.clock() + self.registry.settings.client_idle_max_s)
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """The client opens no new streams."""
+        """Handle GOAWAY: the client opens no new streams."""
         del last_stream_id
         self._client_leaves = True
 
     def ping_answered(self, payload: bytes) -> None:
-        """The client has seen what was sent before the ping."""
+        """Handle a PING acknowledgement: the client has seen everything sent before it."""
         if self._farewell.is_answered_by(payload):
             self._say_last()
 
@@ -182,7 +182,7 @@ class Session(FrameSender):
             self.registry.wake_by(self._farewell.due_s)
 
     def close_if_idle(self) -> None:
-        """Close if no stream runs; otherwise after the last answer."""
+        """Close if no stream runs; otherwise after the last response."""
         if self._closing:
             return
         if self.engine.streams:
@@ -235,7 +235,7 @@ class Session(FrameSender):
             self._wait_until(self.wiring.clock() + _FLUSH_S)
 
     def _pass_over(self, data: bytes) -> None:
-        """Read what the client still sends after the end, up to a limit."""
+        """Discard bytes that the client still sends after the end, up to a limit."""
         self._passed_over_bytes += len(data)
         if self._passed_over_bytes > _PASSED_OVER_BYTES_MAX:
             self._transport.abort()

@@ -18,7 +18,7 @@ _NOT_PAUSED = Pause(0)
 
 
 class Stream(AnsweringStream):
-    """One request of a client and its answer."""
+    """One request of a client and its response."""
 
     __slots__ = ("_body_left", "_last_body_s", "_length", "_paused")
 
@@ -42,7 +42,7 @@ class Stream(AnsweringStream):
     # What the session calls.
 
     def begin(self, section: FieldSection) -> None:
-        """A request has come."""
+        """Begin the exchange of a request."""
         session = self._session
         settings = session.registry.settings
         try:
@@ -69,12 +69,12 @@ class Stream(AnsweringStream):
                 session.registry.wake_by(due_s)
 
     def cut(self) -> None:
-        """Cut off the answer."""
+        """Cut off the response."""
         if self._exchange is not None:
             self._exchange.cut()
 
     def check(self, now_s: float) -> float:
-        """When time will be up; if it is up, what follows from it."""
+        """Enforce the stream's timeouts; return the next deadline."""
         exchange = self._exchange
         settings = self._session.registry.settings
         if exchange is None:
@@ -95,7 +95,7 @@ class Stream(AnsweringStream):
     # What the engine calls.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """Trailers have come, and with them the end of the request."""
+        """Handle trailers, which end the request."""
         if not ended:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a second head that does not end the request")
         try:
@@ -106,7 +106,7 @@ class Stream(AnsweringStream):
         self._take_end(b"", lines)
 
     def take_data(self, payload: bytes) -> None:
-        """A piece of the request's body has come."""
+        """Handle a piece of the request's body."""
         engine, exchange = self._session.engine, self._exchange
         self._last_body_s = engine.now_s
         self._body_left -= len(payload)
@@ -119,11 +119,11 @@ class Stream(AnsweringStream):
             engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
-        """The last piece of the request's body has come."""
+        """Handle the last piece of the request's body."""
         self._take_end(payload, b"")
 
     def take_reset(self, code: int) -> None:
-        """The client has reset the stream, or has left."""
+        """Handle RST_STREAM, or the loss of the client."""
         del code
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -132,11 +132,11 @@ class Stream(AnsweringStream):
     # What the exchange calls.
 
     def pause(self, why: Pause) -> None:
-        """Open the window no more, for one more reason."""
+        """Stop updating the window, for one more reason."""
         self._paused |= why
 
     def resume(self, why: Pause) -> None:
-        """One reason is gone."""
+        """Remove one reason of a pause."""
         if self._paused:
             self._paused &= ~why
             if not self._paused:
@@ -148,7 +148,7 @@ class Stream(AnsweringStream):
         raise AssertionError(self)
 
     def exchange_done(self, *, keep: bool) -> None:
-        """The exchange is over; what it has written may still be on its way."""
+        """End the exchange; pending bytes are still sent."""
         del keep
         exchange, self._exchange = self._exchange, None
         self._paused = _NOT_PAUSED
@@ -163,13 +163,13 @@ class Stream(AnsweringStream):
             self._await_client()
 
     def abort(self) -> None:
-        """Reset the stream: its regular end would make a part of an answer look whole."""
+        """Reset the stream: its regular end would make a part of a response look whole."""
         self._reset(ErrorCode.INTERNAL_ERROR)
 
     truncate = abort
 
     def _refuse_excess(self) -> None:
-        """The body is longer than the request says, or than any may be."""
+        """Refuse a body above its content-length or above the limit."""
         if self._length is not None:
             self._break()
         elif self._exchange is not None:
@@ -185,7 +185,7 @@ class Stream(AnsweringStream):
             self._exchange.take_body_end(payload, trailers)
 
     def _break(self) -> None:
-        """The request is malformed."""
+        """Reset the stream of a malformed request."""
         exchange, self._exchange = self._exchange, None
         self._session.engine.reset(self, ErrorCode.PROTOCOL_ERROR)
         if exchange is not None:

@@ -1,4 +1,4 @@
-"""One request to an app that speaks HTTP/2, and its answer: a stream of a link.
+"""One request to an app that speaks HTTP/2, and its response: a stream of a link.
 
 It has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the app's
 answer as heads and pieces. It carries one request. While its taker is full its window stays closed, so that one slow reader
@@ -22,12 +22,12 @@ _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 
 
 class StreamHome(Protocol):
-    """Where streams come from: the pool."""
+    """The pool, as its streams see it."""
 
     header_count_max: int
 
     def again(self, stream: "StreamUpstream") -> None:
-        """Give a stream that the app has refused unseen another link."""
+        """Send a refused, unprocessed stream on another link."""
 
 
 class StreamLink(Protocol):
@@ -38,14 +38,14 @@ class StreamLink(Protocol):
     carried_count: int
 
     def open(self, stream: "StreamUpstream") -> int:
-        """The number of a new stream; 0 when there can be none."""
+        """Open a stream and return its number; 0 if none is available."""
 
     def send(self) -> None:
-        """Write the frames that are there soon."""
+        """Schedule a write of pending frames."""
 
 
 class StreamUpstream(EngineStream):
-    """One request on its way to the app and back."""
+    """One request to the app and its response."""
 
     __slots__ = (
         *("_begun", "_heard", "_held", "_home", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link"),
@@ -107,17 +107,17 @@ class StreamUpstream(EngineStream):
             link.send()
 
     def write_eof(self) -> None:
-        """Nothing more follows; its framing has said so."""
+        """Do nothing: END_STREAM has ended the request."""
 
     def hold(self, *, full: bool) -> None:
-        """Open the window no more; or again."""
+        """Stop updating the window while the client is full; or resume."""
         self._held = full
         if not full:
             self._link.engine.give_back(self)
             self._link.send()
 
     def drop(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """Reset the stream: the rest of the answer is not wanted."""
+        """Reset the stream: the rest of the response is not wanted."""
         self._taker = None
         if self.stream_id and not self.is_done:
             self._link.engine.reset(self, code)
@@ -156,7 +156,7 @@ class StreamUpstream(EngineStream):
             self._end(taker)
 
     def take_data(self, payload: bytes) -> None:
-        """A piece of the answer's body has come."""
+        """A piece of the response's body has come."""
         taker = self._taker
         if taker is None or not self._is_counted(taker, payload):
             return
@@ -165,7 +165,7 @@ class StreamUpstream(EngineStream):
             self._link.engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
-        """The last piece of the answer's body has come."""
+        """The last piece of the response's body has come."""
         taker = self._taker
         if taker is None or not self._is_counted(taker, payload):
             return
@@ -183,7 +183,7 @@ class StreamUpstream(EngineStream):
             self.lost(f"the app has reset the stream ({code})")
 
     def sent(self) -> None:
-        """Something was sent, or waits: pause or resume the taker."""
+        """Pause or resume the taker after bytes were sent or held back."""
         full = self.pending is not None and self.is_full
         if full is not self._told_full and self._taker is not None:
             self._told_full = full
@@ -192,7 +192,7 @@ class StreamUpstream(EngineStream):
     # What its link calls.
 
     def refused(self, reason: str) -> None:
-        """The app has not looked at it, and says so."""
+        """Handle a refusal before processing (REFUSED_STREAM or GOAWAY)."""
         taker, kept = self._taker, self._kept
         if taker is None or kept is None or self._heard:
             self.lost(reason)
@@ -209,7 +209,7 @@ class StreamUpstream(EngineStream):
         self._home.again(self)
 
     def restart(self, link: StreamLink) -> None:
-        """Another link is there: send all again."""
+        """Resend the whole request on another link."""
         taker, kept = self._taker, self._kept
         if taker is None or kept is None:
             return
@@ -219,7 +219,7 @@ class StreamUpstream(EngineStream):
         self._begin(taker, b"".join(kept))
 
     def lost(self, reason: str) -> None:
-        """The answer will not be completed."""
+        """The response will not be completed."""
         taker, self._taker = self._taker, None
         if taker is not None:
             taker.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
@@ -245,7 +245,7 @@ class StreamUpstream(EngineStream):
         link.send()
 
     def _is_counted(self, taker: Taker, payload: bytes) -> bool:
-        """Count a piece of the answer's body; False if it may not come."""
+        """Count a piece of the response's body; False if it exceeds the declared length."""
         self._heard, self._kept = True, None
         if not self._begun:
             self._break(taker, BadAnswer("a body without a head"))
@@ -253,7 +253,7 @@ class StreamUpstream(EngineStream):
         if self._left_bytes is not None:
             self._left_bytes -= len(payload)
             if self._left_bytes < 0:
-                self._break(taker, BadAnswer("a body that is longer than it says"))
+                self._break(taker, BadAnswer("a body longer than its content-length"))
                 return False
         return True
 

@@ -23,13 +23,13 @@ _NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named 
 
 
 class LinkHome(Protocol):
-    """Where links come from: the pool."""
+    """The pool, as its links see it."""
 
     settings: HttpSettings
     clock: Callable[[], float]
 
     def lost(self, link: "UpstreamSession") -> None:
-        """A link has ended, or takes no new streams."""
+        """Remove a link that has ended or takes no new streams."""
 
 
 class UpstreamSession(FrameSender):
@@ -39,9 +39,9 @@ class UpstreamSession(FrameSender):
         self.address = address
         self.is_closed = self.is_going = False
         self.used_s = home.clock()
-        """When its last stream ended; while there is one, it has no meaning."""
+        """When its last stream ended; undefined while a stream is open."""
         self.carried_count = 0
-        """Streams that it has had."""
+        """Streams opened so far."""
         self.engine = Http2Engine(self, home.settings, is_server=False, now_s=self.used_s)
         self.violation = ""
         """How the app broke the protocol, if that ended the connection."""
@@ -70,7 +70,7 @@ class UpstreamSession(FrameSender):
     # What streams call.
 
     def open(self, stream: StreamUpstream) -> int:
-        """The number of a new stream; 0 when none can be had."""
+        """Open a stream and return its number; 0 if none is available."""
         if not self.has_room:
             return 0
         number = self.engine.next_id()
@@ -95,12 +95,12 @@ class UpstreamSession(FrameSender):
         raise AssertionError(stream_id, section, ended)
 
     def emptied(self) -> None:
-        """The last stream has ended."""
+        """Note that the link is idle, or close it after GOAWAY."""
         self.used_s = self._home.clock()
         self._close_if_gone()
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """The app processes no streams above that one."""
+        """Handle GOAWAY: the app processes no streams above that one."""
         self._go()
         streams = self.engine.streams
         for number in [number for number in streams if number > last_stream_id]:
@@ -137,7 +137,7 @@ class UpstreamSession(FrameSender):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and what ran on it."""
+        """End all streams of a lost connection."""
         del exc
         self._lose("the app closed its connection before its answer was complete")
 

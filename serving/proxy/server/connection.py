@@ -2,8 +2,8 @@
 
 A request is taken only when the one before it is answered and the client has taken the answer, so that neither requests
 sent ahead nor answers not read grow memory. What is against the protocol is answered here and never reaches the handler;
-after such an answer, and after any answer before its request was complete, the rest of the connection is not read as HTTP: its
-sending direction is closed, and after a moment the connection. Closing at once would reset it and destroy the answer on its
+after such a response, and after any answer before its request was complete, the rest of the connection is not read as HTTP: its
+sending direction is closed, and after a moment the connection. Closing at once would reset it and destroy the response on its
 way.
 """
 
@@ -26,7 +26,7 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # "Linger for 0 seconds": what is not sent yet is thrown away, and the peer gets a reset.
 _RESET = struct.pack("ii", 1, 0)
-# Long enough for a client anywhere on earth to read an answer and close (five round trips of 200 ms).
+# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms).
 _LINGER_S = 1.0
 # The least that TCP carries between two full buffers on a bad line; who does not take an answer for so long is cut off.
 _FLUSH_S = 60.0
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             truncate()
 
     def abort(self) -> None:
-        """Reset the connection: a client that reads until the end would take a regular end for the end of the answer."""
+        """Reset the connection: a client that reads until the end would take a regular end for the end of the response."""
         self._closing = True
         if not self._transport.is_closing():
             socket = self._transport.get_extra_info("socket")
@@ -203,12 +203,12 @@ class Connection(asyncio.Protocol):
     # What the server calls.
 
     def wind_down(self) -> None:
-        """Make the answer that is due the last one. An idle connection stays: its client may be sending a request."""
+        """Make the response that is due the last one. An idle connection stays: its client may be sending a request."""
         if self._exchange is not None:
             self._exchange.closing = True
 
     def close_if_idle(self) -> None:
-        """Close if it is idle; otherwise after the answer."""
+        """Close if it is idle; otherwise after the response."""
         if self.is_idle:
             self._close()
         else:
@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
         if len(data) > self._registry.settings.head_bytes_max:
             self._refuse(RequestRefusal(431, "the request's head is too large"))
         elif _BARE_LF.search(data) is not None:
-            # Its sender may wait for an answer to what it takes for a whole head.
+            # Its sender may wait for a response to what it takes for a whole head.
             self._refuse(RequestRefusal(400, "a line that does not end in CR LF"))
         else:
             if data and not self._head_begun:

@@ -2,7 +2,7 @@
 
 What stands here is when to read, write and close; the records are ``records.py``'s. uvloop's own TLS could not be taken:
 it throws away the alert that tells a client why its handshake failed, it cannot close one direction, without which the
-end of an answer may be destroyed on its way, and failed handshakes are not counted.
+end of a response may be destroyed on its way, and failed handshakes are not counted.
 
 Until the handshake is over the connection counts to all limits of connections, and its time is bounded. Then ALPN says
 who takes over: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS:
@@ -79,7 +79,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         name = self._outer.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
         if self._registry.opened(self, self._address) is not None or self._registry.finishing:
-            # An answer would cost a handshake, which is what a client with too many connections may be after.
+            # A response would cost a handshake, which is what a client with too many connections may be after.
             self._fail("too many connections")
             self.abort()
             return
@@ -280,7 +280,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             if data is None or not (records.has_more or self._outer_ended):
                 break
         if records.outgoing.pending and not self._closing:
-            # A change of keys wants an answer.
+            # A change of keys wants a response.
             self._flush()
 
     def _tell_eof(self) -> None:

@@ -14,7 +14,7 @@ from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import Address, PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 
-# "HTTP/1.1 200": what a probe reads of an answer.
+# "HTTP/1.1 200": what a probe reads of a response.
 _STATUS_BYTES = 12
 _FINE = (200, 399)
 _AGENT = "kube-probe/serving"

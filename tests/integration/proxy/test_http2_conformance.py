@@ -125,7 +125,7 @@ ENDS = {
     "6.9 window: no increment": (OPENING + window(0), {Code.PROTOCOL_ERROR}),
     "6.9 window: no increment of a stream": (OPENING + OPEN + window(0, 1), {Code.PROTOCOL_ERROR}),
     "6.9 window: overflow": (OPENING + window(BIG) + window(1), {Code.FLOW_CONTROL}),
-    "4.3 HPACK: an index of nothing": (
+    "4.3 HPACK: invalid HPACK index": (
         OPENING + frame(Kind.HEADERS, b"\xff\xff\x00", flags=ENDED, stream_id=1),
         {Code.COMPRESSION, Code.PROTOCOL_ERROR},
     ),

@@ -1,6 +1,6 @@
 """One call of an app: waits for a slot, runs within its timeout, and is counted until its response is sent.
 
-A request ends with the last byte of its answer, a websocket with the app's call. A request whose time is up is answered 504
+A request ends with the last byte of its response, a websocket with the app's call. A request whose time is up is answered 504
 at once and its call is cancelled; its slot is free when the call has ended, because until then the app is busy with it. For
 the same reason a client that leaves frees nothing: the app reads ``http.disconnect`` and ends the call.
 """
@@ -21,7 +21,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# An extension of ASGI: a websocket's handshake is refused with an answer of HTTP; without it, the server answers 403.
+# An extension of ASGI: a websocket's handshake is refused with a response of HTTP; without it, the server answers 403.
 _DENIAL = "websocket.http.response"
 
 
@@ -109,7 +109,7 @@ class CallOwner(Protocol):
 
     @property
     def closes_connections(self) -> bool:
-        """Whether each answer is the last of its connection."""
+        """Whether each response is the last of its connection."""
 
 
 class _Wait(enum.Enum):
@@ -137,7 +137,7 @@ class AppCall:
         self.proxied = proxied
         self.started_s = self.written_s = self.heard_s = owner.clock()
         self.status = 0
-        """The status of the answer; 0 before."""
+        """The status of the response; 0 before."""
         self.gauges = b""
         """The app's gauges, from a response header."""
         self.is_answered = False
@@ -163,7 +163,7 @@ class AppCall:
         return self.status or (_LATE if self.is_late else 0)
 
     async def run(self, app: App) -> None:
-        """Call the app as soon as there is a slot; return when the answer is given and the call has ended."""
+        """Call the app as soon as there is a slot; return when the response is given and the call has ended."""
         decision = self.owner.arrive(self, self.started_s)
         try:
             if isinstance(decision, Rejected):
@@ -227,7 +227,7 @@ class AppCall:
         finally:
             self._stop_timer()
         if not self.is_late and task.cancelled():
-            # Cut off at the end of a drain. ASGI cannot break off a connection that has no answer yet.
+            # Cut off at the end of a drain. ASGI cannot break off a connection that has no response yet.
             if not self.status:
                 await self._refuse(503, b"shutting down", (*RETRY, _CLOSE))
         elif not self.is_late:

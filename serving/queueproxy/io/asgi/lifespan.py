@@ -28,7 +28,7 @@ class _AppSide:
         await app(scope, self._events.get, self._answers.put)
 
     async def ask(self, kind: str) -> Message:
-        """Send the app an event and return its answer, or "complete" if the app ended without one."""
+        """Send the app an event and return its response, or "complete" if the app ended without one."""
         await self._events.put({"type": kind})
         answering = asyncio.create_task(self._answers.get())
         await asyncio.wait([answering, self._task], return_when=asyncio.FIRST_COMPLETED)

@@ -22,7 +22,7 @@ class RunningCalls:
         self.clock: Callable[[], float] = time.monotonic
         self.finishing = False
         self.draining = False
-        """Whether each answer is the last of its connection."""
+        """Whether each response is the last of its connection."""
         self._end_server = end_server
         self._requests: set[asyncio.Task[None]] = set()
         self._tunnels: set[asyncio.Task[None]] = set()
@@ -168,7 +168,7 @@ class AsgiPod(PodRequests[AppCall]):
 
     @property
     def closes_connections(self) -> bool:
-        """Whether each answer is the last of its connection."""
+        """Whether each response is the last of its connection."""
         return self._calls.draining
 
     def clock(self) -> float:
@@ -202,7 +202,7 @@ class AsgiPod(PodRequests[AppCall]):
             granted.request_id.grant()
 
     def due_s(self, call: AppCall) -> float:
-        """When the call's time is up; in a websocket what the app sends counts as pieces of its answer."""
+        """When the call's time is up; in a websocket what the app sends counts as pieces of its response."""
         has_begun = call.has_spoken if call.is_tunnel else bool(call.status)
         due_s = self._timeouts.due_s(call.started_s, written_s=call.written_s, has_begun=has_begun)
         if not call.is_tunnel:

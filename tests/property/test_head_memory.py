@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.proxy.http1.answerhead import AnswerHead, AnswerMemory, BadAnswer, read_answer_head
 from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http1.responsehead import BadResponse, ResponseHead, ResponseMemory, read_response_head
 
 FIRST = st.sampled_from(
     [
@@ -34,11 +34,11 @@ ANSWERS = st.lists(
 
 
 def told(
-    read: Callable[..., RequestHead | AnswerHead], raw: bytes, **named: bytes
-) -> RequestHead | AnswerHead | tuple[str, str]:
+    read: Callable[..., RequestHead | ResponseHead], raw: bytes, **named: bytes
+) -> RequestHead | ResponseHead | tuple[str, str]:
     try:
         return read(raw, header_count_max=3, **named)
-    except (RequestRefusal, BadAnswer) as error:
+    except (RequestRefusal, BadResponse) as error:
         return type(error).__name__, str(error)
 
 
@@ -56,11 +56,11 @@ def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
 @given(ANSWERS)
 @example([(b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"GET"), (b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"HEAD")])
 def test_answers(answers: list[tuple[bytes, list[bytes], bytes]]) -> None:
-    memory = AnswerMemory()
+    memory = ResponseMemory()
     for first, lines, method in answers:
         raw = b"\r\n".join([first, *lines])
         for _ in range(2):
-            assert told(memory.read, raw, method=method) == told(read_answer_head, raw, method=method)
+            assert told(memory.read, raw, method=method) == told(read_response_head, raw, method=method)
 
 
 def test_a_head_that_repeats_is_not_read_again_and_a_long_one_is_not_kept() -> None:

@@ -6,13 +6,13 @@ answer goes back to the exchange, whose handler may forward the request elsewher
 
 from typing import Protocol
 
-from serving.proxy.forwarding.client import AnswerSink, Client, Pause, Tunnel
+from serving.proxy.forwarding.client import Client, Pause, ResponseSink, Tunnel
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
-from serving.proxy.http1.answerhead import AnswerHead, Framing
 from serving.proxy.http1.body import chunk, chunks
 from serving.proxy.http1.pool import Pool
-from serving.proxy.http1.rendering import render_forwarded_answer, render_interim, render_timing
+from serving.proxy.http1.rendering import render_forwarded_response, render_interim, render_timing
 from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.responsehead import Framing, ResponseHead
 from serving.proxy.http1.upstream import Address, RequestCarrier
 
 
@@ -136,7 +136,7 @@ class Attempt:
         self.upstream: RequestCarrier | None = None
         """What carries the request; None while there is no connection."""
         self._is_second = False
-        self._sink: AnswerSink | None = None
+        self._sink: ResponseSink | None = None
         self._is_chunked = False
         self._keep = False
 
@@ -191,12 +191,12 @@ class Attempt:
 
     # What the upstream's connection calls.
 
-    def on_interim(self, head: AnswerHead) -> None:
+    def on_interim(self, head: ResponseHead) -> None:
         """A 1xx has come: pass it on to clients that understand it."""
         if self.head.minor == 1 and (head.status != 100 or self.head.expects_continue):
             self._client.write(render_interim(head))
 
-    def on_upgraded(self, head: AnswerHead, data: bytes) -> Tunnel:
+    def on_upgraded(self, head: ResponseHead, data: bytes) -> Tunnel:
         """A 101 has come: from now on bytes pass as they come, through the tunnel that is returned."""
         exchange, upstream = self._exchange, self.upstream
         assert upstream is not None
@@ -212,7 +212,7 @@ class Attempt:
             tunnel.send(ahead)
         return tunnel
 
-    def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+    def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The response has begun; ``done`` says that it is complete with ``payload``."""
         exchange = self._exchange
         exchange.phase = _ON_ANSWER[exchange.phase]
@@ -230,13 +230,13 @@ class Attempt:
             exchange.written_s = exchange.now_s()
         sink = self._sink = self._client.sink
         if sink is not None:
-            sink.begin_answer(head, extra, payload, done=done, trailers=trailers)
+            sink.begin_response(head, extra, payload, done=done, trailers=trailers)
             return
         framing = head.framing
         if framing is _CHUNKED or framing is _CLOSE:
             self._is_chunked = self.is_end_visible = self.head.minor == 1
             framing = _CHUNKED if self._is_chunked else _CLOSE
-        wire = render_forwarded_answer(head, framing=framing, close=not self._keep, extra=extra)
+        wire = render_forwarded_response(head, framing=framing, close=not self._keep, extra=extra)
         body = chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload
         self._client.write(wire + body)
 

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.proxy.http1.answerhead import AnswerHead
+from serving.proxy.http1.responsehead import ResponseHead
 
 
 class Pause(enum.IntFlag):
@@ -15,10 +15,10 @@ class Pause(enum.IntFlag):
     AHEAD = 4
 
 
-class AnswerSink(Protocol):
+class ResponseSink(Protocol):
     """Takes an upstream's response as it was parsed, for a client whose protocol has frames of its own."""
 
-    def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
+    def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """Send the head with ``extra`` lines and the available part of the body."""
 
     def send_piece(self, payload: bytes) -> None:
@@ -32,7 +32,7 @@ class Client(Protocol):
     """What an exchange needs of its client's connection."""
 
     @property
-    def sink(self) -> AnswerSink | None:
+    def sink(self) -> ResponseSink | None:
         """Takes upstream responses; None to write them as HTTP/1.1."""
 
     def write(self, data: bytes) -> None:

@@ -27,7 +27,7 @@ from serving.proxy.forwarding.client import Client, Pause, Tunnel
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
 from serving.proxy.http1.pool import Pool
-from serving.proxy.http1.rendering import ClientPeer, render_answer, render_request
+from serving.proxy.http1.rendering import ClientPeer, render_request, render_response
 from serving.proxy.http1.requesthead import RequestHead
 from serving.proxy.http1.upstream import Address
 
@@ -240,7 +240,7 @@ class Exchange:
         self.status = status
         bodiless = self.head.method == b"HEAD"
         self.answer_bytes = 0 if bodiless else len(body)
-        self._client.write(render_answer(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
+        self._client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def withdraw(self) -> bool:

@@ -8,9 +8,9 @@ forwarded) with the trust of docs/architecture.md.
 
 from http import HTTPStatus
 
-from serving.proxy.http1.answerhead import AnswerHead, Framing
 from serving.proxy.http1.lines import header_lines
 from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.responsehead import Framing, ResponseHead
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
@@ -98,7 +98,7 @@ def _hop_lines(head: RequestHead) -> bytes:
     return wire
 
 
-def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
+def render_forwarded_response(head: ResponseHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
     """An upstream's response as its head goes to the client; ``framing`` is how we send its body."""
     tail = extra
     if framing is _CHUNKED:
@@ -112,13 +112,13 @@ def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, 
     return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
 
 
-def render_interim(head: AnswerHead) -> bytes:
+def render_interim(head: ResponseHead) -> bytes:
     """A response of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
     tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
     return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
 
 
-def render_answer(
+def render_response(
     status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
 ) -> bytes:
     """A response without an upstream. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""

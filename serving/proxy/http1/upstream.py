@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from serving.proxy.http1.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framing
 from serving.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
 from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, ResponseMemory
 
 Address = tuple[str, int]
 # Looked up once: an attribute of an enum costs 60 ns.
@@ -31,13 +31,13 @@ class Taker(Protocol):
     def request_trailers(self) -> bytes:
         """The lines after the request's body, once it is complete."""
 
-    def on_interim(self, head: AnswerHead) -> None:
+    def on_interim(self, head: ResponseHead) -> None:
         """Handle a 1xx response."""
 
-    def on_upgraded(self, head: AnswerHead, data: bytes) -> "TunnelEnd":
+    def on_upgraded(self, head: ResponseHead, data: bytes) -> "TunnelEnd":
         """Switch protocols after a 101 followed by ``data``; returns the tunnel for all further bytes."""
 
-    def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+    def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The final head has come, and ``payload`` with it."""
 
     def on_piece(self, payload: bytes) -> None:
@@ -138,7 +138,7 @@ class Upstream(asyncio.Protocol):
         self._home = home
         self._taker: Taker | None = None
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
-        self._heads = AnswerMemory()
+        self._heads = ResponseMemory()
         self._buffer = b""
         self._heard = False
         self._held = False
@@ -285,7 +285,7 @@ class Upstream(asyncio.Protocol):
                 head = self._heads.read(
                     data[:end], method=taker.head.method, header_count_max=self._home.header_count_max
                 )
-            except BadAnswer as bad:
+            except BadResponse as bad:
                 self._fail(f"malformed answer: {bad}")
                 return
             data = data[end + 4 :]
@@ -301,17 +301,17 @@ class Upstream(asyncio.Protocol):
         self._buffer = b""
         self._begin_answer(taker, head, data)
 
-    def _begin_answer(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
+    def _begin_answer(self, taker: Taker, head: ResponseHead, data: bytes) -> None:
         self._keep = head.keep_alive
         framing = head.framing
         if framing is _LENGTH and len(data) == head.content_length:
             # The common case: head and body in one piece.
-            taker.on_answer(head, data, done=True)
+            taker.on_response(head, data, done=True)
             if self._taker is taker:
                 self._complete(taker, rest=b"")
             return
         if framing is _NONE:
-            taker.on_answer(head, b"", done=True)
+            taker.on_response(head, b"", done=True)
             if self._taker is taker:
                 self._complete(taker, rest=data)
             return
@@ -327,11 +327,11 @@ class Upstream(asyncio.Protocol):
         except BadBody as bad:
             self._fail(f"malformed answer: {bad}")
             return
-        taker.on_answer(head, payload, done=reader.done, trailers=reader.trailers)
+        taker.on_response(head, payload, done=reader.done, trailers=reader.trailers)
         if reader.done and self._taker is taker:
             self._complete(taker, rest=reader.rest)
 
-    def _upgraded(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
+    def _upgraded(self, taker: Taker, head: ResponseHead, data: bytes) -> None:
         if taker.head.upgrade is None or head.upgrade is None:
             self._fail("the upstream changed the protocol without being asked")
             return

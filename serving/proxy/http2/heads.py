@@ -9,9 +9,9 @@ heads that are not accepted are refused with a status, as in HTTP/1.1.
 import re
 from collections.abc import Iterable
 
-from serving.proxy.http1.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
 from serving.proxy.http1.lines import BadHeaderLine, read_lines
 from serving.proxy.http1.requesthead import RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, read_response_head
 from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.proxy.http2.hpack_statictable import Field, Fields
 from serving.settings.http import HttpSettings
@@ -33,7 +33,7 @@ class _Known:
 
     __slots__ = ("ended", "found", "is_of_head")
 
-    def __init__(self, found: RequestHead | AnswerHead | bytes, *, ended: bool, is_of_head: bool = False) -> None:
+    def __init__(self, found: RequestHead | ResponseHead | bytes, *, ended: bool, is_of_head: bool = False) -> None:
         self.found = found
         self.ended = ended
         self.is_of_head = is_of_head
@@ -96,15 +96,15 @@ def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSe
     return head
 
 
-def read_answer_section(section: FieldSection, *, ended: bool, method: bytes, header_count_max: int) -> AnswerHead:
-    """As ``read_answer_fields``, and once for a section that comes again."""
+def read_response_section(section: FieldSection, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
+    """As ``read_response_fields``, and once for a section that comes again."""
     known = section.meaning
     is_of_head = method == b"HEAD"
     if isinstance(known, _Known) and known.ended is ended and known.is_of_head is is_of_head:
         found = known.found
-        if isinstance(found, AnswerHead):
+        if isinstance(found, ResponseHead):
             return found
-    head = read_answer_fields(section.fields, ended=ended, method=method, header_count_max=header_count_max)
+    head = read_response_fields(section.fields, ended=ended, method=method, header_count_max=header_count_max)
     section.meaning = _Known(head, ended=ended, is_of_head=is_of_head)
     return head
 
@@ -146,12 +146,12 @@ def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[b
     return pseudo, hosts, texts
 
 
-def read_answer_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> AnswerHead:
+def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
     """A response's head of its fields, to a request of ``method``; ``ended`` says that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
-        BadAnswer: as ``read_answer_head`` does.
+        BadResponse: as ``read_response_head`` does.
     """
     name, status = fields[0] if fields else (b"", b"")
     if name != b":status" or _STATUS.fullmatch(status) is None:
@@ -167,9 +167,9 @@ def read_answer_fields(fields: Fields, *, ended: bool, method: bytes, header_cou
             texts.append(b"transfer-encoding: chunked")
         elif method != b"HEAD" and status not in _BODILESS:
             texts.append(b"content-length: 0")
-    head = read_answer_head(b"\r\n".join(texts), method=method, header_count_max=header_count_max)
+    head = read_response_head(b"\r\n".join(texts), method=method, header_count_max=header_count_max)
     if head.status == 101 or (ended and head.framing is not Framing.NONE):
-        raise BadAnswer("an answer that HTTP/2 does not allow")
+        raise BadResponse("an answer that HTTP/2 does not allow")
     return head
 
 
@@ -201,7 +201,7 @@ def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
     return fields
 
 
-def answer_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[Field]:
+def response_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[Field]:
     """The fields of a response: its status, its lines, its length if it is known."""
     fields = [(b":status", b"%d" % status)]
     fields += [field for field in split_lines([line[:-2] for line in wire]) if field[0] not in _OF_A_CONNECTION]

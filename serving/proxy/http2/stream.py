@@ -1,23 +1,23 @@
 """One stream of a client's HTTP/2 connection: the ``Client`` of one exchange.
 
 A stream that is paused takes what its window lets the client send, and no more: the window opens again when it resumes. How its
-answer is sent: ``answer.py``.
+answer is sent: ``response.py``.
 """
 
 import math
 
-from serving.proxy.forwarding.client import AnswerSink, Pause
+from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.requesthead import RequestRefusal
-from serving.proxy.http2.answer import AnsweringStream, StreamCarrier
 from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.heads import Malformed, read_request_section, read_trailer_section
 from serving.proxy.http2.hpack_decoder import FieldSection
+from serving.proxy.http2.response import RespondingStream, StreamCarrier
 
 _NOT_PAUSED = Pause(0)
 
 
-class Stream(AnsweringStream):
+class Stream(RespondingStream):
     """One request of a client and its response."""
 
     __slots__ = ("_body_left", "_last_body_s", "_length", "_paused")
@@ -35,7 +35,7 @@ class Stream(AnsweringStream):
         return f"Stream({self.stream_id}, {self._exchange!r})"
 
     @property
-    def sink(self) -> AnswerSink:
+    def sink(self) -> ResponseSink:
         """A stream takes answers itself."""
         return self
 

@@ -8,12 +8,12 @@ another connection, whatever its method.
 
 from typing import Protocol
 
-from serving.proxy.http1.answerhead import BadAnswer, Framing
+from serving.proxy.http1.responsehead import BadResponse, Framing
 from serving.proxy.http1.upstream import Address, Taker
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
 from serving.proxy.http2.frames import ErrorCode
-from serving.proxy.http2.heads import Malformed, read_answer_section, read_trailer_section, request_fields
+from serving.proxy.http2.heads import Malformed, read_response_section, read_trailer_section, request_fields
 from serving.proxy.http2.hpack_decoder import FieldSection
 
 # What is kept of a request for another try; an app that has not looked at it has taken one window of it at most.
@@ -139,10 +139,10 @@ class StreamUpstream(EngineStream):
                     raise Malformed("a second head")  # noqa: TRY301 - as what the readers raise
                 self._finish(taker, b"", read_trailer_section(section))
                 return
-            head = read_answer_section(
+            head = read_response_section(
                 section, ended=ended, method=taker.head.method, header_count_max=self._home.header_count_max
             )
-        except (BadAnswer, Malformed) as bad:
+        except (BadResponse, Malformed) as bad:
             self._break(taker, bad)
             return
         if head.status < 200:
@@ -151,7 +151,7 @@ class StreamUpstream(EngineStream):
         self._begun = True
         if head.framing is not _CHUNKED:
             self._left_bytes = head.content_length or 0 if head.framing is _LENGTH else 0
-        taker.on_answer(head, b"", done=ended)
+        taker.on_response(head, b"", done=ended)
         if ended and self._taker is taker:
             self._end(taker)
 
@@ -171,7 +171,7 @@ class StreamUpstream(EngineStream):
             return
         try:
             self._finish(taker, payload, b"")
-        except BadAnswer as bad:
+        except BadResponse as bad:
             self._break(taker, bad)
 
     def take_reset(self, code: int) -> None:
@@ -248,12 +248,12 @@ class StreamUpstream(EngineStream):
         """Count a piece of the response's body; False if it exceeds the declared length."""
         self._heard, self._kept = True, None
         if not self._begun:
-            self._break(taker, BadAnswer("a body without a head"))
+            self._break(taker, BadResponse("a body without a head"))
             return False
         if self._left_bytes is not None:
             self._left_bytes -= len(payload)
             if self._left_bytes < 0:
-                self._break(taker, BadAnswer("a body longer than its content-length"))
+                self._break(taker, BadResponse("a body longer than its content-length"))
                 return False
         return True
 
@@ -261,7 +261,7 @@ class StreamUpstream(EngineStream):
         if self._left_bytes:
             if payload:
                 taker.on_piece(payload)
-            raise BadAnswer("a body that is shorter than it says")
+            raise BadResponse("a body that is shorter than it says")
         taker.on_last(payload, trailers)
         if self._taker is taker:
             self._end(taker)

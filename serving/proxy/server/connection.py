@@ -14,11 +14,11 @@ import struct
 from socket import SO_LINGER, SOL_SOCKET
 from typing import ClassVar, cast
 
-from serving.proxy.forwarding.client import AnswerSink, Pause
+from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
-from serving.proxy.http1.rendering import ClientPeer, render_answer
+from serving.proxy.http1.rendering import ClientPeer, render_response
 from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal
 from serving.proxy.server.preface import PREFACE, hand_over
 
@@ -35,7 +35,7 @@ _FLUSH_S = 60.0
 class Connection(asyncio.Protocol):
     """One connection of a client."""
 
-    sink: ClassVar[AnswerSink | None] = None
+    sink: ClassVar[ResponseSink | None] = None
 
     __slots__ = (
         *("_address", "_blank_skipped", "_body_bytes", "_buffer", "_clock", "_closing", "_consuming", "_due_s"),
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
             self._buffer = data
 
     def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
-        self._transport.write(render_answer(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
+        self._transport.write(render_response(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
         self._linger()
 
     def _linger(self) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.forwarding.registry import Registry
-from serving.proxy.http1.rendering import render_answer
+from serving.proxy.http1.rendering import render_response
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.preface import start_session
 from serving.proxy.tls.records import Records
@@ -248,7 +248,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         """Answer plain HTTP with 400; close anything else."""
         self._fail("no TLS")
         if data[:1].isalpha():
-            self._outer.write(render_answer(400, body=_WRONG_PORT, headers=_TEXT, close=True))
+            self._outer.write(render_response(400, body=_WRONG_PORT, headers=_TEXT, close=True))
         self._leave()
 
     def _leave(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.proxy.http1.rendering import ClientPeer, render_answer, render_request
+from serving.proxy.http1.rendering import ClientPeer, render_request, render_response
 from serving.proxy.http1.requesthead import read_request_head
 
 
@@ -82,7 +82,7 @@ def test_trailers_that_the_client_takes_are_asked_for() -> None:
 
 
 def test_an_own_answer_has_its_reason_and_length() -> None:
-    assert render_answer(599, body=b"abc") == b"HTTP/1.1 599 Unknown\r\nContent-Length: 3\r\n\r\nabc"
-    assert render_answer(200, body=b"abc", bodiless=True, close=True) == (
+    assert render_response(599, body=b"abc") == b"HTTP/1.1 599 Unknown\r\nContent-Length: 3\r\n\r\nabc"
+    assert render_response(200, body=b"abc", bodiless=True, close=True) == (
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
     )

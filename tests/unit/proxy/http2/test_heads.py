@@ -2,15 +2,15 @@
 
 import pytest
 
-from serving.proxy.http1.answerhead import BadAnswer, Framing
 from serving.proxy.http1.requesthead import RequestHead, RequestRefusal
+from serving.proxy.http1.responsehead import BadResponse, Framing
 from serving.proxy.http2.heads import (
     Malformed,
-    answer_fields,
-    read_answer_fields,
     read_request_fields,
+    read_response_fields,
     read_trailer_fields,
     request_fields,
+    response_fields,
 )
 
 GET = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/a?b"), (b":authority", b"h"))
@@ -62,7 +62,7 @@ def test_a_length_without_a_body_is_malformed() -> None:
 
 def test_an_answer_is_read_with_its_framing() -> None:
     def framing(*fields: tuple[bytes, bytes], ended: bool = False, method: bytes = b"GET") -> Framing:
-        return read_answer_fields(fields, ended=ended, method=method, header_count_max=9).framing
+        return read_response_fields(fields, ended=ended, method=method, header_count_max=9).framing
 
     assert framing((b":status", b"200")) is Framing.CHUNKED
     assert framing((b":status", b"200"), (b"content-length", b"3")) is Framing.LENGTH
@@ -72,7 +72,7 @@ def test_an_answer_is_read_with_its_framing() -> None:
 
 def test_an_answer_to_head_gets_no_length_that_it_did_not_have() -> None:
     for status, method in ((b"200", b"HEAD"), (b"304", b"GET")):
-        head = read_answer_fields([(b":status", status)], ended=True, method=method, header_count_max=9)
+        head = read_response_fields([(b":status", status)], ended=True, method=method, header_count_max=9)
         assert head.content_length is None
 
 
@@ -90,13 +90,13 @@ def test_an_answer_to_head_gets_no_length_that_it_did_not_have() -> None:
 )
 def test_a_malformed_answer_is_told(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Malformed):
-        read_answer_fields(fields, ended=True, method=b"GET", header_count_max=9)
+        read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
 
 
 def test_an_answer_that_would_change_the_protocol_or_lacks_its_body_is_bad() -> None:
     for fields in ([(b":status", b"101")], [(b":status", b"200"), (b"content-length", b"5")]):
-        with pytest.raises(BadAnswer):
-            read_answer_fields(fields, ended=True, method=b"GET", header_count_max=9)
+        with pytest.raises(BadResponse):
+            read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
 
 
 def test_trailers_lose_what_frames_and_what_is_ours() -> None:
@@ -112,5 +112,5 @@ def test_a_request_of_ours_is_written_as_fields() -> None:
 
 
 def test_an_answer_is_written_as_fields() -> None:
-    found = answer_fields(200, [b"X: y\r\n", b"Connection: close\r\n"], length=3)
+    found = response_fields(200, [b"X: y\r\n", b"Connection: close\r\n"], length=3)
     assert found == [(b":status", b"200"), (b"x", b"y"), (b"content-length", b"3")]

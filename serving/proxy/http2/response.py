@@ -7,13 +7,13 @@ from typing import Protocol
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.registry import Registry
-from serving.proxy.http1.answerhead import AnswerHead, Framing, read_answer_head
 from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import GRPC_TYPE, RequestRefusal, is_grpc_call
+from serving.proxy.http1.responsehead import Framing, ResponseHead, read_response_head
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
 from serving.proxy.http2.frames import ErrorCode
-from serving.proxy.http2.heads import answer_fields
+from serving.proxy.http2.heads import response_fields
 from serving.proxy.http2.hpack_statictable import Fields
 
 _INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
@@ -82,7 +82,7 @@ class StreamCarrier(Protocol):
         """Write the frames that are there soon."""
 
 
-class AnsweringStream(EngineStream):
+class RespondingStream(EngineStream):
     """The sending half of a stream."""
 
     __slots__ = ("_exchange", "_has_begun", "_refusal", "_session", "_taken_s", "_told_full")
@@ -99,7 +99,7 @@ class AnsweringStream(EngineStream):
         self._refusal: GrpcRefusal | None = None
         self._told_full = False
 
-    def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
+    def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """Send the head of an upstream's response, with further lines, and what there is of its body."""
         exchange = self._exchange
         if self.is_done or exchange is None:
@@ -109,7 +109,7 @@ class AnsweringStream(EngineStream):
 
         def fields() -> Fields:
             lines = head.wire + extra
-            return answer_fields(head.status, lines.splitlines(keepends=True), length=length)
+            return response_fields(head.status, lines.splitlines(keepends=True), length=length)
 
         if (head.status != 200 or GRPC_TYPE not in head.wire) and is_grpc_call(exchange.head):
             self._refusal = GrpcRefusal.of(head.status, fields())
@@ -166,11 +166,11 @@ class AnsweringStream(EngineStream):
         if self.is_done or exchange is None:
             return
         raw, _, body = data.partition(b"\r\n\r\n")
-        head = read_answer_head(raw, method=exchange.head.method, header_count_max=_UNBOUNDED)
+        head = read_response_head(raw, method=exchange.head.method, header_count_max=_UNBOUNDED)
         if head.status >= 200:
-            self.begin_answer(head, b"", body, done=True, trailers=b"")
+            self.begin_response(head, b"", body, done=True, trailers=b"")
         else:
-            fields = answer_fields(head.status, head.wire.splitlines(keepends=True), length=None)
+            fields = response_fields(head.status, head.wire.splitlines(keepends=True), length=None)
             self._session.engine.send_head(self, None, lambda: fields, ended=False)
             self._session.send()
 

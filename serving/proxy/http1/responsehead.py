@@ -1,7 +1,7 @@
 """The head of a response: its status, how its body is framed, whether its connection may be used again.
 
-Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``AnswerHead``, or
-``BadAnswer``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
+Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``ResponseHead``, or
+``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
 other requests use next.
 """
 
@@ -35,7 +35,7 @@ _REMEMBERED_BYTES_MAX = 2048
 _status_lines: dict[bytes, tuple[int, int, bytes]] = {}
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """A response that is against the protocol; the text says how."""
 
 
@@ -52,7 +52,7 @@ class Framing(enum.Enum):
 _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 
 
-class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """A response's head, parsed.
 
     ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
@@ -69,25 +69,25 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     trailer: bytes | None = None
 
 
-def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
+def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> ResponseHead:
     """Parse the head of a response to a request of ``method``, given without the empty line.
 
     Raises:
-        BadAnswer: when it is against the protocol.
+        BadResponse: when it is against the protocol.
     """
     first, *texts = raw.split(b"\r\n")
     status, minor, status_wire = _status_lines.get(first) or _read_status_line(first)
     if len(texts) > header_count_max:
-        raise BadAnswer(f"more than {header_count_max} header lines")
+        raise BadResponse(f"more than {header_count_max} header lines")
     try:
         lines = read_lines(texts)
     except BadHeaderLine as bad:
-        raise BadAnswer(str(bad)) from bad
+        raise BadResponse(str(bad)) from bad
     care = [line for line in lines if line.matters]
     if len(care) == 1 and care[0].name == b"content-length" and minor == 1:
         # The common case: a length and nothing about the connection.
         length = _read_length(care)
-        return AnswerHead(
+        return ResponseHead(
             status=status,
             status_wire=status_wire,
             wire=b"".join([line.wire for line in lines if line.plain]),
@@ -98,10 +98,10 @@ def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> Ans
     return _with_care(status, status_wire, lines, minor=minor, method=method)
 
 
-class AnswerMemory:
+class ResponseMemory:
     """The last head on one upstream connection: most answers differ in their date only, once a second.
 
-    See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_answer_head`` does.
+    See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_response_head`` does.
     """
 
     __slots__ = ("_head", "_is_of_head", "_raw")
@@ -109,18 +109,18 @@ class AnswerMemory:
     def __init__(self) -> None:
         self._raw = b""
         self._is_of_head = False
-        self._head: AnswerHead | None = None
+        self._head: ResponseHead | None = None
 
-    def read(self, raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
+    def read(self, raw: bytes, *, method: bytes, header_count_max: int) -> ResponseHead:
         """Parse the head of a response to a request of ``method``, given without the empty line.
 
         Raises:
-            BadAnswer: when it is against the protocol.
+            BadResponse: when it is against the protocol.
         """
         known, is_of_head = self._head, method == b"HEAD"
         if known is not None and raw == self._raw and is_of_head is self._is_of_head:
             return known
-        head = read_answer_head(raw, method=method, header_count_max=header_count_max)
+        head = read_response_head(raw, method=method, header_count_max=header_count_max)
         if len(raw) <= _REMEMBERED_BYTES_MAX:
             self._raw, self._is_of_head, self._head = raw, is_of_head, head
         return head
@@ -129,7 +129,7 @@ class AnswerMemory:
 def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise BadAnswer("malformed status line")
+        raise BadResponse("malformed status line")
     minor, digits, reason = match.groups()
     found = int(digits), int(minor), b"HTTP/1.1 %b %b\r\n" % (digits, reason or b"")
     if len(_status_lines) >= _STATUS_LINES_MAX:
@@ -138,7 +138,7 @@ def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
     return found
 
 
-def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, minor: int, method: bytes) -> AnswerHead:
+def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, minor: int, method: bytes) -> ResponseHead:
     looked_at = [line for line in lines if line.name in _HOP]
     values: dict[bytes, bytes] = {}
     for line in looked_at:
@@ -148,14 +148,14 @@ def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, mino
     length = _read_length([line for line in looked_at if line.name == b"content-length"])
     coding = values.get(b"transfer-encoding")
     if coding is not None and (length is not None or minor == 0 or coding.lower() != b"chunked"):
-        raise BadAnswer("a framing that can be read in two ways")
+        raise BadResponse("a framing that can be read in two ways")
     if length == 0 or not _may_have_body(status, method):
         framing = Framing.NONE
     elif coding is not None:
         framing = Framing.CHUNKED
     else:
         framing = Framing.CLOSE if length is None else Framing.LENGTH
-    return AnswerHead(
+    return ResponseHead(
         status=status,
         status_wire=status_wire,
         wire=b"".join([line.wire for line in lines if line.name not in _HOP and line.name not in tokens]),
@@ -172,7 +172,7 @@ def _read_length(lines: list[HeaderLine]) -> int | None:
         return None
     value = lines[0].value
     if len(lines) != 1 or not value.isdigit() or len(value) > _LENGTH_DIGITS_MAX:
-        raise BadAnswer("malformed or repeated Content-Length")
+        raise BadResponse("malformed or repeated Content-Length")
     return int(value)
 
 

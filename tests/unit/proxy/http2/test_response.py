@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.proxy.http2.answer import GrpcRefusal
+from serving.proxy.http2.response import GrpcRefusal
 
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 

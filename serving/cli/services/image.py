@@ -12,7 +12,6 @@ from serving.cli.client.output import Progress, age_text, aligned
 from serving.cluster.kinds import POD, REVISION
 from serving.home.images.pullers import pull_from_registry
 from serving.home.images.reference import parse_reference
-from serving.home.images.source import images_used
 from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
 from serving.home.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue
@@ -117,6 +116,8 @@ def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> 
 
 def _users(store: ImageStore, image: StoredImage) -> list[str]:
     """The services with an image, and pods without a service; empty if no system runs."""
+    from serving.home.images.source import images_used  # noqa: PLC0415 - it loads asyncio, which other subcommands do not need
+
     state = StateFolder(store.folder.parent)
     if state.holder() is None:
         return []

@@ -56,6 +56,24 @@ def long_paragraphs(page: str) -> Iterator[tuple[int, int]]:
             words += len(line.split())
 
 
+def first_lines(source: str) -> Iterator[tuple[int, str]]:
+    """First lines of the docstrings of modules, classes, functions, constants and fields."""
+    for node in ast.walk(parsed(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        # Below a constant or field, a text documents it; in a function only the first statement is a docstring.
+        body = node.body if isinstance(node, ast.Module | ast.ClassDef) else node.body[:1]
+        for statement in body:
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text.strip().partition("\n")[0]
+
+
+def is_riddle(first_line: str) -> bool:
+    """Whether a first line has more than one relative clause or indirect question."""
+    return len(re.findall(r"\b(?:what|who|that|which)\b", first_line, re.IGNORECASE)) > 1
+
+
 def pages() -> list[Path]:
     """The pages that people read."""
     return [*(ROOT / name for name in _PAGES), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -69,6 +87,34 @@ def test_the_code_speaks_plain_english() -> None:
         if (words := banned_words(text)) and named(path) not in EXCEPTIONS
     ]
     assert found == [], "\n".join(found)
+
+
+def test_first_lines_have_one_idea() -> None:
+    found = [
+        f"{named(path)}:{line}: {text}"
+        for path in product_files()
+        for line, text in first_lines(path.read_text())
+        if is_riddle(text)
+    ]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("Whether what it says of itself is about what was asked of it last.", True),
+        ("One who speaks. A connection that ends is gone with what it said.", True),
+        ("Publishes each decision: to the log, to subscribers, and as Events.", False),
+        ("Removes pods that no revision owns.", False),
+    ],
+)
+def test_the_rule_sees_a_riddle(line: str, seen: bool) -> None:
+    assert is_riddle(line) is seen
+
+
+def test_first_lines_are_those_of_docstrings() -> None:
+    source = '"""M."""\nX = 1\n"""X."""\ndef f():\n    """F.\n\n    More.\n    """\n    "no docstring"\n'
+    assert sorted(first_lines(source)) == [(1, "M."), (3, "X."), (5, "F.")]
 
 
 def test_the_pages_speak_plain_english() -> None:

@@ -29,7 +29,7 @@ def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
 
 
 def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[int, int]]) -> list[list[str]]:
-    """Rows that ``aligned`` prints in ``width`` columns of the screen: what is too long ends with an ellipsis.
+    """Shorten rows to fit ``aligned`` in ``width`` columns; long cells end with an ellipsis.
 
     ``leasts`` are cells, by their place in a row, and the least that is left of them, in the order in which they lose.
     """

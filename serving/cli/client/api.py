@@ -14,18 +14,17 @@ import sys
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
 
-from serving.cli.client.connection import ApiRequest, ApiResponse, connect
+from serving.cli.client.connection import ApiRequest, ApiResponse, Opening, connect
 from serving.cli.client.output import Progress, say_aside
 from serving.home.state import default_state_path
 from serving.model.errors import ServingError, SettingsError, Unavailable
 
-if TYPE_CHECKING:
-    from websockets.sync.client import ClientConnection
+_T = TypeVar("_T")
 
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
@@ -140,10 +139,10 @@ class ApiClient:
                 raise ServingError(text.decode("utf-8", "replace").strip())
             yield answer
 
-    def open_channels(self, call: ApiCall, protocols: Sequence[str]) -> "ClientConnection":
+    def open_channels(self, call: ApiCall, opening: Opening[_T]) -> _T:
         """Open a websocket to a call's path; exits if the server refuses or does not respond."""
         try:
-            return self._connection.open_channels(f"{call.path}?{_query_of(call)}", protocols)
+            return self._connection.open_channels(f"{call.path}?{_query_of(call)}", opening)
         except Unavailable as error:
             fail(self.absence(error))
         except ServingError as error:

@@ -11,16 +11,17 @@ import json
 import socket
 import ssl
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from serving.model.errors import Problem, ServingError, SettingsError, Unavailable
+from serving.model.errors import Problem, SettingsError, Unavailable
 
-if TYPE_CHECKING:
-    from websockets.sync.client import ClientConnection
+_T = TypeVar("_T")
+Opening = Callable[[str, Mapping[str, str], ssl.SSLContext | None], _T]
+"""Opens a websocket: its URL, the credentials and what TLS needs."""
 
 _PIECE_BYTES = 65536
 _OWN_SERVERS = ("https://127.0.0.1:", "http://127.0.0.1:")
@@ -75,7 +76,7 @@ class ApiConnection(Protocol):
         """Send and wait for the head of the answer. Raises ``Unavailable``."""
         ...
 
-    def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
+    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
         """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
         ...
 
@@ -139,11 +140,9 @@ class _Local:
             connection.close()
             raise Unavailable(_reason(error)) from error
 
-    def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
+    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
         """As the protocol."""
-        return _channels(
-            self.server + path, protocols, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls
-        )
+        return _opened(opening, self.server + path, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls)
 
 
 class _LocalAnswer:
@@ -220,7 +219,7 @@ class _Foreign:
         settings = self._client.configuration.auth_settings().values()
         return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
 
-    def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
+    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
         """As the protocol."""
         configuration = self._client.configuration
         tls: ssl.SSLContext | None = None
@@ -230,7 +229,7 @@ class _Foreign:
                 tls.load_cert_chain(configuration.cert_file, configuration.key_file)
             if not configuration.verify_ssl:
                 tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        return _channels(self.server + path, protocols, headers=self._credentials(), tls=tls)
+        return _opened(opening, self.server + path, headers=self._credentials(), tls=tls)
 
 
 class _ForeignAnswer:
@@ -255,30 +254,10 @@ class _ForeignAnswer:
         self._answer.close()
 
 
-def _channels(
-    url: str, protocols: Sequence[str], *, headers: Mapping[str, str], tls: ssl.SSLContext | None
-) -> "ClientConnection":
-    # A tenth of a second, which one command needs.
-    from websockets.exceptions import InvalidHandshake, InvalidStatus  # noqa: PLC0415 - as said
-    from websockets.sync.client import connect as connect_channels  # noqa: PLC0415 - as said
-    from websockets.typing import Subprotocol  # noqa: PLC0415 - as said
-
+def _opened(opening: Opening[_T], url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> _T:
     try:
-        return connect_channels(
-            url.replace("http", "ws", 1),
-            ssl=tls,
-            subprotocols=[Subprotocol(one) for one in protocols],
-            additional_headers=headers,
-            proxy=None,
-            compression=None,
-            max_size=None,
-        )
-    except InvalidStatus as error:
-        text = (error.response.body or b"").decode("utf-8", "replace").strip()
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            text = str(json.loads(text)["message"])
-        raise ServingError(text or f"status {error.response.status_code}") from error
-    except (OSError, InvalidHandshake) as error:
+        return opening(url, headers, tls)
+    except OSError as error:
         raise Unavailable(_reason(error)) from error
 
 

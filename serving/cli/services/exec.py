@@ -3,19 +3,24 @@
 The first byte of each message is its channel; see ``serving.home.apiserver.channels``.
 """
 
+import asyncio
 import contextlib
 import json
 import os
 import shutil
 import signal
+import ssl
 import sys
 import termios
 import threading
 import tty
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+from typing import Any, BinaryIO, Self, TypeVar
 
 import click
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
 
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.cli.client.completion import complete_service
@@ -24,12 +29,96 @@ from serving.cli.client.resources import path_of
 from serving.cli.services.logs import pods_of, short_name
 from serving.cluster.kinds import POD
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
+from serving.model.errors import ServingError, Unavailable
 from serving.model.objects import Object, is_true, name_of, namespace_of, nested
 
-if TYPE_CHECKING:
-    from websockets.sync.client import ClientConnection
-
 _PIECE_BYTES = 65536
+
+_T = TypeVar("_T")
+
+
+class Channels:
+    """A websocket; each method may be called from any thread, and none waits for another.
+
+    It runs on a loop of its own: in the library's blocking client a thread that sends holds the lock that receiving needs,
+    so a command that answers while it reads stops for ever.
+    """
+
+    def __init__(self, opening: Awaitable[ClientConnection]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="channels", daemon=True)
+        self._thread.start()
+
+        async def opened() -> ClientConnection:
+            return await opening
+
+        try:
+            self._connection = self._run(opened())
+        except BaseException:
+            self._end()
+            raise
+        self.subprotocol = self._connection.subprotocol
+
+    def __repr__(self) -> str:
+        return f"Channels({self.subprotocol})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._connection.close())
+        self._end()
+
+    def recv(self) -> bytes:
+        """Receive the next message. Raises ``EOFError`` when the connection has ended."""
+        try:
+            return self._run(self._connection.recv(decode=False))
+        except ConnectionClosed as error:
+            raise EOFError from error
+
+    def send(self, message: bytes) -> None:
+        """Send a message. Raises ``EOFError`` when the connection has ended."""
+        try:
+            self._run(self._connection.send(message))
+        except (ConnectionClosed, RuntimeError) as error:
+            raise EOFError from error
+
+    def _run(self, what: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+        except RuntimeError:
+            # The loop has ended; Python warns about a coroutine that is dropped.
+            what.close()
+            raise
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> Channels:
+    """Open a websocket. Raises ``OSError``, ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
+    opening = connect(
+        url.replace("http", "ws", 1),
+        ssl=tls,
+        subprotocols=[Subprotocol(one) for one in PROTOCOLS],
+        additional_headers=headers,
+        proxy=None,
+        compression=None,
+        max_size=None,
+        # The server answers no ping while the command does not read its input.
+        ping_timeout=None,
+    )
+    try:
+        return Channels(opening)
+    except InvalidStatus as error:
+        text = (error.response.body or b"").decode("utf-8", "replace").strip()
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            text = str(json.loads(text)["message"])
+        raise ServingError(text or f"status {error.response.status_code}") from error
+    except InvalidHandshake as error:
+        raise Unavailable(str(error)) from error
 
 
 @click.command("exec")
@@ -73,7 +162,7 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
         "tty": "true" if has_terminal else "",
     }
     path = path_of(POD, namespace_of(pod), name_of(pod), subresource="exec")
-    with api.open_channels(ApiCall(path=path, query=query), PROTOCOLS) as channels:
+    with api.open_channels(ApiCall(path=path, query=query), open_channels) as channels:
         if asked["has_stdin"]:
             threading.Thread(target=_send_input, args=(channels,), daemon=True).start()
         with _raw_terminal(channels) if has_terminal else contextlib.nullcontext():
@@ -81,14 +170,12 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
     sys.exit(_exit_code(status))
 
 
-def _print_output(channels: "ClientConnection") -> Object:
+def _print_output(channels: Channels) -> Object:
     """Print output until the final status; {} if the connection ends without one."""
-    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - see ``connection``
-
     outputs: dict[int, BinaryIO] = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}
-    with contextlib.suppress(ConnectionClosed):
+    with contextlib.suppress(EOFError):
         while True:
-            message = channels.recv(decode=False)
+            message = channels.recv()
             channel, data = message[0], message[1:]
             if channel == STATUS:
                 found: Object = json.loads(data)
@@ -109,11 +196,9 @@ def _exit_code(status: Object) -> int:
     return int(code)
 
 
-def _send_input(channels: "ClientConnection") -> None:
+def _send_input(channels: Channels) -> None:
     """Pass standard input on, and its end."""
-    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - as above
-
-    with contextlib.suppress(ConnectionClosed, OSError, ValueError):
+    with contextlib.suppress(EOFError, OSError, ValueError):
         while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
             channels.send(bytes([STDIN]) + piece)
         if channels.subprotocol == PROTOCOLS[0]:
@@ -122,15 +207,13 @@ def _send_input(channels: "ClientConnection") -> None:
 
 
 @contextlib.contextmanager
-def _raw_terminal(channels: "ClientConnection") -> Iterator[None]:
+def _raw_terminal(channels: Channels) -> Iterator[None]:
     """Pass each key on as it is typed, and each change of the terminal's size."""
-    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - as above
-
     changed = threading.Event()
     changed.set()
 
     def follow_size() -> None:
-        with contextlib.suppress(ConnectionClosed):
+        with contextlib.suppress(EOFError):
             while changed.wait():
                 changed.clear()
                 size = shutil.get_terminal_size()

@@ -1,7 +1,7 @@
 """The port to running pods: exec, attach and port-forward. The kubelet implements it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -29,7 +29,7 @@ class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ExecSession(Protocol):
     """A command that runs, or an attached container."""
 
-    def output(self) -> AsyncIterator[tuple[int, bytes]]:
+    def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """Its output as it comes, each piece with its channel, until it has ended."""
         ...
 

@@ -80,8 +80,10 @@ async def _stream(socket: web.WebSocketResponse, session: ExecSession) -> None:
 
 
 async def _send(socket: web.WebSocketResponse, session: ExecSession) -> None:
-    async for channel, piece in session.output():
-        await socket.send_bytes(bytes([channel]) + piece)
+    # A client that goes away ends the loop within: the output must not be followed after its descriptors are closed.
+    async with contextlib.aclosing(session.output()) as output:
+        async for channel, piece in output:
+            await socket.send_bytes(bytes([channel]) + piece)
 
 
 async def _receive(socket: web.WebSocketResponse, session: ExecSession) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -204,7 +204,7 @@ class _Attached:
         self._process, self._lines, self._stdin = process, lines, stdin
         self._writer = None if stdin is None else stdin.attach()
 
-    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """The log until the process has ended, and what was written until then."""
         ended = self._process.ended
         following: asyncio.Task[bytes | None] = asyncio.create_task(self._next())

@@ -13,7 +13,7 @@ import shutil
 import struct
 import tempfile
 import termios
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,7 @@ class WaitingDescriptor:
     def __init__(self, number: int) -> None:
         os.set_blocking(number, False)
         self._number = number
+        self._waits: set[asyncio.Future[None]] = set()
 
     def __repr__(self) -> str:
         return f"WaitingDescriptor({self._number})"
@@ -44,8 +45,8 @@ class WaitingDescriptor:
         return self._number
 
     async def read(self) -> bytes:
-        """The next piece; b"" at the end."""
-        while True:
+        """The next piece; b"" at the end, and after ``close``."""
+        while self._number >= 0:
             try:
                 return os.read(self._number, _PIECE_BYTES)
             except BlockingIOError:
@@ -53,6 +54,7 @@ class WaitingDescriptor:
             except OSError:
                 # A terminal whose last user has closed it.
                 return b""
+        return b""
 
     async def write(self, data: bytes) -> None:
         """Write all of it; nothing if the other end is closed."""
@@ -69,16 +71,27 @@ class WaitingDescriptor:
         ready: asyncio.Future[None] = loop.create_future()
         add, remove = (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
         add(self._number, _settle, ready)
+        self._waits.add(ready)
         try:
             await ready
         finally:
-            remove(self._number)
+            self._waits.discard(ready)
+            if self._number >= 0:
+                remove(self._number)
 
     def close(self) -> None:
-        """Close it, once."""
-        if self._number >= 0:
-            os.close(self._number)
-            self._number = -1
+        """Close it, once, and end the waits for it."""
+        if self._number < 0:
+            return
+        if self._waits:
+            # A loop that still follows a closed number never reports the next descriptor with that number.
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._number)
+            loop.remove_writer(self._number)
+        for ready in self._waits:
+            _settle(ready)
+        os.close(self._number)
+        self._number = -1
 
 
 def _settle(ready: "asyncio.Future[None]") -> None:
@@ -134,13 +147,17 @@ class Stdio:
             one.close()
         self._held = []
 
-    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """The output of all streams as it comes, until all have ended."""
         pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=1)
 
         async def follow(channel: int, descriptor: WaitingDescriptor) -> None:
-            while piece := await descriptor.read():
-                await pieces.put((channel, piece))
+            try:
+                while piece := await descriptor.read():
+                    await pieces.put((channel, piece))
+            except Exception:
+                await pieces.put((channel, b""))
+                raise
             await pieces.put((channel, b""))
 
         tasks = [asyncio.create_task(follow(*one), name="exec stream") for one in self._output.items()]
@@ -152,6 +169,7 @@ class Stdio:
                     yield channel, piece
                 else:
                     left -= 1
+            await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()

@@ -241,7 +241,8 @@ class ProcessRuntime:
     def forget(self, pod: str) -> None:
         """As the protocol."""
         for key in [key for key in self._processes if key[0] == pod]:
-            del self._processes[key]
+            # Its end is not reported any more, and an exec waits for it.
+            self._processes.pop(key).hear(StartFailed(pod=pod, name=key[1], why="the pod has ended"))
         self._notes.pop(pod, None)
         self.order(ForgetPod(pod=pod))
 

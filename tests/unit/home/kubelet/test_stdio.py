@@ -1,0 +1,60 @@
+"""The streams of a command. On uvloop too, as the control process runs them."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from serving.home.apiserver.channels import STDOUT
+from serving.home.kubelet.stdio import Stdio, WaitingDescriptor
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    found: Callable[[Coroutine[Any, Any, None]], None] = request.param
+    return found
+
+
+def test_a_descriptor_that_is_closed_ends_its_wait_and_the_next_with_its_number_is_read(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def check() -> None:
+        reading, writing = os.pipe()
+        closed = WaitingDescriptor(reading)
+        waiting = asyncio.create_task(closed.read())
+        await asyncio.sleep(0)
+        closed.close()
+        assert await asyncio.wait_for(waiting, 60) == b""
+        os.close(writing)
+        again, writing = os.pipe()
+        assert again == reading
+        following = WaitingDescriptor(again)
+        waiting = asyncio.create_task(following.read())
+        await asyncio.sleep(0)
+        os.write(writing, b"next")
+        assert await asyncio.wait_for(waiting, 60) == b"next"
+        following.close()
+        following.close()
+        os.close(writing)
+
+    run(check())
+
+
+def test_an_output_that_fails_ends_with_its_error() -> None:
+    async def check() -> None:
+        stdio = Stdio(has_stdin=False, has_terminal=False, streams=[STDOUT])
+
+        async def fail() -> bytes:
+            raise RuntimeError("the loop does not follow it")
+
+        stdio._output[STDOUT].read = fail  # type: ignore[method-assign]
+        try:
+            with pytest.raises(RuntimeError, match="does not follow it"):
+                await asyncio.wait_for(anext(stdio.output()), 60)
+        finally:
+            stdio.close()
+
+    asyncio.run(check())

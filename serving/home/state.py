@@ -10,6 +10,7 @@ import datetime as dt
 import fcntl
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -126,6 +127,8 @@ def kubeconfig(url: str, token: str, *, authority: str = "", namespace: str = "d
 
 
 _KEY_BYTES = 32
+# RFC 6750. An empty one would be in every request.
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 
 
 def default_state_path() -> Path:
@@ -203,6 +206,9 @@ class StateFolder:
         for token in (self.token, self.dashboard_token):
             if not token.exists():
                 write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
+            elif not _TOKEN.fullmatch(token.read_bytes()):
+                expected = "letters, digits and -._~+/ in one line without its end; without the file a new one is made"
+                raise SettingsError([Problem(where=str(token), what="not a bearer token", expected=expected)])
         authority = self.certificate.make()
         write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from serving.proxy.forwarding.policy import Timeouts
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.h2frames import (
@@ -52,6 +53,27 @@ async def test_a_head_that_has_begun_must_end_in_time() -> None:
             async with asyncio.timeout(60):
                 await client.end()
             assert not proxy.handler.begun
+
+
+async def test_a_request_that_takes_too_long_ends_alone_and_its_connection_stays() -> None:
+    class Begins(Gate):
+        async def __call__(self, link: Link) -> None:
+            if b"/begins" in await link.head():
+                link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfi")
+            await self.open.wait()
+
+    async with proxied(Begins()) as proxy:
+        proxy.handler.timeouts = Timeouts(total_s=0.1)
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        head, body = await client.answer()
+        assert (head[":status"], body) == ("504", b"request timeout")
+        begins = [(":path", "/begins") if name == ":path" else (name, value) for name, value in GET]
+        client.send(frame(Kind.HEADERS, fields(*begins), flags=5, stream_id=3))
+        assert (await client.until(Kind.DATA, 3)).payload == b"fi"
+        assert (await client.until(Kind.RST, 3)).code == Code.INTERNAL_ERROR
+        client.send(request(5))
+        assert (await client.answer(5))[0][":status"] == "504"
 
 
 async def test_a_client_that_has_nothing_to_ask_may_stay() -> None:

@@ -36,6 +36,13 @@ def test_secrets_stay_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
     assert content["users"][0]["user"] == {"token": token}
 
 
+@pytest.mark.parametrize("text", [b"", b"two words", b"line\n", b"\xff\xfe", "café".encode()])
+def test_a_token_that_no_request_can_carry_is_refused_with_its_file(tmp_path: Path, text: bytes) -> None:
+    tmp_path.joinpath("token").write_bytes(text)
+    with pytest.raises(SettingsError, match=r"/token.*not a bearer token.*without the file a new one is made"):
+        StateFolder(tmp_path).open("http://127.0.0.1:1")
+
+
 def test_a_folder_that_is_held_says_by_whom(tmp_path: Path) -> None:
     StateFolder(tmp_path).open("http://127.0.0.1:6080")
     with pytest.raises(SettingsError, match=f"process {os.getpid()} holds this state folder"):

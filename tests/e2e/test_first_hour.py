@@ -216,7 +216,10 @@ def test_many_services_are_deleted_side_by_side(serving: Stage, tmp_path: Path) 
     assert not any(f"{name} " in serving("get").stdout for name in names)
 
 
-def test_config_show_says_what_the_running_daemons_use_and_from_where(serving: Stage) -> None:
+def test_config_show_says_what_the_running_daemons_use_and_from_where(
+    serving: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     text = """
 apiVersion: v1
 kind: ConfigMap

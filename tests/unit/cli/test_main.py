@@ -11,7 +11,7 @@ from serving.model.errors import Problem, SettingsError, Unavailable
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
 # They run the daemons' own code, or are daemons.
-HEAVY = {"up", "config", "dashboard", "install", "replay", "simulate", "tune"}
+HEAVY = {"exec", "up", "config", "dashboard", "install", "replay", "simulate", "tune"}
 
 
 @pytest.mark.parametrize("name", PLACES)

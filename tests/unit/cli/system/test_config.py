@@ -74,7 +74,8 @@ def test_show_tells_each_value_with_its_origin(tmp_path: Path) -> None:
     assert rows["stable_window_s"]["layer"] == "default"
 
 
-def test_show_as_a_table_has_a_line_a_setting() -> None:
+def test_show_as_a_table_has_a_line_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     lines = serving("config", "show").stdout.splitlines()
     assert any(line.split() == ["autoscaler", "config-autoscaler", "stable-window", "60s", "default"] for line in lines)
 

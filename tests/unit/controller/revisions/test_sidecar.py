@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.controller.revisions import sidecar
 from serving.controller.revisions.deployment import desired_deployment
 from serving.controller.revisions.sidecar import Sidecar, grace_s
 from serving.model.objects import Object
@@ -260,3 +261,9 @@ def test_everything_else_of_a_pod_stays_as_it_was_written() -> None:
     pod = pod_of(spec={"containers": [own], **rest})
     assert {name: pod[name] for name in rest} == rest
     assert pod["containers"][0].items() >= own.items()
+
+
+def test_a_probe_without_a_port_gets_that_of_its_container() -> None:
+    probe = {"httpGet": {"path": "/"}, "periodSeconds": 1}
+    assert sidecar._at_own_port(probe, 8080) == {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
+    assert sidecar._at_own_port({"tcpSocket": {"port": 1}}, 8080) == {"tcpSocket": {"port": 1}}

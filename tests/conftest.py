@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A shell starts its background jobs (`make test &`) with these ignored; what a test starts would inherit that.
+# A shell starts its background jobs (`make test &`, `nohup make test`) with these ignored; what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long anything takes says something of the machine only.
 _UNHURRIED = [HealthCheck.too_slow]

@@ -183,7 +183,8 @@ FAULTS: dict[str, Fault] = {
     "app killed -9": Fault(happen=app_killed),
     "app hangs": Fault(happen=app_hangs),
     "app exits": Fault(happen=app_exits),
-    "app grows to its memory limit": Fault(happen=app_grows),
+    # Requests of an app that ran out of memory are not sent again: each may be what took it.
+    "app grows to its memory limit": Fault(happen=app_grows, failed_max=30),
     "scale-down under load": Fault(happen=pod_deleted),
     "scale from zero": Fault(happen=zero_and_back),
     "rollout": Fault(happen=rollout),

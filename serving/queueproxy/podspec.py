@@ -45,7 +45,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported;
     the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
     ``secret`` is what a request must carry to be trusted; without one no request is. ``ready_fd`` is a pipe to push readiness
-    into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
+    into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c. ``oom_folders`` are the
+    cgroups that count OOM kills of the app.
     """
 
     namespace: str
@@ -66,6 +67,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     service: str = ""
     configuration: str = ""
     address: str = ""
+    oom_folders: tuple[str, ...] = ()
     settings: QueueProxySettings = QueueProxySettings()
 
 
@@ -188,6 +190,11 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "service": ("SERVING_POD_SERVICE", str, _A_NAME),
     "configuration": ("SERVING_POD_CONFIGURATION", str, _A_NAME),
     "address": ("SERVING_POD_IP", str, "an address"),
+    "oom_folders": (
+        "SERVING_POD_OOM_FOLDERS",
+        lambda text: msgspec.json.decode(text, type=tuple[str, ...]),
+        'folders of cgroups, as in ["/sys/fs/cgroup/app"]',
+    ),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),
     "listen_fds": (
         "SERVING_LISTEN_FDS",

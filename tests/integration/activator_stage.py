@@ -16,6 +16,7 @@ from serving.activator.main import Activator
 from serving.activator.routing.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 from serving.home.store.memory import MemoryCluster
+from serving.proxy.forwarding.attempt import UNDELIVERED
 from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until
@@ -69,6 +70,7 @@ class PodServer:
         self.gate = asyncio.Event()
         self.gate.set()
         self.dies_at_once = False
+        self.has_no_app = False
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -100,7 +102,10 @@ class PodServer:
                     if self.dies_at_once:
                         writer.transport.abort()
                         return
-                    await self._answer(writer)
+                    if self.has_no_app:
+                        writer.write(b"HTTP/1.1 503 Service Unavailable\r\n%bContent-Length: 2\r\n\r\nno" % UNDELIVERED)
+                    else:
+                        await self._answer(writer)
         finally:
             self._writers.discard(writer)
             writer.close()

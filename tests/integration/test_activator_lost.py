@@ -121,6 +121,18 @@ async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
     assert (answer.status, sum(len(pod.heads) for pod in pods)) == (502, 2)
 
 
+async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> None:
+    async with staged() as stage:
+        await stage.service()
+        for name in ("p", "q", "r"):
+            (await stage.pod_seen(name)).has_no_app = True
+        task = asyncio.create_task(ask(stage.public, method="POST", body="once"))
+        await until(lambda: stage.activator.ingress.counts["pod-unreachable"] == 3)
+        await stage.pod("s")
+        answer = await task
+    assert (answer.status, answer.body) == (200, "s")
+
+
 @pytest.mark.parametrize("told", [True, False])
 async def test_what_an_answer_tells_of_its_way_can_be_turned_off(told: bool) -> None:
     async with staged(tell_revision=told, tell_cold_start=told, tell_timing=told) as stage:

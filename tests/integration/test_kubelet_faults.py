@@ -243,4 +243,4 @@ async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, m
         assert machine.kubelet.pod_count == 1
         await emptied(machine)
     finally:
-        subprocess.run(["umount", str(logs)], check=True)  # noqa: S607, ASYNC221
+        subprocess.run(["umount", "--lazy", str(logs)], check=True)  # noqa: S607, ASYNC221

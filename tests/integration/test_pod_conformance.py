@@ -8,12 +8,10 @@ import contextlib
 import itertools
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 
@@ -28,41 +26,16 @@ from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.pods.podfolder import previous_of
 from serving.home.pods.runtime import PodProcess
 from serving.model.objects import Object, nested
+from serving.queueproxy.io.podrequests import OUT_OF_MEMORY
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
-from tests.integration.local_stage import HELLO, Machine, controlled, manifest, status_of, template_process
+from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+from tests.integration.pod_kinds import CONTAINERS, PROCESS, Kind
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 IMAGE = "test.local/web:1"
-_CGI = (
-    r"""busybox mkdir -p /tmp/cgi-bin; printf '#!/bin/sh\nsleep 1; printf "Content-Type: text/plain\\r\\n\\r\\nslow"' """
-    "> /tmp/cgi-bin/slow; busybox chmod 755 /tmp/cgi-bin/slow; exec /server"
-)
 _numbers = itertools.count()
-
-
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A runtime: its name, what serves in it, with a path that takes a second, and what it adds to an environment."""
-
-    name: str
-    server: str
-    slow_server: str
-    slow_path: str
-    adds: frozenset[str]
-
-
-PROCESS = Kind(
-    name="process",
-    server=f"exec {sys.executable} {HELLO}",
-    slow_server=f"exec {sys.executable} {HELLO}",
-    slow_path="/sleep/1",
-    adds=frozenset(),
-)
-CONTAINERS = [
-    Kind(name=name, server="exec /server", slow_server=_CGI, slow_path="/cgi-bin/slow", adds=frozenset({"TARGET"}))
-    for name in ("crun", "runc", "rootless")
-]
 
 
 class Stage:
@@ -503,6 +476,12 @@ async def test_a_container_beyond_its_memory_is_killed_and_says_so(stage: Stage)
     await stage.start(grow, resources={"limits": {"memory": "50Mi"}})
     ended = await stage.ended()
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 128 + signal.SIGKILL)
+
+
+async def test_a_request_that_takes_all_memory_is_answered_and_not_handed_back(stage: Stage) -> None:
+    await stage.start(stage.kind.greedy_server, resources={"limits": {"memory": "50Mi"}})
+    pod = await stage.ready()
+    assert await stage.machine.get(pod) == (502, OUT_OF_MEMORY.decode())
 
 
 async def test_a_cpu_limit_is_enforced_or_said_not_to_be(stage: Stage) -> None:

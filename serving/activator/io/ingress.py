@@ -151,7 +151,7 @@ class Ingress:
             _offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """A pod took no connection: send the request to another pod, or requeue it."""
+        """A pod or its app took no connection: send the request to another pod, or requeue it."""
         self.counts["pod-unreachable"] += 1
         self.metrics.unreachable.inc()
         if not self._requeue(exchange):

@@ -6,7 +6,7 @@ folder and are removed with it.
 """
 
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -227,6 +227,11 @@ class PodBox:
         folders, refused = self._host.cgroups.make(cgroup, limits)
         self.refused_limits += refused
         return folders, self._host.cgroups.path_of(cgroup) if joins_cgroups(self._host.runtime) else ""
+
+    def memory_cgroups(self, containers: Iterable[Object]) -> list[str]:
+        """The folders in which the kernel counts OOM kills of containers; none without cgroups."""
+        above = self._host.cgroups.folders.get("memory") if self._host.cgroups else None
+        return [str(above / self._pod_id / container_name_of(one)) for one in containers] if above else []
 
     def exit_reason(self, name: str) -> str:
         """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""

@@ -29,7 +29,7 @@ from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.kubelet.virtualnodes import network_of
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
-from serving.home.pods.podfolder import disk_error, remove_folder, rotate
+from serving.home.pods.podfolder import count_oom_kill, disk_error, remove_folder, rotate
 from serving.home.pods.podplan import all_containers, container_name_of
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
@@ -67,6 +67,7 @@ def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
     for name, limit in memory_limits(pod).items():
         process = pod.keepers[name].process
         if process is not None and resident_bytes.get(process.pid, 0) > limit:
+            count_oom_kill(pod.logs)
             pod.keepers[name].kill("OOMKilled")
 
 
@@ -249,7 +250,9 @@ class Kubelet:
             pod.manifest, message=f"the pod cannot be run: {_said(error, self._node.pods)}", stamp=stamp()
         )
         try:
-            await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
+            written = await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
+            # The next attempt clears what this one has reported.
+            pod.manifest = {**pod.manifest, "status": written["status"]}
         except NotFound:
             pod.stop.set()
         except ClusterError as refused:

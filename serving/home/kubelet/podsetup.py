@@ -7,7 +7,8 @@ The decisions are in ``podplan`` and ``sources``; this module reads objects from
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -215,12 +216,16 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     def proxy(self, revision: Object, box: PodBox | None) -> StartProcess:
         """The start order of the queue-proxy, in the network of the pod's containers if any."""
         port = box.port if box else self.location.port
-        environment = self._proxy_environment(revision, app=f"127.0.0.1:{port}")
+        # The kubelet counts there what it kills itself, where no cgroup has the limit.
+        oom_folders = [str(self._logs)]
+        if box is not None:
+            oom_folders += box.memory_cgroups(self.manifest["spec"]["containers"])
+        environment = self._proxy_environment(revision, app=f"127.0.0.1:{port}", oom_folders=oom_folders)
         network = box.network if box else ""
         log = self._log(QUEUE_PROXY)
         return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=log, network=network)
 
-    def _proxy_environment(self, revision: Object, *, app: str) -> dict[str, str]:
+    def _proxy_environment(self, revision: Object, *, app: str, oom_folders: Sequence[str] = ()) -> dict[str, str]:
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
@@ -230,6 +235,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
+            "SERVING_POD_OOM_FOLDERS": msgspec.json.encode(oom_folders).decode(),
         }
 
     @property
@@ -241,4 +247,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return account_token(self.node.key, self.manifest, audience=wanted.name, lifetime_s=lifetime_s, now_s=wall_s())
 
     def _log(self, container: str) -> str:
-        return str(self.node.logs / namespace_of(self.manifest) / name_of(self.manifest) / f"{container}.log")
+        return str(self._logs / f"{container}.log")
+
+    @property
+    def _logs(self) -> Path:
+        return self.node.logs / namespace_of(self.manifest) / name_of(self.manifest)

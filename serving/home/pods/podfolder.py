@@ -156,6 +156,14 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
     return True
 
 
+def count_oom_kill(folder: Path) -> None:
+    """Count an OOM kill by the kubelet where a queue-proxy looks for those of the kernel: in ``memory.events``."""
+    path = folder / "memory.events"
+    with contextlib.suppress(OSError):
+        count = int(path.read_text().split()[1]) if path.exists() else 0
+        path.write_text(f"oom_kill {count + 1}\n")
+
+
 def previous_of(log: Path) -> Path:
     """The path of the previous run's log: ``app.previous.log``."""
     return log.with_suffix(f".previous{log.suffix}")

@@ -80,6 +80,9 @@ _CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
 _ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[ExchangeEvent.SEND]
 _ON_ANSWER, _ON_SWITCH = TRANSITIONS[ExchangeEvent.ANSWER], TRANSITIONS[ExchangeEvent.SWITCH]
 
+UNDELIVERED = b"K-Undelivered: true\r\n"
+"""A header line of a 503: the app has not seen the request, so the caller may send it elsewhere, whatever its method."""
+
 
 class Attempted(Protocol):
     """The exchange, as its attempt sees it."""
@@ -215,6 +218,12 @@ class Attempt:
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The response has begun; ``done`` says that it is complete with ``payload``."""
         exchange = self._exchange
+        if head.status == 503 and UNDELIVERED in head.wire and exchange.body.can_replay:
+            self.leave()
+            exchange.body.rewind()
+            self._client.resume(Pause.UPSTREAM_FULL)
+            exchange.give_back(ConnectionRefusedError("the app takes no connection"))
+            return
         exchange.phase = _ON_ANSWER[exchange.phase]
         if exchange.body is not NO_BODY:
             exchange.body.drop()

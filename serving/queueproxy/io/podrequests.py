@@ -5,10 +5,13 @@ requests that only our daemons may make (probes, requests that an activator has 
 steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists what differs.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Hashable, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
+from serving.proxy.forwarding.attempt import UNDELIVERED
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import Timeouts
@@ -28,9 +31,11 @@ DIRECT: Origin = (False, None)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
+OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 WAITED_TOO_LONG = b"waited too long for a free slot"
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
 _QUEUE = b"queue"
+_OOM_FILES = ("memory.events", "memory.oom_control")
 _Request = TypeVar("_Request", bound=Hashable)
 
 
@@ -140,6 +145,9 @@ class PodHandler(PodRequests[Exchange]):
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         super().__init__(spec, clock=clock)
         self._app = spec.app
+        self._oom_folders = spec.oom_folders
+        self._oom_kill_count = 0
+        self._oom_at_s = -math.inf
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come: count it, and let it run, wait or go."""
@@ -162,14 +170,27 @@ class PodHandler(PodRequests[Exchange]):
             exchange.answer(503, QUEUE_FULL, _RETRY_LINES)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """The app takes no connection."""
-        if not self._is_handed_back(exchange):
-            exchange.answer(502, b"the app takes no connection: %b" % str(error).encode())
+        """The app takes no connection: let an activator send the request to another pod."""
+        text = b"the app takes no connection: %b" % str(error).encode()
+        if _is_proxied(exchange):
+            exchange.answer(503, text, header_lines(*TEXT) + UNDELIVERED)
+        else:
+            exchange.answer(502, text)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """The app died before it answered."""
+        """The app died before it answered.
+
+        A repeatable request of an activator is cut off: the activator sends it to another pod. After an OOM kill it is
+        answered instead, because it may be what took the memory.
+        """
         del reason
-        return self._is_handed_back(exchange)
+        if self._is_out_of_memory(exchange):
+            exchange.answer(502, OUT_OF_MEMORY)
+            return True
+        if not (_is_proxied(exchange) and exchange.head.may_be_repeated):
+            return False
+        exchange.cut()
+        return True
 
     def overdue(self, exchange: Exchange) -> None:
         """A request has waited for a slot as long as allowed; others may have, too."""
@@ -196,10 +217,27 @@ class PodHandler(PodRequests[Exchange]):
         is_call = exchange.is_http2 and is_grpc_call(exchange.head)
         exchange.forward(self._app, host=origin[1], trusted=origin[0], over_http2=is_call)
 
-    def _is_handed_back(self, exchange: Exchange) -> bool:
-        """Break off instead of answering, if an activator made the request and may send it to another pod."""
-        origin = exchange.context
-        if not (isinstance(origin, tuple) and origin[0] and exchange.head.may_be_repeated):
+    def _is_out_of_memory(self, exchange: Exchange) -> bool:
+        """Whether the app was killed for its memory while the request was with it."""
+        if not self._oom_folders:
             return False
-        exchange.cut()
-        return True
+        kill_count = oom_kill_count(self._oom_folders)
+        if kill_count > self._oom_kill_count:
+            self._oom_at_s = self._clock()
+        self._oom_kill_count = kill_count
+        return exchange.started_s <= self._oom_at_s
+
+
+def oom_kill_count(folders: Iterable[str]) -> int:
+    """OOM kills in cgroups and those below, where runc moves a container: ``memory.oom_control`` is of version 1. Blocks."""
+    count = 0
+    for path in (f"{above}/{file}" for folder in folders for above, _, _ in os.walk(folder) for file in _OOM_FILES):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as lines:  # noqa: PTH123 - pathlib costs a start 3 ms
+            count += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return count
+
+
+def _is_proxied(exchange: Exchange) -> bool:
+    """Whether an activator sent the request."""
+    origin = exchange.context
+    return isinstance(origin, tuple) and bool(origin[0])

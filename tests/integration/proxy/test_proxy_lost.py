@@ -2,6 +2,7 @@
 
 import pytest
 
+from serving.proxy.forwarding.attempt import UNDELIVERED
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, backed, get, ok, proxied
 from tests.integration.proxy.pods import BELIEVED, forwarding
@@ -84,6 +85,16 @@ async def test_an_unmarked_request_gets_502_when_the_app_dies(header: bytes) -> 
         client = await queue_proxy.client()
         client.send(get(headers=header))
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+
+
+async def test_an_activator_learns_that_no_app_has_seen_its_request() -> None:
+    async with forwarding(ok) as queue_proxy:
+        queue_proxy.app.server.close()
+        client = await queue_proxy.client()
+        client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n"))
+        head, _ = await client.message()
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert UNDELIVERED in head
 
 
 async def test_an_activators_request_is_handed_back_when_the_app_dies() -> None:

@@ -32,6 +32,12 @@ KEY_OF_DEPLOYMENT = ("default", f"{NAME}-deployment")
 Before = Callable[[Kind, Subresource | None], Awaitable[None]]
 
 
+@pytest.fixture(autouse=True)
+def wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every run begin at the full hour: savings are written when the next one begins."""
+    monkeypatch.setattr("serving.autoscaler.io.decision_loop.wall_s", lambda: 3600.0 + now_s())
+
+
 class Interfering(MemoryCluster):
     """A store in which something may happen right before a patch."""
 

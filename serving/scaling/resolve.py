@@ -45,8 +45,7 @@ def resolve(
     total_value = _total_value(settings, scaling, metric, container_concurrency=container_concurrency)
     usual_ratio = settings.container_concurrency_target_ratio if metric is CONCURRENCY else OTHER_TARGET_RATIO
     class_name = scaling.class_name or settings.pod_autoscaler_class
-    stable_window_s = _or(scaling.stable_window_s, settings.stable_window_s)
-    panic_ratio = _or(scaling.panic_window_ratio, settings.panic_window_ratio)
+    own = scaling.applied_to(settings)
     return ScalingSpec(
         class_name=class_name,
         metric=metric.name,
@@ -54,32 +53,30 @@ def resolve(
         target_value=max(TARGET_MIN, total_value * _or(scaling.target_utilization_ratio, usual_ratio)),
         total_value=total_value,
         target_concurrency=_target_concurrency(settings, scaling, metric, container_concurrency=container_concurrency),
-        target_burst_capacity=_or(scaling.target_burst_capacity, settings.target_burst_capacity),
-        activator_capacity=settings.activator_capacity,
-        panic_threshold_ratio=_or(scaling.panic_threshold_ratio, settings.panic_threshold_ratio),
-        max_scale_up_rate=settings.max_scale_up_rate,
-        max_scale_down_rate=settings.max_scale_down_rate,
-        stable_window_s=stable_window_s,
-        panic_window_s=panic_window_s(stable_window_s, panic_ratio),
+        target_burst_capacity=own.target_burst_capacity,
+        activator_capacity=own.activator_capacity,
+        panic_threshold_ratio=own.panic_threshold_ratio,
+        max_scale_up_rate=own.max_scale_up_rate,
+        max_scale_down_rate=own.max_scale_down_rate,
+        stable_window_s=own.stable_window_s,
+        panic_window_s=panic_window_s(own.stable_window_s, own.panic_window_ratio),
         window_kind=WindowKind(scaling.metric_aggregation_algorithm or WindowKind.LINEAR),
-        scale_down_delay_s=_or(scaling.scale_down_delay_s, settings.scale_down_delay_s),
-        initial_scale=_or(scaling.initial_scale, settings.initial_scale),
+        scale_down_delay_s=own.scale_down_delay_s,
+        initial_scale=own.initial_scale,
         activation_scale=_or(scaling.activation_scale, 1),
-        min_scale=_or(scaling.min_scale, settings.min_scale),
+        min_scale=own.min_scale,
         # The limit bounds revisions that name no maximum, so that a wrong stat cannot start pods without end.
-        max_scale=_or(scaling.max_scale, settings.max_scale) or settings.max_scale_limit,
+        max_scale=own.max_scale or own.max_scale_limit,
         reachable=reachable,
-        progress_deadline_s=_or(scaling.progress_deadline_s, settings.progress_deadline_s),
-        enable_scale_to_zero=settings.enable_scale_to_zero,
-        scale_to_zero_grace_s=settings.scale_to_zero_grace_period_s,
-        scale_to_zero_pod_retention_s=_or(
-            scaling.scale_to_zero_pod_retention_period_s, settings.scale_to_zero_pod_retention_period_s
-        ),
+        progress_deadline_s=own.progress_deadline_s,
+        enable_scale_to_zero=own.enable_scale_to_zero,
+        scale_to_zero_grace_s=own.scale_to_zero_grace_period_s,
+        scale_to_zero_pod_retention_s=own.scale_to_zero_pod_retention_period_s,
         container_concurrency=container_concurrency,
-        policy=scaling.policy or _usual_policy(settings, scaling),
+        policy=KNATIVE_POLICY if _has_own_pace(scaling) else own.policy,
         # The learner counts requests in flight; another metric, and the classic algorithm, keep the target that is set.
         learns_target=scaling.target_source == LEARNT_TARGET and metric is CONCURRENCY and class_name == KPA_CLASS,
-        cold_start_worth_s=_or(scaling.cold_start_worth_s, settings.cold_start_worth_s),
+        cold_start_worth_s=own.cold_start_worth_s,
     )
 
 
@@ -114,10 +111,10 @@ def _target_concurrency(
     return max(TARGET_MIN, total_value * ratio)
 
 
-def _usual_policy(settings: AutoscalerSettings, scaling: ScalingAnnotations) -> str:
-    """Explicit retention or window annotations select ``policy: knative``."""
-    is_said = scaling.stable_window_s is not None or scaling.scale_to_zero_pod_retention_period_s is not None
-    return KNATIVE_POLICY if is_said else settings.policy
+def _has_own_pace(scaling: ScalingAnnotations) -> bool:
+    """Explicit retention or window annotations select ``policy: knative``, unless an annotation names the policy."""
+    own = dict(scaling.overrides)
+    return "policy" not in own and ("stable_window_s" in own or "scale_to_zero_pod_retention_period_s" in own)
 
 
 def _or(asked: T | None, default: T) -> T:

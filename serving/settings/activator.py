@@ -47,7 +47,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     so that few pods are kept busy; above it pods take turns. 0 means that they always do. Range: 0 to 1000. Default:
     Knative, 3."""
 
-    pod_tries_max: Annotated[int, Knob(key="pod-tries-max", unit=COUNT, low=1, high=100)] = 8
+    pod_tries_max: Annotated[int, Knob(key="pod-tries-max", unit=COUNT, low=1, high=100, live=True)] = 8
     """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then the
     answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Range: 1 to 100. Default: ours, 8; Knative tries 15 times to connect."""
 
@@ -58,7 +58,9 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     outlier detection counts errors, and a stopped process produces none.
     """
 
-    revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60)] = 5.0
+    revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60, live=True)] = (
+        5.0
+    )
     """Longest wait for a routed revision not yet known, in seconds, from its first request; then requests are
     rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some milliseconds,
     seldom by more.
@@ -69,15 +71,17 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     100ms to 10s. Default: Knative's fixed period, 1s.
     """
 
-    poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10)] = 0.05
+    poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10, live=True)] = 0.05
     """Shortest time between two pokes of the autoscaler for one revision, in seconds. Range: 1ms to 10s. Default: ours,
     50ms, about the time that a decision takes to become a pod."""
 
-    flip_pause_first_s: Annotated[float, Knob(key="flip-pause-first", unit=DURATION, low=0.01, high=60)] = 0.1
+    flip_pause_first_s: Annotated[float, Knob(key="flip-pause-first", unit=DURATION, low=0.01, high=60, live=True)] = (
+        0.1
+    )
     """Pause before a second try to make a revision Active that is still in Reserve, in seconds; it doubles with each
     try. Range: 10ms to 1m. Default: ours, 100ms."""
 
-    flip_pause_max_s: Annotated[float, Knob(key="flip-pause-max", unit=DURATION, low=0.01, high=600)] = 5.0
+    flip_pause_max_s: Annotated[float, Knob(key="flip-pause-max", unit=DURATION, low=0.01, high=600, live=True)] = 5.0
     """Longest such pause, in seconds. Range: 10ms to 10m. Default: ours, 5s."""
 
     public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
@@ -127,12 +131,12 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Folder of the sockets between these processes, readable by their user only. Needed with several processes. Default:
     none; `serving up` sets it."""
 
-    drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 0.0
+    drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600, live=True)] = 0.0
     """Time for which requests are still accepted after the signal to stop, in seconds, until senders have noticed. Range: 0
     to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection; behind a load balancer its
     probe period, such as 5s."""
 
-    drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600)] = 10.0
+    drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
     """Time for requests to end after the signal to stop, in seconds; then requests waiting for a pod are rejected
     with 503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator,
     or wait at the socket for the next.
@@ -143,13 +147,13 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     seconds; then they are cut. Range: 0 to 24h. Default: ours, 300s, the longest wait for a pod and Knative's default
     timeout of a request, so that only longer streams are cut."""
 
-    tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG)] = True
+    tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG, live=True)] = True
     """Whether answers name their revision in X-Serving-Revision. Default: ours, true; off where clients must not see it."""
 
-    tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG)] = True
+    tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG, live=True)] = True
     """Whether the answer to a request that waited for a pod to start carries X-Serving-Cold-Start. Default: ours, true."""
 
-    tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG)] = True
+    tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
     """Whether answers carry Server-Timing with the milliseconds that their request waited for a pod ("queue") and then for
     the first byte of the pod's answer ("upstream"). Default: ours, true; browsers show it."""
 

@@ -1,13 +1,13 @@
 """Reads the scaling annotations of a revision: ``autoscaling.knative.dev/...`` on its template.
 
-Input: the annotations as text; output: a record in which None means "not asked for", with everything that is wrong and
-everything that is accepted without effect. Each key may be written in both of Knative's spellings (``min-scale`` and
+Input: the annotations as text; output: the settings that the revision has for itself (``Knob.annotation``) and what only an
+annotation says, with everything that is wrong and everything that is accepted without effect. Each key may be written in both of Knative's spellings (``min-scale`` and
 ``minScale``). Ranges are Knative's (98e5ef90, pkg/apis/autoscaling/annotation_validation.go).
 """
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -15,29 +15,22 @@ from serving.model.errors import InvalidValue, Problem
 from serving.model.knative import (
     AUTOSCALING_GROUP,
     LEARNT_TARGET,
-    OWN_AUTOSCALING_GROUP,
-    PROGRESS_DEADLINE_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     TARGET_ANNOTATION,
 )
 from serving.model.loadmetric import LOAD_METRICS
-from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
-from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
+from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
+from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of, with_group
 
 GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
 _ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
-_SCALE = Knob(unit=COUNT, key="", low=0, high=_INT32_MAX)
 
 
-def _scale(key: str, low: int = 0) -> Knob:
-    return msgspec.structs.replace(_SCALE, key=key, low=low)
-
-
-class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The scaling annotations of one revision; None leaves the choice to the settings."""
+class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
+    """What only annotations say, for no setting has the same meaning; None where they do not."""
 
     class_name: Annotated[str | None, Knob(key="class", unit=TEXT)] = None
     """Who scales the revision; names outside knative.dev and serving.dev are left alone."""
@@ -63,61 +56,47 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     """Share of the target that is aimed at."""
 
-    target_burst_capacity: Annotated[
-        float | None, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,))
-    ] = None
-    """Requests that may arrive at once and find a place."""
-
-    stable_window_s: Annotated[float | None, Knob(key="window", unit=DURATION, low=6, high=3600, whole=True)] = None
-    """Width of the stable window in seconds."""
-
-    panic_window_ratio: Annotated[float | None, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1)] = (
-        None
-    )
-    """Width of the panic window as a share of the stable one."""
-
-    panic_threshold_ratio: Annotated[
-        float | None, Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10)
-    ] = None
-    """Desired over ready pods from which on panic begins."""
-
-    min_scale: Annotated[int | None, _scale("min-scale")] = None
-    """Fewest pods."""
-
-    max_scale: Annotated[int | None, _scale("max-scale")] = None
-    """Most pods; 0 means as many as the limit in the settings."""
-
-    initial_scale: Annotated[int | None, _scale("initial-scale")] = None
-    """Pods that must have been ready once."""
-
-    activation_scale: Annotated[int | None, _scale("activation-scale", low=2)] = None
+    activation_scale: Annotated[int | None, Knob(key="activation-scale", unit=COUNT, low=2, high=_INT32_MAX)] = None
     """Pods that any traffic starts at least."""
-
-    scale_down_delay_s: Annotated[
-        float | None, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True)
-    ] = None
-    """Time for which a lower answer must hold, in seconds."""
-
-    scale_to_zero_pod_retention_period_s: Annotated[
-        float | None, Knob(key="scale-to-zero-pod-retention-period", unit=DURATION, low=0, high=3600)
-    ] = None
-    """Shortest time for which the last pod stays, in seconds."""
-
-    progress_deadline_s: Annotated[
-        float | None, Knob(key=PROGRESS_DEADLINE_ANNOTATION, unit=DURATION, above=0, whole=True)
-    ] = None
-    """Time to get the first pods ready, in seconds."""
-
-    policy: Annotated[str | None, Knob(key=f"{OWN_AUTOSCALING_GROUP}/policy", unit=TEXT, choices=POLICIES)] = None
-    """Policy of the revision: knative or adaptive."""
 
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=(LEARNT_TARGET,))] = None
     """"learnt": the target that is learnt from response times, cpu and memory is in force; ``target`` is where it starts."""
 
-    cold_start_worth_s: Annotated[
-        float | None, Knob(key=f"{OWN_AUTOSCALING_GROUP}/cold-start-worth", unit=NUMBER, low=1, high=1_000_000)
-    ] = None
-    """What a cold start is worth, in pod-seconds."""
+
+class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
+    """The scaling annotations of one revision."""
+
+    overrides: tuple[tuple[str, Value], ...] = ()
+    """Fields of ``AutoscalerSettings`` for which the revision has a value of its own, each with it."""
+
+    def override(self, field: str) -> Value | None:
+        """The revision's own value of a setting; None leaves the choice to the settings."""
+        return dict(self.overrides).get(field)
+
+    def applied_to(self, settings: AutoscalerSettings) -> AutoscalerSettings:
+        """The settings with the revision's own values."""
+        return msgspec.structs.replace(settings, **dict(self.overrides))
+
+
+_OWN: Final = fields_of(OwnAnnotations)
+
+
+@functools.cache
+def annotation_fields() -> tuple[Field, ...]:
+    """All scaling annotations: those of settings, then those that only annotations have. Each key has its group."""
+    return tuple(
+        msgspec.structs.replace(field, knob=msgspec.structs.replace(field.knob, key=with_group(field.knob.key)))
+        for field in (*map(_as_annotation, fields_of(AutoscalerSettings)), *_OWN)
+        if field.knob.key
+    )
+
+
+def _as_annotation(field: Field) -> Field:
+    """A setting as revisions write it. Knative's counts of pods are 32 bits wide there."""
+    knob = msgspec.structs.replace(field.knob, key=field.knob.annotation)
+    if knob.unit is COUNT and knob.high is None:
+        knob = msgspec.structs.replace(knob, high=_INT32_MAX)
+    return msgspec.structs.replace(field, knob=knob)
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +116,7 @@ def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSetting
 
 @functools.cache
 def _known() -> frozenset[str]:
-    return frozenset(name for field in fields_of(ScalingAnnotations) for name in _spellings(field.knob.key))
+    return frozenset(name for field in annotation_fields() for name in _spellings(field.knob.key))
 
 
 @functools.lru_cache(_READ_KEPT)
@@ -146,7 +125,7 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
     problems: list[Problem] = []
     values: dict[str, Value] = {}
     spelled: set[str] = set()
-    for field in fields_of(ScalingAnnotations):
+    for field in annotation_fields():
         spellings = [name for name in _spellings(field.knob.key) if name in annotations]
         spelled.update(spellings)
         if len({annotations[name] for name in spellings}) > 1:
@@ -154,7 +133,8 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
             problems.append(_problem(spellings[0], what, "one of the two spellings"))
         elif spellings:
             _read_one(field, spellings[0], annotations[spellings[0]], values=values, problems=problems)
-    scaling = msgspec.convert(values, ScalingAnnotations)
+    own = {field.name: values.pop(field.name) for field in _OWN if field.name in values}
+    scaling = msgspec.convert({**own, "overrides": tuple(values.items())}, ScalingAnnotations)
     problems.extend(_clashes(scaling, settings))
     warnings = tuple(
         _problem(name, "no such annotation; it has no effect", "a known name in " + GROUP)
@@ -172,10 +152,9 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
 def _spellings(key: str) -> tuple[str, ...]:
     """Both spellings of a key with its group: kebab first, then camel where there is a hyphen."""
     group, _, name = key.rpartition("/")
-    group = f"{group}/" if group else GROUP
     head, *tail = name.split("-")
     camel = head + "".join(word.capitalize() for word in tail)
-    return (group + name, group + camel) if tail else (group + name,)
+    return (key, f"{group}/{camel}") if tail else (key,)
 
 
 def _read_one(field: Field, name: str, text: str, *, values: dict[str, Value], problems: list[Problem]) -> None:
@@ -188,8 +167,7 @@ def _read_one(field: Field, name: str, text: str, *, values: dict[str, Value], p
 def _clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) -> Iterator[Problem]:
     yield from _class_clashes(scaling, settings)
     limit = settings.max_scale_limit
-    low = scaling.min_scale or 0
-    high = scaling.max_scale or 0
+    low, high = (int(scaling.override(name) or 0) for name in ("min_scale", "max_scale"))
     if high and low > high:
         yield _problem(f"{GROUP}min-scale", f"{low} is above max-scale {high}", f"at most {high}")
     if limit and max(low, high) > limit:
@@ -199,7 +177,7 @@ def _clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) -> Itera
     if activation is not None and (activation < low or (high and activation > high)):
         expected = f"from {max(low, 2)}" + (f" to {high}" if high else "")
         yield _problem(f"{GROUP}activation-scale", f"{activation} is outside min-scale and max-scale", expected)
-    if scaling.initial_scale == 0 and not settings.allow_zero_initial_scale:
+    if scaling.override("initial_scale") == 0 and not settings.allow_zero_initial_scale:
         what = "0 while allow-zero-initial-scale is false"
         yield _problem(f"{GROUP}initial-scale", what, "a whole number of at least 1")
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from serving.model.knative import OWN_AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION
 from serving.settings.classic import ClassicSettings
 from serving.settings.knob import (
     BYTES,
@@ -138,18 +139,29 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the autoscaler. Times are in seconds, shares are ratios."""
 
     pod_autoscaler_class: Annotated[
-        str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS))
+        str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS), live=True)
     ] = KPA_CLASS
     """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
 
-    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES)] = KNATIVE_POLICY
+    policy: Annotated[
+        str, Knob(key="policy", unit=TEXT, choices=POLICIES, annotation=f"{OWN_AUTOSCALING_GROUP}/policy")
+    ] = KNATIVE_POLICY
     """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
     adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. A revision
     that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. The other
     policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
 
-    cold_start_worth_s: Annotated[float, Knob(key="cold-start-worth", unit=NUMBER, low=1, high=1_000_000)] = 60.0
+    cold_start_worth_s: Annotated[
+        float,
+        Knob(
+            key="cold-start-worth",
+            unit=NUMBER,
+            low=1,
+            high=1_000_000,
+            annotation=f"{OWN_AUTOSCALING_GROUP}/cold-start-worth",
+        ),
+    ] = 60.0
     """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability
     of a request within the next second is at least 1 over this. Where one start makes several requests cold, it is
     worth as much more. More keeps more pods. Range: 1 to 1000000. Default: ours, 60, with fewer pod-seconds than
@@ -160,98 +172,120 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
     will want by then, for node groups with ``anticipation``. 0 publishes nothing. Range: 0 to 1h. Default: ours, 0s."""
 
-    decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60)] = 2.0
+    decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60, live=True)] = 2.0
     """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
     1m. Default: Knative's fixed tick, 2s."""
 
-    stable_window_s: Annotated[float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True)] = 60.0
+    stable_window_s: Annotated[
+        float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True, annotation="window")
+    ] = 60.0
     """Width of the window that decides outside panic, in seconds, back from the decision. Range: 6s to 1h, whole
     seconds. Default: Knative, 60s."""
 
-    panic_window_ratio: Annotated[float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1)] = 0.1
+    panic_window_ratio: Annotated[
+        float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1, annotation="panic-window-percentage")
+    ] = 0.1
     """Width of the panic window as a share of the stable one, rounded to seconds, at least 1 s. Range: 1 to 100 percent.
     Default: Knative, 10."""
 
-    panic_threshold_ratio: Annotated[float, Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10)] = (
-        2.0
-    )
+    panic_threshold_ratio: Annotated[
+        float,
+        Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10, annotation="panic-threshold-percentage"),
+    ] = 2.0
     """Desired pods over ready pods from which on the panic window decides. Range: 110 to 1000 percent, as Knative's
     annotation; its ConfigMap is not checked. Default: Knative, 200."""
 
     container_concurrency_target_ratio: Annotated[
-        float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1)
+        float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1, live=True)
     ] = 0.7
     """Target utilization: the share of a pod's concurrency to aim at, so that there is room while pods start. Range:
     above 0 to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
     """
 
     container_concurrency_target_default: Annotated[
-        float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN)
+        float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
     ] = 100.0
     """Requests in flight that a pod takes where containerConcurrency is 0 (no limit). Range: from 0.01, also after the
     share above. Default: Knative, 100."""
 
     requests_per_second_target_default: Annotated[
-        float, Knob(key="requests-per-second-target-default", unit=NUMBER, low=TARGET_MIN)
+        float, Knob(key="requests-per-second-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
     ] = 200.0
     """Target requests a second per pod, for revisions with ``metric: rps``. Range: from 0.01. Default: Knative, 200."""
 
-    target_burst_capacity: Annotated[float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,))] = 211.0
+    target_burst_capacity: Annotated[
+        float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,), annotation="target-burst-capacity")
+    ] = 211.0
     """Requests that may arrive at once and find a place: with less room than this the activator stays in the path and
     queues. 0 takes it out as soon as a pod is ready, -1 keeps it in for good. Range: from 0, or -1. Default: Knative,
     211, a prime, so that it never is a multiple of the target."""
 
-    activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1)] = 100.0
+    activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
     """Requests that one activator buffers for a revision; decides how many activators serve it. Range: from 1. Default:
     Knative, 100."""
 
-    max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1)] = 1000.0
+    max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0
     """Largest ratio of desired to ready pods in one decision. Range: above 1. Default: Knative, 1000."""
 
-    max_scale_down_rate: Annotated[float, Knob(key="max-scale-down-rate", unit=NUMBER, above=1)] = 2.0
+    max_scale_down_rate: Annotated[float, Knob(key="max-scale-down-rate", unit=NUMBER, above=1, live=True)] = 2.0
     """Largest ratio of ready to desired pods in one decision. Range: above 1. Default: Knative, 2."""
 
-    scale_down_delay_s: Annotated[float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True)] = (
-        0.0
-    )
+    scale_down_delay_s: Annotated[
+        float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")
+    ] = 0.0
     """Time for which a lower answer must hold before it is given, in seconds, from the last higher one. 0 means at once.
     Range: 0 to 1h, whole seconds. Default: Knative, 0s."""
 
-    enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG)] = True
+    enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG, live=True)] = True
     """Whether revisions without traffic go to 0 pods; if not, they keep 1. Default: Knative, true."""
 
-    scale_to_zero_grace_period_s: Annotated[float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0)] = (
-        30.0
-    )
+    scale_to_zero_grace_period_s: Annotated[
+        float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0, live=True)
+    ] = 30.0
     """Longest wait for the traffic to move to the activator before the last pod goes, in seconds, from the time the
     activators became the endpoints. Range: above 0. Default: Knative, 30s."""
 
     scale_to_zero_pod_retention_period_s: Annotated[
-        float, Knob(key="scale-to-zero-pod-retention-period", unit=DURATION, low=0, high=3600)
+        float,
+        Knob(
+            key="scale-to-zero-pod-retention-period",
+            unit=DURATION,
+            low=0,
+            high=3600,
+            annotation="scale-to-zero-pod-retention-period",
+        ),
     ] = 0.0
     """Shortest time for which the last pod stays after the decision for 0, in seconds. 0 means no longer than the grace
     period needs. Range: 0 to 1h. Default: Knative, 0s."""
 
-    initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0)] = 1
+    initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0, annotation="initial-scale")] = 1
     """Pods that a new revision must bring up once before it is ready. 0 only where allow-zero-initial-scale is true.
     Default: Knative, 1."""
 
-    allow_zero_initial_scale: Annotated[bool, Knob(key="allow-zero-initial-scale", unit=FLAG)] = False
+    allow_zero_initial_scale: Annotated[bool, Knob(key="allow-zero-initial-scale", unit=FLAG, live=True)] = False
     """Whether a revision may become ready without ever having had a pod. Default: Knative, false."""
 
-    min_scale: Annotated[int, Knob(key="min-scale", unit=COUNT, low=0)] = 0
+    min_scale: Annotated[int, Knob(key="min-scale", unit=COUNT, low=0, annotation="min-scale")] = 0
     """Fewest pods of a revision that a route names. 0 means none. At most max-scale. Default: Knative, 0."""
 
-    max_scale: Annotated[int, Knob(key="max-scale", unit=COUNT, low=0)] = 0
+    max_scale: Annotated[int, Knob(key="max-scale", unit=COUNT, low=0, annotation="max-scale")] = 0
     """Most pods of a revision. 0 means as many as max-scale-limit. Default: Knative, 0."""
 
-    max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0)] = 1000
+    max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 1000
     """Upper bound of pods for any revision; bounds the effect of a wrong or forged stat. 0 means no limit. Default:
     ours, 1000; Knative ships no limit.
     """
 
     progress_deadline_s: Annotated[
-        float, Knob(key="progress-deadline", config_map="config-deployment", unit=DURATION, above=0, whole=True)
+        float,
+        Knob(
+            key="progress-deadline",
+            config_map="config-deployment",
+            unit=DURATION,
+            above=0,
+            whole=True,
+            annotation=PROGRESS_DEADLINE_ANNOTATION,
+        ),
     ] = 600.0
     """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0,
     whole seconds. Default: Knative's config-deployment, 600s."""

@@ -91,7 +91,7 @@ _GATEWAY_NAME = msgspec.structs.replace(
 )
 _ROLLOUT_DURATION = msgspec.structs.replace(DURATION, read=_read_rollout_duration)
 _ADDRESSES = msgspec.structs.replace(TEXT, name="list of HOST:PORT", read=_read_addresses, read_plain=_read_addresses)
-_TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600)
+_TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
 
 
 def _timeout(key: str, low: int = 0) -> Knob:
@@ -119,15 +119,15 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     3600. Default: Knative, 0."""
 
     container_concurrency: Annotated[
-        int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000)
+        int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000, live=True)
     ] = 0
     """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
     waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
     """
 
-    container_name: Annotated[str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)] = (
-        "user-container"
-    )
+    container_name: Annotated[
+        str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME, live=True)
+    ] = "user-container"
     """Name of a container that has none; with several containers its number follows. Default: Knative,
     user-container."""
 
@@ -143,78 +143,99 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             config_map=FEATURES,
             unit=TEXT,
             choices=("Disabled", "AllowRootBounded", "Enabled"),
+            live=True,
         ),
     ] = "Disabled"
     """Security context of containers that do not say: no privilege escalation, no capabilities, the seccomp profile of the
     runtime (AllowRootBounded), and no root either (Enabled). Default: Knative, Disabled."""
 
     retain_since_create_time_s: Annotated[
-        float, Knob(key="retain-since-create-time", config_map=_GC, unit=_DURATION_OR_DISABLED, low=0, also=(DISABLED,))
+        float,
+        Knob(
+            key="retain-since-create-time",
+            config_map=_GC,
+            unit=_DURATION_OR_DISABLED,
+            low=0,
+            also=(DISABLED,),
+            live=True,
+        ),
     ] = 48 * 3600.0
     """Age below which a revision without traffic is kept, in seconds since it was made. "disabled" (-1) asks the other
     time only. Range: from 0. Default: Knative, 48h."""
 
     retain_since_last_active_time_s: Annotated[
         float,
-        Knob(key="retain-since-last-active-time", config_map=_GC, unit=_DURATION_OR_DISABLED, low=0, also=(DISABLED,)),
+        Knob(
+            key="retain-since-last-active-time",
+            config_map=_GC,
+            unit=_DURATION_OR_DISABLED,
+            low=0,
+            also=(DISABLED,),
+            live=True,
+        ),
     ] = 15 * 3600.0
     """Time for which a revision is kept since a route named it last, in seconds. "disabled" (-1) asks the other time
     only; with both disabled age is no reason to collect. Range: from 0. Default: Knative, 15h."""
 
     min_non_active_revisions: Annotated[
-        int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0)
+        int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0, live=True)
     ] = 20
     """Revisions without traffic of one Configuration that are kept whatever their age, to roll back to. Range: from 0.
     Default: Knative, 20."""
 
     max_non_active_revisions: Annotated[
-        int, Knob(key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,))
+        int,
+        Knob(
+            key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,), live=True
+        ),
     ] = 1000
     """Revisions without traffic of one Configuration above which the oldest go whatever their age. "disabled" (-1) means
     no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000."""
 
     domain_template: Annotated[
         str,
-        Knob(key="domain-template", config_map=_NETWORK, unit=_template(("Name", "Namespace", "Domain"))),
+        Knob(key="domain-template", config_map=_NETWORK, unit=_template(("Name", "Namespace", "Domain")), live=True),
     ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
     """Host of a public route. {{.Name}}, {{.Namespace}} and {{.Domain}} each stand in it once; functions of Go templates
     are refused. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}."""
 
-    tag_template: Annotated[str, Knob(key="tag-template", config_map=_NETWORK, unit=_template(("Tag", "Name")))] = (
-        "{{.Tag}}-{{.Name}}"
-    )
+    tag_template: Annotated[
+        str, Knob(key="tag-template", config_map=_NETWORK, unit=_template(("Tag", "Name")), live=True)
+    ] = "{{.Tag}}-{{.Name}}"
     """Name that stands in the host of a tag for {{.Name}}. {{.Tag}} and {{.Name}} each stand in it once. Default:
     Knative, {{.Tag}}-{{.Name}}."""
 
     rollout_duration_s: Annotated[
-        float, Knob(key="rollout-duration", config_map=_NETWORK, unit=_ROLLOUT_DURATION, low=0, whole=True)
+        float, Knob(key="rollout-duration", config_map=_NETWORK, unit=_ROLLOUT_DURATION, low=0, whole=True, live=True)
     ] = 0.0
     """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
     first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0 moves
     all traffic at once. Range: from 0. Default: Knative, 0."""
 
-    domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME)] = "localhost"
+    domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
     """Domain of public routes. Knative has it in config-domain, with selectors; here there is one. Default: ours,
     localhost, below which every name is this machine."""
 
-    cluster_domain: Annotated[str, Knob(key="cluster-domain", unit=_HOST_NAME)] = "cluster.local"
+    cluster_domain: Annotated[str, Knob(key="cluster-domain", unit=_HOST_NAME, live=True)] = "cluster.local"
     """Domain of hosts that only the cluster-local listener serves: NAME.NAMESPACE.svc.DOMAIN. Default: Kubernetes,
     cluster.local."""
 
-    public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_PORT
+    public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=1, high=65535, live=True)] = _LOCALHOST_PORT
     """Port at which clients reach the public listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours, 8080,
     that of ``serving up``."""
 
-    inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_INNER_PORT
+    inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535, live=True)] = _LOCALHOST_INNER_PORT
     """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
     8081, that of ``serving up``."""
 
-    public_tls_port: Annotated[int, Knob(key="public-tls-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_TLS_PORT
+    public_tls_port: Annotated[int, Knob(key="public-tls-port", unit=COUNT, low=1, high=65535, live=True)] = (
+        _LOCALHOST_TLS_PORT
+    )
     """Port at which clients reach the public listener over TLS; 443 is left out of URLs. Only a DomainMapping with a
     certificate has such a URL. Range: 1 to 65535. Default: ours, 8443, that of ``serving up``."""
 
     autocreate_cluster_domain_claims: Annotated[
-        bool, Knob(key="autocreate-cluster-domain-claims", config_map=_NETWORK, unit=FLAG)
+        bool, Knob(key="autocreate-cluster-domain-claims", config_map=_NETWORK, unit=FLAG, live=True)
     ] = False
     """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a ClusterDomainClaim
     for each host. The controller deletes the claims that it created. Default: Knative, false; ``serving up`` sets true,
@@ -246,7 +267,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Resources that are reconciled at once while the API server answers as fast as with few. Range: 1 to 100, at least
     workers. Default: ours, 64, for on a server that takes 200 ms a call 8 workers make 40 writes a second."""
 
-    count_period_s: Annotated[float, Knob(key="count-period", unit=DURATION, low=0, high=60)] = 1.0
+    count_period_s: Annotated[float, Knob(key="count-period", unit=DURATION, low=0, high=60, live=True)] = 1.0
     """Shortest time between two writes of a revision's status that tell of nothing but its number of pods, in seconds.
     0 means that each change is written. Range: 0 to 1m. Default: ours, 1s, because a thousand pods that become ready are
     one piece of news and not a thousand."""

@@ -16,6 +16,7 @@ import msgspec
 
 from serving.model import quantity
 from serving.model.errors import InvalidValue
+from serving.model.knative import AUTOSCALING_GROUP
 
 Value = bool | int | float | str
 
@@ -95,6 +96,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     ``config_map`` names another ConfigMap than the record's own, in which the key is as it is. ``low`` and ``high`` bound the plain value, both
     included; ``above`` is a lower bound that is excluded; ``also`` lists values that are right although out of range
     (-1 for "unlimited"); ``whole`` asks for a whole number of the plain unit; ``choices`` lists the texts allowed.
+    A ``live`` field takes effect without a restart of the daemon. ``annotation`` is the annotation by which a revision has a value
+    of its own, which takes effect at once too; a name without a group is in Knative's for autoscaling.
     """
 
     unit: Unit
@@ -106,6 +109,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[float, ...] = ()
     whole: bool = False
     choices: tuple[str, ...] = ()
+    live: bool = False
+    annotation: str = ""
 
     def admits(self, value: Value) -> bool:
         """Whether a plain value is in range."""
@@ -183,6 +188,18 @@ def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
     A bare ``bool`` needs no ``Knob``: its key is its name. Quirks, which are nothing but flags, use that.
     """
     return tuple(_fields_below(record, ()))
+
+
+@functools.cache
+def live_fields(record: type[msgspec.Struct]) -> frozenset[str]:
+    """Fields of a settings record that take effect at once; a nested record counts if all its knobs do."""
+    waiting = {field.path[0] for field in fields_of(record) if not (field.knob.live or field.knob.annotation)}
+    return frozenset(field.path[0] for field in fields_of(record)) - waiting
+
+
+def with_group(annotation: str) -> str:
+    """An annotation's full name."""
+    return annotation if "/" in annotation else f"{AUTOSCALING_GROUP}/{annotation}"
 
 
 def _fields_below(record: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[Field]:

@@ -15,82 +15,11 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.model.errors import Problem, SettingsError
-from serving.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord
+from serving.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord, live_fields
 from serving.settings.load import Daemon, load, unknown_keys
 from serving.settings.parse import EXAMPLE_KEY
 
 R = TypeVar("R", bound=SettingsRecord)
-
-_REVISION_DEFAULTS = {
-    "revision_timeout_s",
-    "max_revision_timeout_s",
-    "revision_response_start_timeout_s",
-    "revision_idle_timeout_s",
-    "container_concurrency",
-    "container_name",
-    "secure_pod_defaults",
-}
-_COLLECTION = {
-    "retain_since_create_time_s",
-    "retain_since_last_active_time_s",
-    "min_non_active_revisions",
-    "max_non_active_revisions",
-}
-_HOSTS = {
-    "domain_template",
-    "tag_template",
-    "domain",
-    "cluster_domain",
-    "public_port",
-    "inner_port",
-    "rollout_duration_s",
-    "public_tls_port",
-    "autocreate_cluster_domain_claims",
-}
-_SCALING = {
-    "pod_autoscaler_class",
-    "policy",
-    "cold_start_worth_s",
-    "decision_period_s",
-    "stable_window_s",
-    "panic_window_ratio",
-    "panic_threshold_ratio",
-    "container_concurrency_target_ratio",
-    "container_concurrency_target_default",
-    "requests_per_second_target_default",
-    "target_burst_capacity",
-    "activator_capacity",
-    "max_scale_up_rate",
-    "max_scale_down_rate",
-    "scale_down_delay_s",
-    "enable_scale_to_zero",
-    "scale_to_zero_grace_period_s",
-    "scale_to_zero_pod_retention_period_s",
-    "initial_scale",
-    "allow_zero_initial_scale",
-    "min_scale",
-    "max_scale",
-    "max_scale_limit",
-    "progress_deadline_s",
-}
-_WAITING = {
-    "pod_tries_max",
-    "revision_wait_max_s",
-    "poke_pause_min_s",
-    "flip_pause_first_s",
-    "flip_pause_max_s",
-}
-_ANSWERS = {"tell_revision", "tell_cold_start", "tell_timing"}
-
-LIVE_FIELDS: Mapping[str, frozenset[str]] = {
-    "activator": frozenset(_WAITING | _ANSWERS | {"drain_lag_s", "drain_grace_s"}),
-    "autoscaler": frozenset(_SCALING),
-    "nodegroup": frozenset({"node_groups", "scan_interval_s", "dry_mode"}),
-    # For pods that start from then on.
-    "queueproxy": frozenset({"logging"}),
-    "controller": frozenset(_REVISION_DEFAULTS | _COLLECTION | _HOSTS | {"count_period_s"}),
-}
-"""Fields by daemon that take effect at once; all others, and those of other daemons, do after a restart."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +91,7 @@ class LiveSettings(Generic[R]):
         return self._apply(name, loaded)
 
     def _apply(self, name: str, loaded: R) -> Taken:
-        before, live = self.settings, LIVE_FIELDS.get(self._daemon.name, frozenset())
+        before, live = self.settings, live_fields(self._daemon.record)
         differing = [
             one for one in self._daemon.record.__struct_fields__ if getattr(before, one) != getattr(loaded, one)
         ]

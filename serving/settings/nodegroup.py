@@ -248,14 +248,14 @@ CLOUDS = ("aws", "cluster-api", "external-grpc", "local", "memory")
 class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the node group daemon."""
 
-    node_groups: Annotated[str, Knob(key="nodegroups_config.yaml", unit=TEXT)] = ""
+    node_groups: Annotated[str, Knob(key="nodegroups_config.yaml", unit=TEXT, live=True)] = ""
     """Node groups in Escalator's format, a YAML text with the list node_groups. Each becomes a NodeGroup object;
     groups may also be written as NodeGroup objects. Default: ours, no group."""
 
-    scan_interval_s: Annotated[float, Knob(key="scan-interval", unit=DURATION, above=0, high=3600)] = 60.0
+    scan_interval_s: Annotated[float, Knob(key="scan-interval", unit=DURATION, above=0, high=3600, live=True)] = 60.0
     """Time between two passes over all groups, in seconds. Range: above 0, up to 1h. Default: Escalator, 60s."""
 
-    dry_mode: Annotated[bool, Knob(key="dry-mode", unit=FLAG)] = False
+    dry_mode: Annotated[bool, Knob(key="dry-mode", unit=FLAG, live=True)] = False
     """Whether plans of all groups are only made and not carried out. Default: Escalator, false."""
 
     cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUDS)] = "cluster-api"

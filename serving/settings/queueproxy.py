@@ -45,12 +45,12 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Knative's request log: a line for each request, written from a template. New pods have changed settings."""
 
     enable_request_log: Annotated[
-        bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG)
+        bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
     ] = False
     """Whether queue-proxies write a line for each request that ends. Default: Knative, false."""
 
     request_log_template: Annotated[
-        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_TEMPLATE)
+        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_TEMPLATE, live=True)
     ] = (
         '{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", '
         '"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", '
@@ -61,7 +61,7 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """The line, as a Go template. Empty means no log. Default: Knative, JSON as Google's HttpRequest has it."""
 
     enable_probe_request_log: Annotated[
-        bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG)
+        bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
     ] = False
     """Whether probes have a line as well. Default: Knative, false."""
 

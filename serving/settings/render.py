@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from serving.settings.knob import Field, SettingsRecord
+from serving.settings.knob import Field, SettingsRecord, live_fields, with_group
 from serving.settings.load import Daemon
 from serving.settings.parse import EXAMPLE_KEY
 
@@ -74,7 +74,7 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
     daemons = list(daemons)
     lines = [_PAGE_HEAD]
     for daemon in daemons:
-        lines += [f"## {daemon.name}", "", "| key | default | right is | meaning |", "|---|---|---|---|"]
+        lines += [f"## {daemon.name}", "", "| key | default | right is | in force | meaning |", "|---|---|---|---|---|"]
         lines += [_row(field, daemon) for field in daemon.fields()]
         lines.append("")
     return "\n".join(lines)
@@ -88,6 +88,9 @@ Layers, a later one wins: defaults < ConfigMaps (`config/`) < environment < flag
 daemon is `SERVING_<DAEMON>_<FIELD>`, on the command line `--set <field>=...`; there a value is written in the plain unit
 that the field's name ends in (`stable_window_s=60`), in a ConfigMap in Knative's way (`stable-window: "60s"`).
 `serving config show` prints each value with its origin, `serving config check FILE` all that is wrong with a file.
+
+A setting is in force at once where a daemon follows its ConfigMap, and otherwise after a restart. An annotation gives a revision a
+value of its own.
 """
 
 
@@ -95,7 +98,9 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
     knob = field.knob
     key = f"`{knob.key}`" + (f" in {knob.config_map}" if knob.config_map != daemon.config_map else "")
     default = knob.unit.write(field.default) or "empty"
-    return f"| {key}<br>`{field.name}` | `{default}` | {knob.describe()} | {field_meaning(field)} |"
+    own = f"<br>annotation `{with_group(knob.annotation)}`" if knob.annotation else ""
+    in_force = "at once" if field.path[0] in live_fields(daemon.record) else "after a restart"
+    return f"| {key}<br>`{field.name}`{own} | `{default}` | {knob.describe()} | {in_force} | {field_meaning(field)} |"
 
 
 def _fields_in(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[Field]:

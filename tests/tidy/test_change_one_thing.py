@@ -67,19 +67,22 @@ def test_a_setting_is_one_field(copy: Copy) -> None:
     assert "`coffee-break`" in copy.run("-m", "serving", "config", "defaults", "--page")
 
 
-def test_an_annotation_is_one_field(copy: Copy) -> None:
+def test_a_knob_of_a_revision_is_one_field(copy: Copy) -> None:
     copy.edit(
-        "serving/settings/annotations.py",
-        '    min_scale: Annotated[int | None, _scale("min-scale")] = None\n',
-        '    spare_scale: Annotated[int | None, _scale("spare-scale")] = None\n    """Spare pods."""\n\n'
-        '    min_scale: Annotated[int | None, _scale("min-scale")] = None\n',
+        "serving/settings/autoscaler.py",
+        '    def check(self) -> Iterator[Clash]:\n        """Contradictions between fields: the target',
+        '    spare_scale: Annotated[int, Knob(key="spare", unit=COUNT, annotation="spare-scale")] = 0\n    """Spare pods."""\n\n'
+        '    def check(self) -> Iterator[Clash]:\n        """Contradictions between fields: the target',
     )
     script = (
         "from serving.settings.annotations import read_annotations as read\n"
         "from serving.settings.autoscaler import AutoscalerSettings\n"
-        "print(read({'autoscaling.knative.dev/spare-scale': '3'}, AutoscalerSettings()).scaling.spare_scale)"
+        "from serving.settings.knob import live_fields\n"
+        "settings = AutoscalerSettings()\n"
+        "own = read({'autoscaling.knative.dev/spareScale': '3'}, settings).scaling.applied_to(settings)\n"
+        "print(own.spare_scale, 'spare_scale' in live_fields(AutoscalerSettings))"
     )
-    assert copy.run("-c", script) == "3\n"
+    assert copy.run("-c", script) == "3 True\n"
 
 
 def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:

@@ -51,10 +51,8 @@ def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: s
         click.echo(json.dumps(service, indent=2))
         return
     found = nested(service, "spec", "template", "metadata", "annotations") or {}
-    wanted = read_annotations(found, AutoscalerSettings()).scaling
+    wanted = read_annotations(found, AutoscalerSettings()).scaling.applied_to(AutoscalerSettings())
     revision = nested(service, "status", "latestCreatedRevisionName") or ""
     shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
-    fewest = wanted.min_scale or 0
-    click.echo(
-        f"{name}: at least {fewest} {'pod' if fewest == 1 else 'pods'}, {shown}{f' ({revision})' if wait else ''}"
-    )
+    pods = "pod" if wanted.min_scale == 1 else "pods"
+    click.echo(f"{name}: at least {wanted.min_scale} {pods}, {shown}{f' ({revision})' if wait else ''}")

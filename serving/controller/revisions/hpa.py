@@ -95,8 +95,8 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
     }
     if scaling.target is not None:
         spec["metrics"] = [_metric(scaling.metric or _CPU, scaling.target)]
-    if scaling.stable_window_s is not None:
-        rules = {"stabilizationWindowSeconds": int(scaling.stable_window_s)}
+    if (window_s := scaling.override("stable_window_s")) is not None:
+        rules = {"stabilizationWindowSeconds": int(window_s)}
         spec["behavior"] = {"scaleDown": rules, "scaleUp": rules}
     return {
         "apiVersion": "autoscaling/v2",

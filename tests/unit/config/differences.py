@@ -4,7 +4,6 @@ Made from the definitions in ``config/crd``, what our own API tells about fields
 against all fields that Kubernetes has; so the page cannot promise what the code does not do.
 """
 
-import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,8 +15,8 @@ from kubernetes.client import models
 from serving.cluster.kinds import REVISION
 from serving.home.apiserver.effects import effectless
 from serving.home.schemas.crds import crds
-from serving.settings.annotations import GROUP, ScalingAnnotations
-from serving.settings.knob import fields_of
+from serving.settings.annotations import GROUP, annotation_fields
+from serving.settings.render import field_meaning
 
 __all__ = ["BEGIN", "END", "PAGE", "page_with_tables", "tables"]
 
@@ -82,16 +81,9 @@ def _without_effect(prefix: str, name: str) -> str:
 
 
 def _annotations() -> Iterator[tuple[str, str]]:
-    docs = dict(
-        re.findall(
-            r"^    (\w+): .*?\n    \"\"\"(.*?)\.?\"\"\"",
-            inspect.getsource(ScalingAnnotations),
-            re.DOTALL | re.MULTILINE,
-        )
-    )
-    for field in fields_of(ScalingAnnotations):
-        key = field.knob.key if "/" in field.knob.key else GROUP + field.knob.key
-        yield key, f"honoured: {' '.join(docs[field.name].split())}"
+    for field in annotation_fields():
+        meaning = re.split(r"\.(?: |$)", field_meaning(field))[0]
+        yield field.knob.key, f"honoured: {meaning}"
 
 
 def main() -> int:

@@ -47,11 +47,9 @@ def test_an_annotation_goes_before_a_setting() -> None:
         ScalingAnnotations(
             target=50.0,
             target_utilization_ratio=1.0,
-            stable_window_s=15.0,
-            panic_window_ratio=0.1,
-            min_scale=2,
             activation_scale=3,
             metric_aggregation_algorithm="weighted-exponential",
+            overrides=(("stable_window_s", 15.0), ("panic_window_ratio", 0.1), ("min_scale", 2)),
         ),
         AutoscalerSettings(min_scale=1),
     )
@@ -61,7 +59,7 @@ def test_an_annotation_goes_before_a_setting() -> None:
 
 def test_zero_is_an_answer_too() -> None:
     settings = AutoscalerSettings(min_scale=3, target_burst_capacity=100)
-    found = spec(ScalingAnnotations(min_scale=0, target_burst_capacity=0), settings)
+    found = spec(ScalingAnnotations(overrides=(("min_scale", 0), ("target_burst_capacity", 0))), settings)
     assert (found.min_scale, found.target_burst_capacity) == (0, 0)
 
 
@@ -69,7 +67,8 @@ def test_zero_is_an_answer_too() -> None:
     ("asked", "limit", "max_scale"), [(None, 1000, 1000), (0, 1000, 1000), (5, 1000, 5), (None, 0, 0)]
 )
 def test_who_names_no_maximum_gets_the_limit(asked: int | None, limit: int, max_scale: int) -> None:
-    found = spec(ScalingAnnotations(max_scale=asked), AutoscalerSettings(max_scale_limit=limit))
+    asked_for = () if asked is None else (("max_scale", asked),)
+    found = spec(ScalingAnnotations(overrides=asked_for), AutoscalerSettings(max_scale_limit=limit))
     assert found.max_scale == max_scale
 
 

@@ -23,7 +23,7 @@ def test_no_annotation_leaves_all_to_the_settings() -> None:
 
 
 def test_both_spellings_are_read() -> None:
-    assert read(minScale="3") == read(**{"min-scale": "3"}) == ScalingAnnotations(min_scale=3)
+    assert read(minScale="3") == read(**{"min-scale": "3"}) == ScalingAnnotations(overrides=(("min_scale", 3),))
 
 
 def test_every_annotation_is_read_in_its_own_unit() -> None:
@@ -51,26 +51,28 @@ def test_every_annotation_is_read_in_its_own_unit() -> None:
         metric_aggregation_algorithm="weightedExponential",
         target=150.0,
         target_utilization_ratio=0.8,
-        target_burst_capacity=-1.0,
-        stable_window_s=40.0,
-        panic_window_ratio=0.2,
-        panic_threshold_ratio=1.5,
-        min_scale=2,
-        max_scale=9,
-        initial_scale=3,
         activation_scale=4,
-        scale_down_delay_s=900.0,
-        scale_to_zero_pod_retention_period_s=65.0,
+        overrides=(
+            ("stable_window_s", 40.0),
+            ("panic_window_ratio", 0.2),
+            ("panic_threshold_ratio", 1.5),
+            ("target_burst_capacity", -1.0),
+            ("scale_down_delay_s", 900.0),
+            ("scale_to_zero_pod_retention_period_s", 65.0),
+            ("initial_scale", 3),
+            ("min_scale", 2),
+            ("max_scale", 9),
+        ),
     )
 
 
 def test_the_progress_deadline_has_its_own_group() -> None:
     found = read_annotations({"serving.knative.dev/progress-deadline": "2m"}, SETTINGS)
-    assert found.scaling.progress_deadline_s == 120.0
+    assert found.scaling.override("progress_deadline_s") == 120.0
 
 
 def test_spellings_that_agree_are_one() -> None:
-    assert read(**{"minScale": "3", "min-scale": "3"}).min_scale == 3
+    assert read(**{"minScale": "3", "min-scale": "3"}).override("min_scale") == 3
 
 
 def test_spellings_that_disagree_are_refused() -> None:

@@ -46,3 +46,13 @@ def test_the_page_has_a_row_for_each_field() -> None:
     page = render_page([AUTOSCALER])
     assert all(f"`{field.name}`" in page for field in AUTOSCALER.fields())
     assert "`progress-deadline` in config-deployment" in page
+
+
+def test_a_row_says_when_a_setting_is_in_force_and_how_a_revision_has_its_own() -> None:
+    rows = {row.split("`")[1]: row for row in render_page([AUTOSCALER]).splitlines() if row.startswith("| `")}
+    assert "annotation `autoscaling.knative.dev/window`" in rows["stable-window"]
+    assert "annotation `serving.knative.dev/progress-deadline`" in rows["progress-deadline"]
+    assert "annotation" not in rows["decision-period"].split("|")[1]
+    in_force = {key: row.split(" | ")[-2] for key, row in rows.items()}
+    assert {in_force[key] for key in ("stable-window", "decision-period")} == {"at once"}
+    assert in_force["stats-address"] == "after a restart"

@@ -76,7 +76,7 @@ def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_on
 
 
 def test_max_scale_holds_and_requests_wait_for_slots() -> None:
-    result = simulated(*([10.0] * 30), given_config=config(scaling=ScalingAnnotations(max_scale=1)))
+    result = simulated(*([10.0] * 30), given_config=config(scaling=ScalingAnnotations(overrides=(("max_scale", 1),))))
     assert result.pod_starts == 1
     assert result.waits.percentile(0.999, requests=30) == pytest.approx(3.0)
     assert result.late_requests == 30
@@ -99,7 +99,9 @@ def test_a_request_that_waits_too_long_is_refused() -> None:
 
 def test_without_the_activator_pods_keep_and_refuse_requests_themselves() -> None:
     """With no burst capacity asked for, requests go to the one pod, which works on 1 and keeps 10."""
-    direct = config(concurrency=1, scaling=ScalingAnnotations(target_burst_capacity=0.0, max_scale=1))
+    direct = config(
+        concurrency=1, scaling=ScalingAnnotations(overrides=(("target_burst_capacity", 0.0), ("max_scale", 1)))
+    )
     result = simulated(10.0, *([20.0] * 15), given_config=direct)
     assert result.refused == 4
     assert result.waits.percentile(1.0, requests=12) == pytest.approx(5.0)

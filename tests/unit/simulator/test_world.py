@@ -41,7 +41,7 @@ def test_silence_for_a_stable_window_brings_it_back_to_zero() -> None:
 
 def test_a_burst_is_panic_and_stays_within_the_maximum() -> None:
     burst = [20 + index / 100 for index in range(2000)]
-    world = simulated([1.0, *burst], Plan(scaling=ScalingAnnotations(max_scale=5)))
+    world = simulated([1.0, *burst], Plan(scaling=ScalingAnnotations(overrides=(("max_scale", 5),))))
     assert any(
         isinstance(moment.decision, ScaleDecision) and moment.decision.mode is ScalerMode.PANIC
         for moment in world.moments

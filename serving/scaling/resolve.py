@@ -77,6 +77,7 @@ def resolve(
         # The learner counts requests in flight; another metric, and the classic algorithm, keep the target that is set.
         learns_target=scaling.target_source == LEARNT_TARGET and metric is CONCURRENCY and class_name == KPA_CLASS,
         cold_start_worth_s=own.cold_start_worth_s,
+        decision_period_s=own.decision_period_s,
     )
 
 

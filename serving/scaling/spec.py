@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from serving.model.loadmetric import LOAD_METRICS, LoadMetric
-from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS
+from serving.settings.autoscaler import DECISION_PERIOD_S, KNATIVE_POLICY, KPA_CLASS
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
 _NANOSECOND_DIGITS = 9
@@ -115,6 +115,9 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     cold_start_worth_s: float = 60.0
     """What a cold start is worth under ``policy: adaptive``, in pod-seconds. At least 1."""
+
+    decision_period_s: float = DECISION_PERIOD_S
+    """Time between two decisions."""
 
     @property
     def load_metric(self) -> LoadMetric:

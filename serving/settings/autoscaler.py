@@ -131,6 +131,9 @@ KNATIVE_POLICY = "knative"
 ADAPTIVE_POLICY = "adaptive"
 POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
 
+DECISION_PERIOD_S = 2.0
+"""Knative's tick."""
+
 # Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
 TARGET_MIN = 0.01
 
@@ -172,7 +175,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
     will want by then, for node groups with ``anticipation``. 0 publishes nothing. Range: 0 to 1h. Default: ours, 0s."""
 
-    decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60, live=True)] = 2.0
+    decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60, live=True)] = (
+        DECISION_PERIOD_S
+    )
     """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
     1m. Default: Knative's fixed tick, 2s."""
 

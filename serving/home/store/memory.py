@@ -5,6 +5,8 @@ durable kinds waits for its commit before it is applied, so no reader sees what 
 response after the disk. One such write per object runs at a time; status and ``servingState`` bypass it
 (``home/store/durability.py``). ``resourceVersion`` is one counter for all kinds.
 
+The store has no backends to choose from: another one is another home, which serves the port in its own way.
+
 ``home/controllers/garbage.py``, run beside the store, collects dependents and the contents of terminating namespaces.
 """
 

@@ -120,8 +120,6 @@ _PATIENCE_WORTH_S = 60.0
 _PATIENCE_MAX_S = 600.0
 # Shortest start that is reckoned with, in seconds.
 _START_MIN_S = 0.1
-# Time to the next decision, in seconds, which a pod that is needed may have to wait for.
-_PERIOD_S = 2.0
 # Mean load below which there is none, as of a request of 60 ms each minute.
 _LOAD_MIN = 0.001
 # Least worth of a wait, in pod-seconds, that has a margin.
@@ -182,7 +180,7 @@ class PodRoom:
         self._slot_count = ready_count * spec.total_value
         if self._forecast.seen_s(now_s) < spec.panic_window_s:
             return None
-        ahead_s = start_s + _PERIOD_S
+        ahead_s = _ahead_s(spec, start_s)
         level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
         request_s = self._demand.request_s
         # What a wait for a slot lasts, over what one for a pod does.
@@ -225,7 +223,7 @@ class PodRoom:
         if self._held.count > 1:
             return False
         level = self._forecast.level
-        return self._is_low(spec, start_s) or _is_one_enough(level(ahead_s=start_s + _PERIOD_S, now_s=now_s), spec)
+        return self._is_low(spec, start_s) or _is_one_enough(level(ahead_s=_ahead_s(spec, start_s), now_s=now_s), spec)
 
     def is_one_enough_in_silence(self, spec: ScalingSpec, start_s: float) -> bool:
         """Whether ``want`` asks for one pod at most, as long as there is no load."""
@@ -235,9 +233,14 @@ class PodRoom:
         """Whether one pod is enough for every level until there is load again."""
         known = self._low
         if known is None or known[0] is not spec or known[1] != start_s:
-            level = self._forecast.highest(ahead_s=start_s + _PERIOD_S)
+            level = self._forecast.highest(ahead_s=_ahead_s(spec, start_s))
             known = self._low = (spec, start_s, _is_one_enough(level, spec))
         return known[2]
+
+
+def _ahead_s(spec: ScalingSpec, start_s: float) -> float:
+    """Time until a pod is ready that is decided on at the next decision."""
+    return start_s + spec.decision_period_s
 
 
 def deviations_of(spec: ScalingSpec, *, wait_ratio: float = 1.0) -> float:

@@ -1,7 +1,7 @@
 """The scale-down delay: the answer is the largest of those wanted in the last seconds.
 
-Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of two
-seconds, one a decision. It does not know whether the revision is reachable or what the delay was before. Follows
+Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of
+Knative's decision period. It does not know whether the revision is reachable or what the delay was before. Follows
 knative/serving 98e5ef90, pkg/autoscaler/aggregation/max.
 """
 
@@ -9,8 +9,9 @@ import math
 
 import msgspec
 
-# Width of a slot in seconds: Knative's decision tick.
-_SLOT_S = 2
+from serving.settings.autoscaler import DECISION_PERIOD_S
+
+_SLOT_S = int(DECISION_PERIOD_S)
 
 
 def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:

@@ -72,6 +72,10 @@ def test_who_names_no_maximum_gets_the_limit(asked: int | None, limit: int, max_
     assert found.max_scale == max_scale
 
 
+def test_the_decision_period_is_that_of_the_settings() -> None:
+    assert spec(settings=AutoscalerSettings(decision_period_s=5.0)).decision_period_s == 5.0
+
+
 def test_the_smallest_target_is_a_hundredth() -> None:
     assert spec(ScalingAnnotations(target=0.01, target_utilization_ratio=0.5)).target_value == 0.01
 

@@ -40,6 +40,12 @@ def test_there_is_room_for_the_mean_and_a_margin() -> None:
     assert found.count == 4
 
 
+def test_the_level_is_that_after_the_next_decision_and_a_start() -> None:
+    slow = msgspec.structs.replace(TEN, decision_period_s=10.0)
+
+    assert room_at(loaded(*[27.0] * 200), 200.0, slow, start_s=3.0).ahead_s == 13.0
+
+
 def test_a_load_that_was_seen_for_too_short_says_nothing() -> None:
     assert loaded(5.0, 5.0).want(TEN, in_flight=5.0, ready_count=1, start_s=2.0, now_s=5.0) is None
 

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
-from serving.cluster.port import EventType
+from serving.cluster.port import EventType, Selection
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
 
@@ -131,7 +131,7 @@ async def measure_lists(cluster: MemoryCluster, count: int) -> None:
                 return
 
     async def list_encoded() -> None:
-        cluster.list_encoded(POD)
+        cluster.list_encoded(Selection(kind=POD))
 
     async def list_one_revision() -> None:
         await cluster.list(POD, label_selector="serving.knative.dev/revision=revision-00007")

@@ -7,13 +7,12 @@ transport. A process that is frozen after that sends one more write, which its v
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import Any, Literal
 
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, Listing, PatchType, Subresource, WatchEvent
+from serving.cluster.port import Cluster, Listing, Selection, Subresource, WatchEvent, Write
 from serving.model.objects import Object
 
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
@@ -39,7 +38,7 @@ def fencing(check: Callable[[], None]) -> Iterator[None]:
         _CHECK.reset(before)
 
 
-class FencedCluster:
+class FencedCluster(Cluster):
     """Wraps another cluster. ``check`` raises if the caller may not write; reads are not checked."""
 
     def __init__(self, cluster: Cluster, check: Callable[[], None]) -> None:
@@ -53,97 +52,17 @@ class FencedCluster:
         """Read one object."""
         return await self._cluster.get(kind, namespace, name, subresource=subresource)
 
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        page_size: int = 0,
-        page: str = "",
-    ) -> Listing:
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """Read one page of a list."""
-        return await self._cluster.list(
-            kind,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            page_size=page_size,
-            page=page,
-        )
+        return await self._cluster.list_selection(selection, page_size=page_size, page=page)
 
-    def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
+    def watch_selection(
+        self, selection: Selection, resource_version: str
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Watch changes after a version."""
-        return self._cluster.watch(
-            kind,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
+        return self._cluster.watch_selection(selection, resource_version)
 
-    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """Create an object. Raises ``NotLeading`` without the lease."""
+    async def write(self, one: Write) -> Object:
+        """Write with the lease. Raises ``NotLeading`` without it."""
         with fencing(self._check):
-            return await self._cluster.create(kind, body, dry_run=dry_run)
-
-    async def replace(
-        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
-    ) -> Object:
-        """Replace an object. Raises ``NotLeading`` without the lease."""
-        with fencing(self._check):
-            return await self._cluster.replace(kind, body, subresource=subresource, dry_run=dry_run)
-
-    async def patch(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: Subresource | None = None,
-        dry_run: bool = False,
-    ) -> Object:
-        """Patch an object. Raises ``NotLeading`` without the lease."""
-        with fencing(self._check):
-            return await self._cluster.patch(
-                kind, namespace, name, patch=patch, patch_type=patch_type, subresource=subresource, dry_run=dry_run
-            )
-
-    async def delete(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        resource_version: str | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
-        grace_s: int | None = None,
-    ) -> None:
-        """Delete an object. Raises ``NotLeading`` without the lease."""
-        with fencing(self._check):
-            await self._cluster.delete(
-                kind,
-                namespace,
-                name,
-                uid=uid,
-                resource_version=resource_version,
-                propagation=propagation,
-                grace_s=grace_s,
-            )
-
-    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """Evict a pod. Raises ``NotLeading`` without the lease."""
-        with fencing(self._check):
-            await self._cluster.evict(namespace, name, uid=uid)
+            return await self._cluster.write(one)

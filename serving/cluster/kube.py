@@ -8,9 +8,9 @@ patches of custom resources fail in it (37.0.2). Every call has a timeout and is
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -20,18 +20,31 @@ from serving.cluster.identity import new_identity, user_agent
 from serving.cluster.kinds import POD, Kind
 from serving.cluster.kubeclient import (
     client_of,
+    deletion_body,
     dry_run_query,
     error_of,
     event_error,
     eviction_body,
-    eviction_path,
     object_path,
     query_of,
     recorder_from_environment,
     settings_of,
     with_type,
 )
-from serving.cluster.port import EventType, Listing, PatchType, Subresource, WatchEvent
+from serving.cluster.port import (
+    Cluster,
+    Create,
+    Delete,
+    EventType,
+    Evict,
+    Listing,
+    Patch,
+    Replace,
+    Selection,
+    Subresource,
+    WatchEvent,
+    Write,
+)
 from serving.model.errors import Unavailable
 from serving.model.objects import Object
 
@@ -62,7 +75,7 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """A watch that is silent for this much longer than ``watch_s`` is broken, in seconds."""
 
 
-class KubeCluster:
+class KubeCluster(Cluster):
     """One server. The first call connects. Close it, or use it as a context.
 
     ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of the fields that this
@@ -109,24 +122,16 @@ class KubeCluster:
         """Read one object."""
         return await self._call("GET", object_path(kind, namespace, name, subresource=subresource))
 
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        page_size: int = 0,
-        page: str = "",
-    ) -> Listing:
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """Read one page of a list."""
+        kind = selection.kind
         query = query_of(
-            labelSelector=label_selector,
-            fieldSelector=field_selector,
+            labelSelector=selection.label_selector,
+            fieldSelector=selection.field_selector,
             limit=str(page_size or ""),
             **{"continue": page},
         )
-        answer = await self._call("GET", object_path(kind, namespace or ""), query=query)
+        answer = await self._call("GET", object_path(kind, selection.namespace or ""), query=query)
         metadata = answer.get("metadata", {})
         # A real server leaves the type out of the items of its own kinds.
         typed = {"apiVersion": kind.api_version, "kind": kind.name}
@@ -136,14 +141,8 @@ class KubeCluster:
             next_page=metadata.get("continue", ""),
         )
 
-    def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
+    def watch_selection(
+        self, selection: Selection, resource_version: str
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Watch changes after a version. Bookmarks are requested, and best effort."""
         query = query_of(
@@ -151,10 +150,10 @@ class KubeCluster:
             allowWatchBookmarks="true",
             resourceVersion=resource_version,
             timeoutSeconds=str(int(self._timeouts.watch_s)),
-            labelSelector=label_selector,
-            fieldSelector=field_selector,
+            labelSelector=selection.label_selector,
+            fieldSelector=selection.field_selector,
         )
-        path = object_path(kind, namespace or "")
+        path = object_path(selection.kind, selection.namespace or "")
         return _watched(
             self._stream(path, query, silence_s=self._timeouts.watch_s + self._timeouts.watch_margin_s), path
         )
@@ -170,68 +169,31 @@ class KubeCluster:
         async with self._stream(path, query, silence_s=None) as response:
             yield _pieces(response, path)
 
-    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """Create an object."""
-        namespace = body.get("metadata", {}).get("namespace", "default") if kind.namespaced else ""
-        return await self._call(
-            "POST", object_path(kind, namespace), query=dry_run_query(dry_run), body=with_type(kind, body)
-        )
-
-    async def replace(
-        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
-    ) -> Object:
-        """Replace an object."""
-        metadata = body.get("metadata", {})
-        namespace = metadata.get("namespace", "default") if kind.namespaced else ""
-        path = object_path(kind, namespace, metadata.get("name", ""), subresource=subresource)
-        whole = body if subresource == "scale" else with_type(kind, body)
-        return await self._call("PUT", path, query=dry_run_query(dry_run), body=whole)
-
-    async def patch(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: Subresource | None = None,
-        dry_run: bool = False,
-    ) -> Object:
-        """Patch an object."""
-        return await self._call(
-            "PATCH",
-            object_path(kind, namespace, name, subresource=subresource),
-            query=dry_run_query(dry_run),
-            body=dict(patch) if isinstance(patch, Mapping) else list(patch),
-            content_type=patch_type.value,
-        )
-
-    async def delete(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        resource_version: str | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
-        grace_s: int | None = None,
-    ) -> None:
-        """Delete an object."""
-        given = {"uid": uid, "resourceVersion": resource_version}
-        options = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": propagation,
-            "preconditions": {key: value for key, value in given.items() if value is not None},
-            **({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
-        }
-        await self._call("DELETE", object_path(kind, namespace, name), body=options)
-
-    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """Evict a pod."""
-        await self._call("POST", eviction_path(namespace, name), body=eviction_body(namespace, name, uid))
+    async def write(self, one: Write) -> Object:
+        """Send a write as one request."""
+        match one:
+            case Create():
+                path, body = object_path(one.kind, one.namespace), with_type(one.kind, one.body)
+                return await self._call("POST", path, query=dry_run_query(one.dry_run), body=body)
+            case Replace():
+                path = object_path(one.kind, one.namespace, one.name, subresource=one.subresource)
+                whole = one.body if one.subresource == "scale" else with_type(one.kind, one.body)
+                return await self._call("PUT", path, query=dry_run_query(one.dry_run), body=whole)
+            case Patch():
+                return await self._call(
+                    "PATCH",
+                    object_path(one.kind, one.namespace, one.name, subresource=one.subresource),
+                    query=dry_run_query(one.dry_run),
+                    body=dict(one.patch) if isinstance(one.patch, Mapping) else list(one.patch),
+                    content_type=one.patch_type.value,
+                )
+            case Delete():
+                return await self._call(
+                    "DELETE", object_path(one.kind, one.namespace, one.name), body=deletion_body(one)
+                )
+            case Evict():
+                path = object_path(POD, one.namespace, one.name, subresource="eviction")
+                return await self._call("POST", path, body=eviction_body(one))
 
     async def _call(
         self,

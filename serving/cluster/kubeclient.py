@@ -16,7 +16,8 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
 from serving.cluster.fenced import last_check
-from serving.cluster.kinds import POD, Kind
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Delete, Evict
 from serving.model.errors import (
     AlreadyExists,
     ClusterError,
@@ -133,18 +134,25 @@ def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
 
 
-def eviction_path(namespace: str, name: str) -> str:
-    """The API path for evicting a pod."""
-    return object_path(POD, namespace, name, subresource="eviction")
+def deletion_body(one: Delete) -> Object:
+    """The DeleteOptions of a deletion."""
+    given = {"uid": one.uid, "resourceVersion": one.resource_version}
+    return {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": one.propagation,
+        "preconditions": {key: value for key, value in given.items() if value is not None},
+        **({} if one.grace_s is None else {"gracePeriodSeconds": one.grace_s}),
+    }
 
 
-def eviction_body(namespace: str, name: str, uid: str | None) -> Object:
+def eviction_body(one: Evict) -> Object:
     """An Eviction of policy/v1; with a uid, of that pod only."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": {} if uid is None else {"preconditions": {"uid": uid}},
+        "metadata": {"namespace": one.namespace, "name": one.name},
+        "deleteOptions": {} if one.uid is None else {"preconditions": {"uid": one.uid}},
     }
 
 

@@ -13,8 +13,12 @@ The contract of every adapter, verified by ``tests/conformance/cluster``:
 - A call may take as long as its adapter's timeout; nothing is retried inside.
 
 Errors are those of ``serving.model.errors`` below ``ClusterError``, and no others.
+
+An adapter is a subclass of ``Cluster`` with four methods: ``get``, ``list_selection``, ``watch_selection`` and ``write``. One that
+stands before another cluster, such as ``FencedCluster``, passes on the values that it gets.
 """
 
+import abc
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,10 +26,13 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from serving.cluster.kinds import Kind
+from serving.cluster.kinds import POD, Kind
 from serving.model.objects import Object
 
 Subresource = Literal["status", "scale"]
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+"""Dependents are collected after their owner, before it, or orphaned."""
 
 
 class PatchType(enum.StrEnum):
@@ -124,12 +131,114 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     next_page: str = ""
 
 
-class Cluster(Protocol):
-    """Generic access to all kinds. ``namespace`` is "" for kinds without one; None in a list means all namespaces."""
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that a list or a watch is about. ``namespace`` None is all namespaces."""
 
+    kind: Kind
+    namespace: str | None = None
+    label_selector: str = ""
+    field_selector: str = ""
+
+
+class _BodyWrite(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Kind
+    body: Mapping[str, Any]
+    dry_run: bool = False
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in the body, else "default"; "" for kinds without one."""
+        metadata: Mapping[str, Any] = self.body.get("metadata") or {}
+        return metadata.get("namespace") or "default" if self.kind.namespaced else ""
+
+    @property
+    def name(self) -> str:
+        """The name in the body; "" if the server generates it."""
+        metadata: Mapping[str, Any] = self.body.get("metadata") or {}
+        return metadata.get("name") or ""
+
+
+class Create(_BodyWrite, frozen=True, kw_only=True):
+    """A new object; the result has what the server adds to it. Raises ``AlreadyExists``, ``Invalid``."""
+
+
+class Replace(_BodyWrite, frozen=True, kw_only=True):
+    """Another content of an object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+
+    subresource: Subresource | None = None
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of an object as it is now. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    patch: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    patch_type: PatchType = PatchType.MERGE
+    subresource: Subresource | None = None
+    dry_run: bool = False
+
+
+class Delete(msgspec.Struct, frozen=True, kw_only=True):
+    """A deletion, or a mark for deletion while finalizers or a pod's grace hold the object.
+
+    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is for pods: how long the kubelet may take, in whole
+    seconds. None is what the pod's spec says; 0 removes the object at once, which is the kubelet's own call when all has
+    ended. Raises ``NotFound``, ``Conflict`` on preconditions.
+    """
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str | None = None
+    resource_version: str | None = None
+    propagation: Propagation = "Background"
+    grace_s: int | None = None
+
+
+class Evict(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a pod to leave: it is deleted with its own grace unless a PodDisruptionBudget forbids it.
+
+    Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
+    """
+
+    namespace: str
+    name: str
+    uid: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Pods."""
+        return POD
+
+
+Write = Create | Replace | Patch | Delete | Evict
+
+
+class Cluster(abc.ABC):
+    """Generic access to all kinds. ``namespace`` is "" for kinds without one.
+
+    Callers use ``get``, ``list``, ``watch`` and the five writes. The other methods are what adapters implement.
+    """
+
+    @abc.abstractmethod
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         """One object, or its scale. Raises ``NotFound``."""
-        ...
+
+    @abc.abstractmethod
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        """One page of a list, in the order of NAMESPACE/NAME. ``page_size`` 0 is all."""
+
+    @abc.abstractmethod
+    def watch_selection(
+        self, selection: Selection, resource_version: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
+
+    @abc.abstractmethod
+    async def write(self, one: Write) -> Object:
+        """Carry out a write; the object after it. The result of ``Delete`` and ``Evict`` has no meaning."""
 
     async def list(
         self,
@@ -141,8 +250,11 @@ class Cluster(Protocol):
         page_size: int = 0,
         page: str = "",
     ) -> Listing:
-        """All objects that match the selectors, in the order of NAMESPACE/NAME. ``page_size`` 0 is all."""
-        ...
+        """All objects that match the selectors, or a page of them: see ``Selection`` and ``list_selection``."""
+        selection = Selection(
+            kind=kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
+        return await self.list_selection(selection, page_size=page_size, page=page)
 
     def watch(
         self,
@@ -153,18 +265,21 @@ class Cluster(Protocol):
         label_selector: str = "",
         field_selector: str = "",
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
-        ...
+        """Changes of the objects that match the selectors: see ``Selection`` and ``watch_selection``."""
+        selection = Selection(
+            kind=kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
+        return self.watch_selection(selection, resource_version)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """The new object with what the server adds to it. Raises ``AlreadyExists``, ``Invalid``."""
-        ...
+        """Create an object: see ``Create``."""
+        return await self.write(Create(kind=kind, body=body, dry_run=dry_run))
 
     async def replace(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
     ) -> Object:
-        """Replace the object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
-        ...
+        """Replace an object: see ``Replace``."""
+        return await self.write(Replace(kind=kind, body=body, subresource=subresource, dry_run=dry_run))
 
     async def patch(  # noqa: PLR0913 - the API's own parameters
         self,
@@ -177,8 +292,18 @@ class Cluster(Protocol):
         subresource: Subresource | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """The object after the patch. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
-        ...
+        """Patch an object: see ``Patch``."""
+        return await self.write(
+            Patch(
+                kind=kind,
+                namespace=namespace,
+                name=name,
+                patch=patch,
+                patch_type=patch_type,
+                subresource=subresource,
+                dry_run=dry_run,
+            )
+        )
 
     async def delete(  # noqa: PLR0913 - the API's own parameters
         self,
@@ -188,23 +313,25 @@ class Cluster(Protocol):
         *,
         uid: str | None = None,
         resource_version: str | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        propagation: Propagation = "Background",
         grace_s: int | None = None,
     ) -> None:
-        """Delete, or mark for deletion while finalizers or a pod's grace hold it.
-
-        ``grace_s`` is for pods: how long the kubelet may take, in whole seconds. None is what the pod's spec says; 0
-        removes the object at once, which is the kubelet's own call when all has ended. Raises ``NotFound``, ``Conflict``
-        on preconditions.
-        """
-        ...
+        """Delete an object: see ``Delete``."""
+        await self.write(
+            Delete(
+                kind=kind,
+                namespace=namespace,
+                name=name,
+                uid=uid,
+                resource_version=resource_version,
+                propagation=propagation,
+                grace_s=grace_s,
+            )
+        )
 
     async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """Ask for a pod to leave: it is deleted with its own grace unless a PodDisruptionBudget forbids it.
-
-        Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
-        """
-        ...
+        """Evict a pod: see ``Evict``."""
+        await self.write(Evict(namespace=namespace, name=name, uid=uid))
 
 
 class PodLogSource(Protocol):

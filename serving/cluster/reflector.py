@@ -9,8 +9,7 @@ dropped ones. Times are the loop's.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, WatchEvent
+from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.model.errors import ClusterError, Gone
 from serving.model.objects import Object
 from serving.traffic.backoff import backoff_s
@@ -82,9 +81,9 @@ class Reflector:
         self.synced = asyncio.Event()
         self._again = asyncio.Event()
         self._cluster = cluster
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
+        self._selection = Selection(
+            kind=kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
         self._settings = settings or ReflectorSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads waits
         self._cache: dict[Key, Object] = {}
@@ -147,14 +146,7 @@ class Reflector:
         found: dict[Key, Object] = {}
         page, version = "", ""
         while True:
-            listing = await self._cluster.list(
-                self.kind,
-                self._namespace,
-                label_selector=self._label_selector,
-                field_selector=self._field_selector,
-                page_size=self._settings.page_size,
-                page=page,
-            )
+            listing = await self._cluster.list_selection(self._selection, page_size=self._settings.page_size, page=page)
             # The first page's version: the watch delivers what was written between two pages.
             version = version or listing.resource_version
             found.update((_key_of(one), self._settings.kept(one)) for one in listing.items)
@@ -180,7 +172,7 @@ class Reflector:
             began_s = now_s()
             try:
                 async with asyncio.timeout_at(until_s):
-                    async with self._watch(version) as events:
+                    async with self._cluster.watch_selection(self._selection, version) as events:
                         async for event in events:
                             version = _version_of(event.shared) or version
                             self._failures = 0
@@ -195,15 +187,6 @@ class Reflector:
                     self._failures = 0
             if now_s() - began_s < _SOUND_S:
                 await self._back_off()
-
-    def _watch(self, version: str) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        return self._cluster.watch(
-            self.kind,
-            self._namespace,
-            resource_version=version,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-        )
 
     async def _back_off(self) -> None:
         self._failures += 1

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cluster.port import Cluster
 from serving.home.apiserver.logoptions import PodLogs
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.state import ApiCertificate, kubeconfig
+from serving.home.store.memory import MemoryCluster
 from serving.metrics.server import running
 
 __all__ = ["TOKEN", "Served", "served"]
@@ -29,7 +29,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.asynccontextmanager
 async def served(
-    cluster: Cluster,
+    cluster: MemoryCluster,
     folder: Path,
     *,
     logs: PodLogs | None = None,

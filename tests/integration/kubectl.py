@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import Kind
+from serving.cluster.port import Selection
 from serving.home.admission.admission import admit
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.store.history import Watch
@@ -42,9 +42,9 @@ class Observed(MemoryCluster):
         super().__init__(admit=admit)
         self.watched = asyncio.Event()
 
-    def watch(self, kind: Kind, namespace: str | None = None, **options: str) -> Watch:
+    def watch_selection(self, selection: Selection, resource_version: str) -> Watch:
         self.watched.set()
-        return super().watch(kind, namespace, **options)
+        return super().watch_selection(selection, resource_version)
 
 
 class Kubectl:

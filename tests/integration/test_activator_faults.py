@@ -1,15 +1,14 @@
 """Pods that go, never were there, or die; and an activator that stops."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from serving.activator.main import Activator
 from serving.activator.queueing.readiness import RevisionWake
 from serving.activator.routing.sites import Listener
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
-from serving.cluster.port import Listing
+from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.cluster.port import Listing, Patch, Selection, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import SettingsError, Unavailable
 from serving.model.objects import Object
@@ -94,17 +93,17 @@ class Faulty(MemoryCluster):
         self.patches_left = patches
         self.lists_left = lists
 
-    async def patch(self, kind: Kind, namespace: str, name: str, **parts: Any) -> Object:  # noqa: ANN401
-        if kind is REVISION and self.patches_left:
+    async def write(self, one: Write) -> Object:
+        if one.kind is REVISION and self.patches_left and isinstance(one, Patch):
             self.patches_left -= 1
             raise Unavailable("down")
-        return await super().patch(kind, namespace, name, **parts)
+        return await super().write(one)
 
-    async def list(self, kind: Kind, namespace: str | None = None, **parts: Any) -> Listing:  # noqa: ANN401
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         if self.lists_left:
             self.lists_left -= 1
             raise Unavailable("down")
-        return await super().list(kind, namespace, **parts)
+        return await super().list_selection(selection, page_size=page_size, page=page)
 
 
 async def test_a_flip_that_fails_is_tried_again() -> None:

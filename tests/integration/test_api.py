@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.port import WatchEvent
+from serving.cluster.kinds import CONFIG_MAP
+from serving.cluster.port import Selection, WatchEvent, Write
 from serving.home.admission.admission import admit
 from serving.home.apiserver import watching
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
@@ -487,7 +487,7 @@ async def test_who_has_the_token_may_do_everything(client: Client) -> None:
 class Broken(MemoryCluster):
     """A store with a defect."""
 
-    async def create(self, *_: object, **__: object) -> Json:
+    async def write(self, _: Write) -> Json:
         raise RuntimeError("secret detail")
 
 
@@ -522,8 +522,8 @@ class Observed(MemoryCluster):
         super().__init__()
         self.ended = asyncio.Event()
 
-    def watch(self, kind: Kind, namespace: str | None = None, **options: str) -> Any:  # noqa: ANN401 - as the store
-        watch = super().watch(kind, namespace, **options)
+    def watch_selection(self, selection: Selection, resource_version: str) -> Any:  # noqa: ANN401 - as the store
+        watch = super().watch_selection(selection, resource_version)
 
         @contextlib.asynccontextmanager
         async def observed() -> AsyncIterator[AsyncIterator[WatchEvent]]:

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE, Kind
-from serving.cluster.port import Subresource
+from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE
+from serving.cluster.port import Create, Patch, Write
 from serving.controller.io.controller import Controller
 from serving.controller.io.note_writer import NoteWriter
 from serving.controller.values.writes import Note
@@ -52,18 +52,13 @@ class Contrary(MemoryCluster):
     is_ahead = False
     refuses_revisions = False
 
-    async def create(self, kind: Kind, body: Object, *, dry_run: bool = False) -> Object:  # type: ignore[override] # narrower on purpose
-        if self.refuses_revisions and kind == REVISION:
+    async def write(self, one: Write) -> Object:
+        if self.refuses_revisions and isinstance(one, Create) and one.kind == REVISION:
             raise Invalid("no revision today")
-        return await super().create(kind, body, dry_run=dry_run)
-
-    async def patch(  # type: ignore[override] # passes on what it is given
-        self, kind: Kind, namespace: str, name: str, *, patch: Object, subresource: Subresource | None = None
-    ) -> Object:
-        if self.is_ahead and kind == SERVING_SERVICE and subresource == "status":
+        if self.is_ahead and isinstance(one, Patch) and one.kind == SERVING_SERVICE and one.subresource == "status":
             self.is_ahead = False
-            await super().patch(kind, namespace, name, patch={"metadata": {"annotations": {"faster": "true"}}})
-        return await super().patch(kind, namespace, name, patch=patch, subresource=subresource)
+            await self.patch(one.kind, one.namespace, one.name, patch={"metadata": {"annotations": {"faster": "true"}}})
+        return await super().write(one)
 
 
 async def test_a_decision_on_what_has_changed_is_made_again() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, ROUTE, SERVING_SERVICE, Kind
-from serving.cluster.port import Listing
+from serving.cluster.port import Listing, Selection
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Forbidden, NotFound, Unavailable
@@ -28,11 +28,11 @@ class Bare(MemoryCluster):
         self.error = error
         self.listed: list[Kind] = []
 
-    async def list(self, kind: Kind, namespace: str | None = None, **how: Any) -> Listing:  # noqa: ANN401 - passed on
-        self.listed.append(kind)
-        if kind == HTTP_ROUTE and self.error is not None:
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        self.listed.append(selection.kind)
+        if selection.kind == HTTP_ROUTE and self.error is not None:
             raise self.error
-        return await super().list(kind, namespace, **how)
+        return await super().list_selection(selection, page_size=page_size, page=page)
 
 
 async def accept(world: World, name: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from serving.cluster.kinds import (
     DEPLOYMENT,
@@ -14,14 +13,13 @@ from serving.cluster.kinds import (
     RESOURCE_QUOTA,
     SERVICE,
     SERVICE_ACCOUNT,
-    Kind,
 )
-from serving.cluster.port import EventType
+from serving.cluster.port import Create, EventType, Patch, Write
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
-from serving.model.objects import condition_of, nested
+from serving.model.objects import Object, condition_of, nested
 
 LABELS = {"app": "web"}
 _TURNS = 500
@@ -37,14 +35,12 @@ class CountingCluster(MemoryCluster):
         self.refusal = ""
         self.manager = Manager(self)
 
-    async def create(self, kind: Kind, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - as it comes
-        if kind == POD and self.refusal:
+    async def write(self, one: Write) -> Object:
+        if isinstance(one, Create) and one.kind == POD and self.refusal:
             raise Forbidden(self.refusal)
-        return await super().create(kind, *given, **options)
-
-    async def patch(self, kind: Kind, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - as it comes
-        self.writes.append(kind.resource)
-        return await super().patch(kind, *given, **options)
+        if isinstance(one, Patch):
+            self.writes.append(one.kind.resource)
+        return await super().write(one)
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ import pytest
 
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, POD_DISRUPTION_BUDGET
+from serving.cluster.port import Patch, Write
 from serving.model.errors import CloudRefused, CloudUnavailable, Conflict, NotFound, NotLeading
-from serving.model.objects import name_of
+from serving.model.objects import Object, name_of
 from serving.nodegroup.group_memory import BreakerPhase
 from serving.nodegroup.groups import groups_of_text
 from serving.nodegroup.plan import GroupLimit, GroupRule
@@ -311,16 +312,16 @@ async def test_nodes_on_their_way_are_not_asked_for_again_by_a_process_that_know
 async def test_a_taint_is_tried_again_after_a_conflict() -> None:
     async with staged_groups(fastNodeRemovalRate=1) as stage:
         await three_nodes(stage)
-        real, conflicts = stage.cluster.patch, 0
+        real, conflicts = stage.cluster.write, 0
 
-        async def contested(*given: Any, **more: Any) -> Any:  # noqa: ANN401
+        async def contested(one: Write) -> Object:
             nonlocal conflicts
-            if given[0] == NODE and not conflicts:
+            if isinstance(one, Patch) and one.kind == NODE and not conflicts:
                 conflicts += 1
                 raise Conflict("the object has been modified")
-            return await real(*given, **more)
+            return await real(one)
 
-        stage.cluster.patch = contested  # type: ignore[method-assign]
+        stage.cluster.write = contested  # type: ignore[method-assign]
         await stage.run(after_s=HOUR_S)
         assert (await stage.tainted(), conflicts) == ({"a"}, 1)
 

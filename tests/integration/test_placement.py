@@ -112,7 +112,7 @@ async def test_before_all_is_known_it_says_so() -> None:
     class Silent(MemoryCluster):
         """A store that does not answer."""
 
-        async def list(self, *_: object, **__: object) -> Any:  # noqa: ANN401
+        async def list_selection(self, *_: object, **__: object) -> Any:  # noqa: ANN401
             await asyncio.Event().wait()
 
     daemon, stop = PlacementDaemon(PlacementSettings(), Silent()), asyncio.Event()

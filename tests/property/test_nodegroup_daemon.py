@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.cluster.kinds import NODE, POD
+from serving.cluster.port import Delete, Patch, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import CloudUnavailable, Conflict, NotFound, NotLeading, Unavailable
-from serving.model.objects import name_of, nested
+from serving.model.objects import Object, name_of, nested
 from serving.nodegroup.cloud import CloudMachine, Deletion
 from serving.nodegroup.facts import node_of
 from serving.nodegroup.io.clouds.memory import MemoryCloud
@@ -78,24 +79,14 @@ class FlakyCluster(MemoryCluster):
     weather: Weather
     is_daemon = False
 
-    async def _maybe(self, call: Any) -> Any:  # noqa: ANN401 - a coroutine of any call
-        if not self.is_daemon:
-            return await call
-        try:
-            self.weather.check()
-            self.weather.strike()
-        except BaseException:
-            call.close()
-            raise
-        done = await call
+    async def write(self, one: Write) -> Object:
+        if not self.is_daemon or not isinstance(one, Patch | Delete):
+            return await super().write(one)
+        self.weather.check()
+        self.weather.strike()
+        done = await super().write(one)
         self.weather.strike()
         return done
-
-    async def patch(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401
-        return await self._maybe(super().patch(*given, **more))
-
-    async def delete(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401
-        return await self._maybe(super().delete(*given, **more))
 
 
 class WatchedCloud(MemoryCloud):

@@ -8,21 +8,18 @@ a call that raised may have been carried out.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from serving.aio.clock import now_s
 from serving.cluster.fenced import last_check
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Listing, PatchType, Subresource, WatchEvent
+from serving.cluster.port import Cluster, EventType, Listing, Selection, Subresource, WatchEvent, Write
 from serving.model.errors import Gone, Unavailable
 from serving.model.objects import Object
 
 __all__ = ["Faults", "UnreliableCluster"]
-
-T = TypeVar("T")
 
 _LATENCY_MAX_S = 0.02
 _CALL_MAX_S = 10.0
@@ -47,7 +44,7 @@ class Faults(msgspec.Struct, kw_only=True):
     """Until then no call is answered, and watches are silent and then end."""
 
 
-class UnreliableCluster:
+class UnreliableCluster(Cluster):
     """The port to ``cluster`` with ``faults``; ``write_count`` counts the writes that were answered or whose answer was lost."""
 
     def __init__(self, cluster: Cluster, faults: Faults, dice: random.Random, *, is_beside_store: bool = False) -> None:
@@ -62,93 +59,29 @@ class UnreliableCluster:
         return f"UnreliableCluster({self._cluster!r}, {self._faults})"
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
-        """As the port says."""
-        return await self._read(self._cluster.get(kind, namespace, name, subresource=subresource))
+        await self._reached()
+        return await self._cluster.get(kind, namespace, name, subresource=subresource)
 
-    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - the port's
-        """As the port says."""
-        return await self._read(self._cluster.list(kind, namespace, **options))
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        await self._reached()
+        return await self._cluster.list_selection(selection, page_size=page_size, page=page)
 
     @contextlib.asynccontextmanager
-    async def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        **options: Any,  # noqa: ANN401 - the port's
+    async def watch_selection(
+        self, selection: Selection, resource_version: str
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """As the port says."""
         await self._pause()
-        async with self._cluster.watch(kind, namespace, **options) as events:
+        async with self._cluster.watch_selection(selection, resource_version) as events:
             yield self._events(events)
 
-    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """As the port says."""
-        return await self._write(self._cluster.create(kind, body, dry_run=dry_run))
-
-    async def replace(
-        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
-    ) -> Object:
-        """As the port says."""
-        return await self._write(self._cluster.replace(kind, body, subresource=subresource, dry_run=dry_run))
-
-    async def patch(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: Subresource | None = None,
-        dry_run: bool = False,
-    ) -> Object:
-        """As the port says."""
-        given = self._cluster.patch(
-            kind, namespace, name, patch=patch, patch_type=patch_type, subresource=subresource, dry_run=dry_run
-        )
-        return await self._write(given)
-
-    async def delete(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        resource_version: str | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
-        grace_s: int | None = None,
-    ) -> None:
-        """As the port says."""
-        given = self._cluster.delete(
-            kind, namespace, name, uid=uid, resource_version=resource_version, propagation=propagation, grace_s=grace_s
-        )
-        await self._write(given)
-
-    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """As the port says."""
-        await self._write(self._cluster.evict(namespace, name, uid=uid))
-
-    async def _read(self, call: Awaitable[T]) -> T:
-        await self._allowed(call)
-        return await call
-
-    async def _write(self, call: Awaitable[T]) -> T:
-        await self._allowed(call)
-        answer = await call
+    async def write(self, one: Write) -> Object:
+        await self._reached()
+        answer = await self._cluster.write(one)
         self.write_count += 1
         if self._dice.random() < self._faults.answer_lost:
             await self._pause()
             raise Unavailable("the answer was lost")
         return answer
-
-    async def _allowed(self, call: Awaitable[object]) -> None:
-        try:
-            await self._reached()
-        except BaseException:
-            # It was never begun.
-            call.close()  # type: ignore[attr-defined] # a coroutine
-            raise
 
     async def _reached(self) -> None:
         await self._pause()

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from serving.cluster.kinds import LIMIT_RANGE, NAMESPACE, POD, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
-from serving.cluster.port import Subresource
+from serving.cluster.port import Selection, Subresource
 from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
 from serving.home.schemas.records import Stored, decoded
 from serving.home.store.state import filter_of
@@ -39,7 +39,7 @@ def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim
 
 
 def _stored(tables: Tables, kind: Kind, namespace: str) -> Iterable[Stored]:
-    return tables(kind).select(filter_of(kind, namespace, labels="", fields=""))
+    return tables(kind).select(filter_of(Selection(kind=kind, namespace=namespace)))
 
 
 def _claim_of(kind: Kind, one: Stored) -> Claim:

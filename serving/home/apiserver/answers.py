@@ -1,14 +1,13 @@
 """Objects as HTTP responses: whole, as a table, or as metadata only, as the client accepts."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from aiohttp import web
 
 from serving.aio.clock import wall_s
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Listing, Subresource
+from serving.cluster.port import Listing
 from serving.home.apiserver.content import Shape, WantedShape
 from serving.home.apiserver.fields import warning_header
 from serving.home.apiserver.tables import metadata_list, partial_metadata, table
@@ -33,66 +32,6 @@ def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str)
         metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
         return table(kind, [one], metadata, version=wanted.version, include=include, now_s=wall_s())
     return partial_metadata(one, wanted.version)
-
-
-@runtime_checkable
-class EncodedReads(Protocol):
-    """A store with reads in encoded JSON, passed on without decoding."""
-
-    async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
-        """One object. Raises ``NotFound``."""
-        ...
-
-    def list_encoded(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        page_size: int = 0,
-        page: str = "",
-    ) -> "EncodedItems":
-        """All objects, as ``Cluster.list``."""
-        ...
-
-
-@runtime_checkable
-class ServerSideApply(Protocol):
-    """A store that knows the owners of fields."""
-
-    async def apply(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        config: Mapping[str, Any],
-        subresource: Subresource | None = None,
-        force: bool = False,
-        dry_run: bool = False,
-    ) -> tuple[Object, bool]:
-        """The object after the apply, and whether it is new. Raises ``ApplyConflict``."""
-        ...
-
-
-class EncodedItems(Protocol):
-    """A ``Listing`` of JSON."""
-
-    @property
-    def items(self) -> Sequence[bytes]:
-        """The objects."""
-        ...
-
-    @property
-    def resource_version(self) -> str:
-        """The version of the list."""
-        ...
-
-    @property
-    def next_page(self) -> str:
-        """The continue token; "" on the last page."""
-        ...
 
 
 def whole_list(kind: Kind, items: Sequence[Object | msgspec.Raw], *, version: str, next_page: str) -> Object:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.cluster.port import Selection
 from serving.model.errors import ApplyConflict, ClusterError, Invalid, NotFound, Unsupported
 from serving.model.objects import Object
 
@@ -29,6 +30,16 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
     def one_namespace(self) -> str:
         """The namespace of a single object, "" for kinds without one."""
         return self.namespace or ""
+
+    def selection(self, query: Mapping[str, str]) -> Selection:
+        """The objects that a request for a collection selects; a name selects one of them."""
+        fields = [query.get("fieldSelector", ""), self.name and f"metadata.name={self.name}"]
+        return Selection(
+            kind=self.kind,
+            namespace=self.namespace,
+            label_selector=query.get("labelSelector", ""),
+            field_selector=",".join(part for part in fields if part),
+        )
 
 
 def target_of(raw_path: str) -> RequestTarget:

@@ -17,9 +17,9 @@ from aiohttp.typedefs import Middleware
 
 from serving import __version__
 from serving.cluster.kinds import POD, UNUSED_KINDS
-from serving.cluster.port import Cluster, Subresource
+from serving.cluster.port import Subresource
 from serving.home.apiserver import openapi, writing
-from serving.home.apiserver.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
+from serving.home.apiserver.answers import JSON_TYPE, json_answer, shaped_list, shaped_object, whole_list
 from serving.home.apiserver.content import Shape, decode_body, wanted
 from serving.home.apiserver.discovery import discovery_answer
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
@@ -40,6 +40,7 @@ from serving.home.apiserver.reviews import (
 )
 from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
+from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
 
@@ -96,7 +97,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def application(
-    cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None, streams: PodStreams | None = None
+    cluster: MemoryCluster, options: ApiOptions, *, logs: PodLogs | None = None, streams: PodStreams | None = None
 ) -> web.Application:
     """Build the application; the caller binds the socket. Its watches end when it shuts down."""
     api = _ApiHandlers(cluster, options, logs=logs, pods=streams)
@@ -118,9 +119,10 @@ def application(
 
 
 class _ApiHandlers:
-    def __init__(self, cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None, pods: PodStreams | None) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, options: ApiOptions, *, logs: PodLogs | None, pods: PodStreams | None
+    ) -> None:
         self._cluster = cluster
-        self._encoded = cluster if isinstance(cluster, EncodedReads) else None
         self._options = options
         self._logs, self._pods = logs, pods
         self._streams: set[asyncio.Task[object]] = set()
@@ -231,36 +233,24 @@ class _ApiHandlers:
             period_s = self._options.bookmark_period_s
             options = watch_options(target, query, shape, bookmark_period_s=period_s)
             async with self._stream():
-                return await stream_watch(self._cluster, target, request, options=options)
-        if self._encoded is not None and shape.shape is Shape.WHOLE and target.subresource != "scale":
-            return await self._read_encoded(self._encoded, target, query)
+                return await stream_watch(self._cluster, request, options)
+        if shape.shape is Shape.WHOLE and target.subresource != "scale":
+            return await self._read_encoded(target, query)
         if target.name:
             subresource: Subresource | None = "scale" if target.subresource == "scale" else None
             one = await self._cluster.get(target.kind, target.one_namespace, target.name, subresource=subresource)
             return json_answer(shaped_object(target.kind, one, wanted=shape, include=include))
-        listing = await self._cluster.list(
-            target.kind,
-            target.namespace,
-            label_selector=query.get("labelSelector", ""),
-            field_selector=query.get("fieldSelector", ""),
-            page_size=_page_size(query.get("limit", "")),
-            page=query.get("continue", ""),
-        )
+        page = query.get("continue", "")
+        listing = await self._cluster.list_selection(target.selection(query), page_size=_page_size(query), page=page)
         return json_answer(shaped_list(target.kind, listing, wanted=shape, include=include))
 
-    async def _read_encoded(self, store: EncodedReads, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
+    async def _read_encoded(self, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
         """The same from stored JSON, without decoding it."""
         if target.name:
-            data = await store.get_encoded(target.kind, target.one_namespace, target.name)
+            data = await self._cluster.get_encoded(target.kind, target.one_namespace, target.name)
             return web.Response(body=data, content_type=JSON_TYPE)
-        found = store.list_encoded(
-            target.kind,
-            target.namespace,
-            label_selector=query.get("labelSelector", ""),
-            field_selector=query.get("fieldSelector", ""),
-            page_size=_page_size(query.get("limit", "")),
-            page=query.get("continue", ""),
-        )
+        page = query.get("continue", "")
+        found = self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
         items = [msgspec.Raw(item) for item in found.items]
         return json_answer(whole_list(target.kind, items, version=found.resource_version, next_page=found.next_page))
 
@@ -386,7 +376,8 @@ async def _subject(request: web.Request) -> RequestTarget | None:
         return target
 
 
-def _page_size(text: str) -> int:
+def _page_size(query: Mapping[str, str]) -> int:
+    text = query.get("limit", "")
     if text and not text.isdecimal():
         raise Fault(400, f"limit: {text!r} is not a whole number")
     return int(text or 0)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from serving.aio.clock import now_s, wall_s
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, WatchEvent
+from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.home.apiserver.answers import JSON_TYPE, shaped_object
 from serving.home.apiserver.content import Shape, WantedShape
 from serving.home.apiserver.requests import Fault, RequestTarget, refusal
@@ -38,9 +38,8 @@ _TRUE = {"1", "true", "True"}
 class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of a watch."""
 
+    selection: Selection
     resource_version: str
-    label_selector: str
-    field_selector: str
     timeout_s: float
     bookmarks: bool
     initial_events: bool
@@ -57,17 +56,13 @@ def watch_options(
     asked = given.get("sendInitialEvents", "")
     if asked in _TRUE and given.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
         raise Fault(400, "sendInitialEvents needs resourceVersionMatch=NotOlderThan")
-    field_selector = given.get("fieldSelector", "")
-    if target.name:
-        field_selector = ",".join(part for part in (field_selector, f"metadata.name={target.name}") if part)
     try:
         timeout_s = float(given.get("timeoutSeconds", "") or _TIMEOUT_MAX_S)
     except ValueError:
         raise Fault(400, "timeoutSeconds is not a number") from None
     return WatchOptions(
+        selection=target.selection(given),
         resource_version=version,
-        label_selector=given.get("labelSelector", ""),
-        field_selector=field_selector,
         timeout_s=min(timeout_s, _TIMEOUT_MAX_S) if timeout_s > 0 else _TIMEOUT_MAX_S,
         bookmarks=given.get("allowWatchBookmarks", "") in _TRUE,
         initial_events=asked in _TRUE or (version in {"", "0"} and not asked),
@@ -77,28 +72,17 @@ def watch_options(
     )
 
 
-async def stream_watch(
-    cluster: Cluster, target: RequestTarget, request: web.Request, *, options: WatchOptions
-) -> web.StreamResponse:
+async def stream_watch(cluster: Cluster, request: web.Request, options: WatchOptions) -> web.StreamResponse:
     """Serve one watch to its end. Raises only before the first byte."""
-    kind = target.kind
+    kind = options.selection.kind
     initial: list[Object] = []
     version = options.resource_version
     if options.initial_events or version in {"", "0"}:
-        listing = await cluster.list(
-            kind, target.namespace, label_selector=options.label_selector, field_selector=options.field_selector
-        )
+        listing = await cluster.list_selection(options.selection)
         version = listing.resource_version
         initial = listing.items if options.initial_events else []
-    watch = cluster.watch(
-        kind,
-        target.namespace,
-        resource_version=version,
-        label_selector=options.label_selector,
-        field_selector=options.field_selector,
-    )
     until_s = now_s() + options.timeout_s
-    async with watch as events:
+    async with cluster.watch_selection(options.selection, version) as events:
         response = web.StreamResponse(headers={"Content-Type": JSON_TYPE})
         try:
             async with asyncio.timeout_at(until_s + _UNREAD_S):

@@ -10,16 +10,16 @@ import msgspec
 from multidict import MultiMapping
 
 from serving.cluster.kinds import POD, REVISION
-from serving.cluster.port import Cluster, PatchType, Subresource
+from serving.cluster.port import Cluster, PatchType, Propagation, Subresource
 from serving.home.admission.admission import annotation_warnings
 from serving.home.admission.kuberules.objects import undecodable
-from serving.home.apiserver.answers import ServerSideApply
 from serving.home.apiserver.content import decode_body, duplicate_fields
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.fields import check_fields, touched
 from serving.home.apiserver.requests import Fault, RequestTarget, success
 from serving.home.store.budgets import check_budgets
-from serving.model.errors import Conflict, NotFound, Unsupported
+from serving.home.store.memory import Apply, MemoryCluster
+from serving.model.errors import Conflict, NotFound
 from serving.model.objects import Object, name_of
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
@@ -67,7 +67,7 @@ async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Writte
     return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)))
 
 
-async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """PATCH of an object or a subresource, of the type that the content type names."""
     _must_name(target)
     media = sent.content_type.partition(";")[0].strip().lower()
@@ -97,10 +97,8 @@ async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, parts, made=made, sent=sent)))
 
 
-async def _apply(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """Server-side apply: the body states all fields that its manager wants."""
-    if not isinstance(cluster, ServerSideApply):
-        raise Unsupported("server-side apply is not served by this store")
     if not sent.query.get("fieldManager", ""):
         raise Fault(422, "fieldManager: Required value: is required for apply patch")
     body = _object_of(target, sent)
@@ -113,13 +111,15 @@ async def _apply(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
         spec = body.get("spec") or {}
         config = {"metadata": body["metadata"], "spec": {"replicas": spec["replicas"]} if "replicas" in spec else {}}
     made, is_new = await cluster.apply(
-        target.kind,
-        target.one_namespace,
-        target.name,
-        config=config,
-        subresource=_part(target),
-        force=sent.query.get("force", "") in _TRUE,
-        dry_run=_dry_run(sent.query),
+        Apply(
+            kind=target.kind,
+            namespace=target.one_namespace,
+            name=target.name,
+            config=config,
+            subresource=_part(target),
+            force=sent.query.get("force", "") in _TRUE,
+            dry_run=_dry_run(sent.query),
+        )
     )
     return Written(
         object=made,
@@ -167,12 +167,7 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
         raise Fault(405, "a deletion of many goes to one namespace")
     body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
     options = delete_options_of(sent.query, body)
-    listing = await cluster.list(
-        target.kind,
-        target.namespace,
-        label_selector=sent.query.get("labelSelector", ""),
-        field_selector=sent.query.get("fieldSelector", ""),
-    )
+    listing = await cluster.list_selection(target.selection(sent.query))
     for one in () if options.dry_run else listing.items:
         metadata = one["metadata"]
         try:
@@ -282,14 +277,14 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The options of a deletion, from the body and the query; the query wins."""
 
     kind: Literal["DeleteOptions"] = "DeleteOptions"
-    propagation_policy: Literal["", "Background", "Foreground", "Orphan"] | None = None
+    propagation_policy: Literal[""] | Propagation | None = None
     orphan_dependents: bool | None = None
     grace_period_seconds: int | None = None
     preconditions: dict[Literal["uid", "resourceVersion"], str | None] | None = None
     dry_run: list[str] | None = None
 
     @property
-    def propagation(self) -> Literal["Background", "Foreground", "Orphan"]:
+    def propagation(self) -> Propagation:
         """The policy in force."""
         return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
 

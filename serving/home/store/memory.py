@@ -10,6 +10,7 @@ The store has no backends to choose from: another one is another home, which ser
 ``home/controllers/garbage.py``, run beside the store, collects dependents and the contents of terminating namespaces.
 """
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,7 +21,18 @@ from serving.aio.clock import stamp as stamp_of
 from serving.aio.clock import wall_s as real_wall_s
 from serving.aio.cooperative import turn
 from serving.cluster.kinds import NAMESPACE, POD, Kind
-from serving.cluster.port import Listing, PatchType, Subresource
+from serving.cluster.port import (
+    Cluster,
+    Create,
+    Delete,
+    Evict,
+    Listing,
+    Patch,
+    Replace,
+    Selection,
+    Subresource,
+    Write,
+)
 from serving.home.schemas.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.records import Key, checked_metadata, decoded, read_metadata
@@ -32,10 +44,9 @@ from serving.home.store.history import StoreLimits, Watch
 from serving.home.store.journal import Journal
 from serving.home.store.owners import Owners
 from serving.home.store.requester import acting_manager
-from serving.home.store.state import FIRST_NAMESPACES, StoreState, filter_of
+from serving.home.store.state import FIRST_NAMESPACES, StoreState
 from serving.home.store.tables import KindTable, token_of_page
 from serving.home.store.writes import (
-    Propagation,
     check_identity,
     check_subresource,
     is_held,
@@ -75,12 +86,24 @@ class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
     next_page: str
 
 
+class Apply(msgspec.Struct, frozen=True, kw_only=True):
+    """A server-side apply: ``config`` states all fields that the acting manager wants."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    config: Mapping[str, Any]
+    subresource: Subresource | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
 def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: Subresource | None = None) -> Object:
     del subresource
     return new
 
 
-class MemoryCluster:
+class MemoryCluster(Cluster):
     """The store. Create it before or inside the loop that uses it; ``close`` ends its watches and its journal."""
 
     def __init__(
@@ -130,74 +153,49 @@ class MemoryCluster:
         """One object as JSON. Raises ``NotFound``."""
         return self._state.find(kind, _key(kind, namespace, name)).encoded
 
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        page_size: int = 0,
-        page: str = "",
-    ) -> Listing:
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """List a snapshot, decoded in steps so that the loop keeps running."""
-        found = self.list_encoded(
-            kind,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            page_size=page_size,
-            page=page,
-        )
+        found = self.list_encoded(selection, page_size=page_size, page=page)
         items: list[Object] = []
         for encoded in found.items:
             items.append(decoded(encoded))
             await turn()
         return Listing(items=items, resource_version=found.resource_version, next_page=found.next_page)
 
-    def list_encoded(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        page_size: int = 0,
-        page: str = "",
-    ) -> EncodedListing:
+    def list_encoded(self, selection: Selection, *, page_size: int = 0, page: str = "") -> EncodedListing:
         """The same as JSON, in one step."""
-        wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
-        found, end, has_more = self._state.page(kind, wanted, size=page_size, token=page)
+        found, end, has_more = self._state.page(selection, size=page_size, token=page)
         return EncodedListing(
             items=[one.encoded for one in found],
             resource_version=str(end.version),
             next_page=token_of_page(end) if has_more else "",
         )
 
-    def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> Watch:
+    def watch_selection(self, selection: Selection, resource_version: str) -> Watch:
         """Watch from a version; "" and "0" begin with all objects as ADDED."""
-        wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
-        return self._state.watch(kind, wanted, resource_version)
+        return self._state.watch(selection, resource_version)
 
-    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """Create an object. Its fields have owners if an API request writes it."""
-        return await self._create(kind, body, dry_run=dry_run)
+    async def write(self, one: Write) -> Object:
+        """Carry out a write. Fields have owners if an API request writes them."""
+        match one:
+            case Create():
+                return await self._create(one)
+            case Replace():
+                return await self._update(one, lambda _: one.body)
+            case Patch():
+                return await self._update(one, functools.partial(_patched, one))
+            case Delete():
+                await self._delete(one)
+            case Evict():
+                await check_budgets(self, await self.get(POD, one.namespace, one.name))
+                await self._delete(Delete(kind=POD, namespace=one.namespace, name=one.name, uid=one.uid))
+        return {}
 
-    async def _create(
-        self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool, owners: Sequence[Object] = ()
-    ) -> Object:
-        given = read_metadata(body)
-        tries = 1 if given.name else _NAME_TRIES
+    async def _create(self, one: Create, *, owners: Sequence[Object] = ()) -> Object:
+        kind = one.kind
+        tries = 1 if read_metadata(one.body).name else _NAME_TRIES
         while True:
-            made = self._admit(kind, self._state.fresh(kind, dict(body)))
+            made = self._admit(kind, self._state.fresh(kind, dict(one.body)))
             if owners:
                 made = _with_owners(made, owners)
             elif acting_manager():
@@ -212,75 +210,35 @@ class MemoryCluster:
             tries -= 1
             if not tries:
                 raise AlreadyExists(f'{kind.resource} "{key[1]}" already exists')
-        if dry_run:
+        if one.dry_run:
             return self._state.would_be(kind, made)
-        one = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made), metadata=metadata)
+        created = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made), metadata=metadata)
         await turn()
-        return decoded(one.encoded)
+        return decoded(created.encoded)
 
-    async def replace(
-        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
-    ) -> Object:
-        """Replace an object or one subresource of it."""
-        given = read_metadata(body)
-        key = _key(kind, given.namespace or "default", given.name or "")
-        return await self._update(kind, key, lambda _: body, subresource=subresource, dry_run=dry_run)
-
-    async def patch(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: Subresource | None = None,
-        dry_run: bool = False,
-    ) -> Object:
-        """Patch the current object."""
-
-        def change(old: Object) -> Mapping[str, Any]:
-            target = scale_of(old) if subresource == "scale" else old
-            return patched(kind, target, patch, patch_type=patch_type)
-
-        key = _key(kind, namespace, name)
-        return await self._update(kind, key, change, subresource=subresource, dry_run=dry_run)
-
-    async def apply(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        config: Mapping[str, Any],
-        subresource: Subresource | None = None,
-        force: bool = False,
-        dry_run: bool = False,
-    ) -> tuple[Object, bool]:
+    async def apply(self, one: Apply) -> tuple[Object, bool]:
         """Apply a configuration server-side for the acting manager; the object, and whether it is new.
 
         Raises:
             ApplyConflict: when other managers own fields with other values, and ``force`` is false.
             NotFound: when a subresource of a missing object is applied.
         """
-        given = without_nulls(config)
-        writer = self._writer(subresource)
+        given = without_nulls(one.config)
+        writer = self._writer(one.subresource)
 
         def change(old: Object) -> Mapping[str, Any]:
-            return after_apply(kind, old, given, writer=writer, force=force)
+            return after_apply(one.kind, old, given, writer=writer, force=one.force)
 
-        key = _key(kind, namespace, name)
         while True:
             try:
-                return await self._update(
-                    kind, key, change, subresource=subresource, dry_run=dry_run, is_apply=True
-                ), False
+                return await self._update(one, change), False
             except NotFound:
-                if subresource is not None:
+                if one.subresource is not None:
                     raise
-            made = after_apply(kind, None, given, writer=writer, force=force)
+            made = after_apply(one.kind, None, given, writer=writer, force=one.force)
+            new = Create(kind=one.kind, body=made, dry_run=one.dry_run)
             try:
-                return await self._create(kind, made, dry_run=dry_run, owners=_owners(made)), True
+                return await self._create(new, owners=_owners(made)), True
             except AlreadyExists:
                 # Created since it was looked for: apply to that.
                 continue
@@ -289,31 +247,22 @@ class MemoryCluster:
         manager = acting_manager() or _OWN_MANAGER
         return FieldWriter(manager=manager, subresource=subresource, stamp=stamp_of(self._state.wall_s()))
 
-    async def delete(  # noqa: PLR0913 - the API's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        resource_version: str | None = None,
-        propagation: Propagation = "Background",
-        grace_s: int | None = None,
-    ) -> None:
+    async def _delete(self, one: Delete) -> None:
         """Delete an object, or mark it as deleted while something holds it."""
+        kind, name = one.kind, one.name
         if kind == NAMESPACE and name in FIRST_NAMESPACES:
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
-        key = _key(kind, namespace, name)
+        key = _key(kind, one.namespace, name)
         while True:
             base = self._state.find(kind, key)
-            if uid not in (None, base.uid):
-                raise Conflict(f'{kind.resource} "{name}": uid {uid} is not that of the object, {base.uid}')
-            if resource_version not in (None, str(base.version)):
+            if one.uid not in (None, base.uid):
+                raise Conflict(f'{kind.resource} "{name}": uid {one.uid} is not that of the object, {base.uid}')
+            if one.resource_version not in (None, str(base.version)):
                 raise Conflict(modified_text(kind, name))
             if not await self._commits.other(kind, key):
                 break
         old = decoded(base.encoded)
-        new = marked_for_deletion(kind, old, propagation=propagation, grace_s=grace_s, wall_s=self._state.wall_s())
+        new = marked_for_deletion(one, old, wall_s=self._state.wall_s())
         metadata = read_metadata(new)
         is_removal = not is_held(kind, new, metadata)
         if is_removal or not same_json(old, new):
@@ -321,22 +270,8 @@ class MemoryCluster:
             await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
             await turn()
 
-    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """Evict a pod, if its budgets allow it now."""
-        pod = await self.get(POD, namespace, name)
-        await check_budgets(self, pod)
-        await self.delete(POD, namespace, name, uid=uid)
-
-    async def _update(
-        self,
-        kind: Kind,
-        key: Key,
-        change: _Change,
-        *,
-        subresource: Subresource | None,
-        dry_run: bool,
-        is_apply: bool = False,
-    ) -> Object:
+    async def _update(self, one: Replace | Patch | Apply, change: _Change) -> Object:
+        kind, subresource, key = one.kind, one.subresource, _key(one.kind, one.namespace, one.name)
         check_subresource(kind, subresource)
         while True:
             old = decoded(self._state.find(kind, key).encoded)
@@ -344,7 +279,7 @@ class MemoryCluster:
             check_identity(kind, old, sent)
             new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
             new = with_generation(kind, old, new)
-            if is_apply:
+            if isinstance(one, Apply):
                 new = _with_owners(new, _owners(sent))
             elif "managedFields" in old["metadata"]:
                 new = after_update(kind, old, new, writer=self._writer(subresource), sent=_owners(sent))
@@ -355,11 +290,11 @@ class MemoryCluster:
                 break
         metadata = checked_metadata(kind, new, old)
         is_removal = metadata.deletion_timestamp is not None and not is_held(kind, new, metadata)
-        if dry_run:
+        if one.dry_run:
             return _shown(self._state.would_be(kind, new), subresource)
-        one = await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
+        updated = await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
         await turn()
-        return _shown(decoded(one.encoded), subresource)
+        return _shown(decoded(updated.encoded), subresource)
 
     def _check_namespace(self, kind: Kind, namespace: str) -> None:
         if not kind.namespaced:
@@ -371,6 +306,11 @@ class MemoryCluster:
 
 def _key(kind: Kind, namespace: str, name: str) -> Key:
     return (namespace if kind.namespaced else "", name)
+
+
+def _patched(one: Patch, old: Object) -> Mapping[str, Any]:
+    target = scale_of(old) if one.subresource == "scale" else old
+    return patched(one.kind, target, one.patch, patch_type=one.patch_type)
 
 
 def _owners(whole: Mapping[str, Any]) -> list[Object]:

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.cluster.port import Selection
 from serving.cluster.selectors import field_selector, label_selector
 from serving.home.schemas.records import (
     Key,
@@ -46,12 +47,12 @@ _FIRST_VERSION = 2
 _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
-def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) -> ObjectFilter:
+def filter_of(selection: Selection) -> ObjectFilter:
     """Parse two selectors into a filter; namespace None or "" is all. Raises ``Invalid``."""
     return ObjectFilter(
-        namespace=namespace or None,
-        labels=label_selector(labels),
-        fields=field_selector(fields, selectable_fields(kind)),
+        namespace=selection.namespace or None,
+        labels=label_selector(selection.label_selector),
+        fields=field_selector(selection.field_selector, selectable_fields(selection.kind)),
     )
 
 
@@ -138,9 +139,9 @@ class StoreState:
         self.check_size(kind, encoded)
         return decoded(encoded)
 
-    def watch(self, kind: Kind, wanted: ObjectFilter, resource_version: str) -> Watch:
+    def watch(self, selection: Selection, resource_version: str) -> Watch:
         """A watch from a version; from "" or "0" it starts with all current objects. Raises ``Invalid``."""
-        table = self.table(kind)
+        wanted, table = filter_of(selection), self.table(selection.kind)
         if resource_version and not (resource_version.isascii() and resource_version.isdecimal()):
             raise Invalid(f"resourceVersion: {resource_version!r} is not a version of this server")
         version = int(resource_version or 0)
@@ -159,13 +160,13 @@ class StoreState:
 
         return Watch(wanted, count_max=self.limits.watch_count_max, begin=begin, end=table.watches.remove)
 
-    def page(self, kind: Kind, wanted: ObjectFilter, *, size: int, token: str) -> tuple[list[Stored], ListPage, bool]:
+    def page(self, selection: Selection, *, size: int, token: str) -> tuple[list[Stored], ListPage, bool]:
         """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there are more.
 
         All pages carry the version of the first: a watch from there delivers what was written between two pages.
         """
         start = page_of_token(token) if token else None
-        selected = self.table(kind).select(wanted, after=None if start is None else start.after)
+        selected = self.table(selection.kind).select(filter_of(selection), after=None if start is None else start.after)
         found: list[Stored] = []
         has_more = False
         for one in selected:

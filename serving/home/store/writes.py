@@ -7,7 +7,7 @@ sets the replicas only; name, uid and timestamps belong to the server. Follows K
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from serving.aio.clock import stamp as stamp_of
 from serving.cluster.kinds import (
@@ -25,14 +25,11 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.cluster.port import Subresource
+from serving.cluster.port import Delete, Propagation, Subresource
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.model.errors import Conflict, Invalid, NotFound, Problem
 from serving.model.objects import Object, meant
-
-Propagation = Literal["Background", "Foreground", "Orphan"]
-"""Dependents are collected after their owner, before it, or orphaned."""
 
 PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 """The finalizer that keeps an owner until the collector has handled its dependents."""
@@ -219,28 +216,26 @@ def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> b
     return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))
 
 
-def marked_for_deletion(
-    kind: Kind, old: Object, *, propagation: Propagation, grace_s: int | None, wall_s: float
-) -> Object:
+def marked_for_deletion(one: Delete, old: Object, *, wall_s: float) -> Object:
     """The object with its deletion timestamp, for an object that stays for now (``is_held``)."""
     metadata = {**old["metadata"]}
     before = read_metadata(old)
     finalizers = list(before.finalizers or ())
     if before.deletion_timestamp is None:
-        finalizers = [one for one in finalizers if one not in PROPAGATION_FINALIZERS.values()]
-    wanted = PROPAGATION_FINALIZERS.get(propagation)
+        finalizers = [held for held in finalizers if held not in PROPAGATION_FINALIZERS.values()]
+    wanted = PROPAGATION_FINALIZERS.get(one.propagation)
     if wanted is not None and wanted not in finalizers:
         finalizers.append(wanted)
     metadata.pop("finalizers", None)
     if finalizers:
         metadata["finalizers"] = finalizers
-    grace = _grace_s(kind, old, grace_s)
+    grace = _grace_s(one.kind, old, one.grace_s)
     left = before.deletion_grace_period_seconds
-    if before.deletion_timestamp is None or (grace_s is not None and left is not None and grace < left):
+    if before.deletion_timestamp is None or (one.grace_s is not None and left is not None and grace < left):
         metadata["deletionTimestamp"] = stamp_of(wall_s + grace)
         metadata["deletionGracePeriodSeconds"] = grace
     made: Object = {**old, "metadata": metadata}
-    if kind == NAMESPACE:
+    if one.kind == NAMESPACE:
         made["status"] = {**_object(old.get("status")), "phase": "Terminating"}
     return made
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import MACHINE_DEPLOYMENT
+from serving.cluster.port import Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import CloudRefused, CloudUnavailable, SettingsError, Unavailable
+from serving.model.objects import Object
 from serving.nodegroup.io.clouds.aws import AwsCloud
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
@@ -106,17 +108,18 @@ async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> 
     async with CLOUDS["cluster-api"]() as made:
         cluster: Any = made.cloud._cluster
         first = made.machines[0]
-        real = cluster.patch
+        real = cluster.write
 
-        async def crashes(*given: Any, **more: Any) -> Any:  # noqa: ANN401
-            if given[0] == MACHINE_DEPLOYMENT:
+        async def crashes(one: Write) -> Object:
+            if one.kind == MACHINE_DEPLOYMENT:
                 raise Unavailable("the process was killed")
-            return await real(*given, **more)
+            made: Object = await real(one)
+            return made
 
-        cluster.patch = crashes
+        cluster.write = crashes
         with pytest.raises(CloudUnavailable):
             await made.port.delete(made.group, [first])
-        cluster.patch = real
+        cluster.write = real
         assert (await made.port.delete(made.group, [first])).deleted == (first.node_name,)
         assert (await made.port.describe(made.group)).target_size == 2
 

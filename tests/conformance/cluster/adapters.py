@@ -12,6 +12,7 @@ from pathlib import Path
 from serving.cli.client.api import ApiClient
 from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
 from serving.cli.system.install import Installation
+from serving.cluster.fenced import FencedCluster
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
 from serving.home.admission.admission import admit
@@ -34,6 +35,13 @@ async def memory() -> AsyncIterator[MemoryCluster]:
     """The store in this process, without a journal. It forgets soon, so that the suite meets that too."""
     async with _collected(None) as cluster:
         yield cluster
+
+
+@asynccontextmanager
+async def fenced() -> AsyncIterator[FencedCluster]:
+    """The same for a process that always holds its lease."""
+    async with memory() as store:
+        yield FencedCluster(store, lambda: None)
 
 
 @asynccontextmanager
@@ -89,6 +97,7 @@ def _define(kubeconfig: Path) -> None:
 
 ADAPTERS: dict[str, Callable[[], AbstractAsyncContextManager[Cluster]]] = {
     "memory": memory,
+    "memory+fenced": fenced,
     "memory+journal": memory_and_journal,
     "api+kube": api_and_kube,
     **({"kube": kube} if KUBECONFIG_VARIABLE in os.environ else {}),

@@ -2,16 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 import pytest
 
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
-from serving.cluster.port import PatchType, Subresource
+from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.cluster.port import Patch, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Unavailable
 from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION
@@ -29,7 +28,7 @@ KEY = ("default", NAME)
 ADAPTIVE = AutoscalerSettings(policy=ADAPTIVE_POLICY)
 KEY_OF_DEPLOYMENT = ("default", f"{NAME}-deployment")
 
-Before = Callable[[Kind, Subresource | None], Awaitable[None]]
+Before = Callable[[Patch], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -45,26 +44,14 @@ class Interfering(MemoryCluster):
         super().__init__()
         self.before: Before | None = None
 
-    async def patch(  # the port's own parameters
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: Subresource | None = None,
-        dry_run: bool = False,
-    ) -> Object:
+    async def write(self, one: Write) -> Object:
         before, self.before = self.before, None
-        if before is not None:
+        if before is not None and isinstance(one, Patch):
             try:
-                await before(kind, subresource)
+                await before(one)
             finally:
                 self.before = before
-        return await super().patch(
-            kind, namespace, name, patch=patch, patch_type=patch_type, subresource=subresource, dry_run=dry_run
-        )
+        return await super().write(one)
 
 
 class Stage:
@@ -178,8 +165,8 @@ def test_silence_leads_to_reserve_and_then_to_zero() -> None:
     async def run() -> tuple[float, str, list[str]]:
         written: list[str] = []
 
-        async def remember(kind: Kind, _: Subresource | None) -> None:
-            written.append(kind.name)
+        async def remember(one: Patch) -> None:
+            written.append(one.kind.name)
 
         async with awake("p") as stage:
             await stage.report(70, p=5.0)
@@ -212,9 +199,9 @@ def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> N
         async with awake("p") as stage:
             touched = itertools.count()
 
-            async def wake(kind: Kind, _: Subresource | None) -> None:
+            async def wake(one: Patch) -> None:
                 # Somebody else changes the revision between our reading and our writing, each time.
-                if kind is REVISION:
+                if one.kind is REVISION:
                     patch = {"metadata": {"annotations": {"touched": str(next(touched))}}}
                     await stage.cluster.patch(REVISION, *KEY, patch=patch)
 
@@ -233,8 +220,8 @@ def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
         async with awake("p") as stage:
             woken = asyncio.Event()
 
-            async def wake(_: Kind, subresource: Subresource | None) -> None:
-                if subresource == "scale":
+            async def wake(one: Patch) -> None:
+                if one.subresource == "scale":
                     await stage.store.wake()
                     woken.set()
 
@@ -253,7 +240,7 @@ def test_a_server_that_is_away_is_asked_again() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
 
-            async def refuse(_: Kind, __: Subresource | None) -> None:
+            async def refuse(_: Patch) -> None:
                 if now_s() < 30:
                     raise Unavailable("no API server")
 
@@ -287,9 +274,9 @@ def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -
             await asyncio.sleep(2.5)
             changes = itertools.count(1)
 
-            async def before(kind: Kind, subresource: Subresource | None) -> None:
+            async def before(one: Patch) -> None:
                 number = next(changes)
-                if kind is DEPLOYMENT and subresource == "scale" and number < 3:
+                if one.kind is DEPLOYMENT and one.subresource == "scale" and number < 3:
                     patch = {"status": {"observedGeneration": number}}
                     await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="status")
 
@@ -306,8 +293,8 @@ def test_a_scale_that_somebody_else_has_written_meanwhile_is_decided_on_anew() -
             await asyncio.sleep(2.5)
             seen: list[int] = []
 
-            async def before(kind: Kind, subresource: Subresource | None) -> None:
-                if kind is DEPLOYMENT and subresource == "scale" and not seen:
+            async def before(one: Patch) -> None:
+                if one.kind is DEPLOYMENT and one.subresource == "scale" and not seen:
                     patch = {"spec": {"replicas": 3}}
                     await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="scale")
                     seen.append(await stage.store.scale())

@@ -6,8 +6,8 @@ from typing import Any
 
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY, Kind
-from serving.cluster.port import Listing
+from serving.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY
+from serving.cluster.port import Listing, Selection
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
 from serving.settings.autoscaler import AutoscalerSettings
@@ -188,10 +188,10 @@ def test_the_next_autoscaler_has_the_points() -> None:
 class Blind(MemoryCluster):
     """A cluster that does not let anybody read policies."""
 
-    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401
-        if kind == SCALING_POLICY:
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        if selection.kind == SCALING_POLICY:
             raise Forbidden("policies are not yours to read")
-        return await super().list(kind, namespace, **options)
+        return await super().list_selection(selection, page_size=page_size, page=page)
 
 
 def test_without_the_right_to_read_policies_requests_are_decided_on() -> None:

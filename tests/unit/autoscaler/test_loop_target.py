@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from serving.aio.clock import now_s
-from serving.cluster.kinds import POD_METRICS, REVISION, Kind
-from serving.cluster.port import Listing
+from serving.cluster.kinds import POD_METRICS, REVISION
+from serving.cluster.port import Listing, Selection
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden
 from serving.model.stat import Stat
@@ -117,12 +117,12 @@ def test_a_cluster_that_measures_nothing_fails_no_policy() -> None:
     async def run() -> tuple[int, float]:
         async with staged_pod(ANNOTATION) as stage:
 
-            async def refuse(kind: Kind, *_: object, **__: object) -> Listing:
-                if kind is POD_METRICS:
+            async def refuse(selection: Selection, **_: object) -> Listing:
+                if selection.kind is POD_METRICS:
                     raise Forbidden("no right to read metrics")
-                return await MemoryCluster.list(stage.cluster, kind)
+                return await MemoryCluster.list_selection(stage.cluster, selection)
 
-            stage.cluster.list = refuse  # type: ignore[method-assign]  # a server without metrics
+            stage.cluster.list_selection = refuse  # type: ignore[method-assign]  # a server without metrics
             await stage.report(30, p=1.0)
             outcome = stage.autoscaler.decisions(KEY)[-1].outcome
             return stage.autoscaler.numbers()["policy_failures_total"], outcome.inputs.spec.total_value

@@ -5,8 +5,8 @@ from typing import Any
 
 from serving.aio.clock import now_s
 from serving.cluster.configmaps import followed
-from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.port import Listing
+from serving.cluster.kinds import CONFIG_MAP
+from serving.cluster.port import Listing, Selection
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Unavailable
 from serving.model.objects import Object
@@ -77,10 +77,10 @@ class Deaf(MemoryCluster):
 
     is_deaf = True
 
-    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - as the port
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         if self.is_deaf:
             raise Unavailable("it does not answer")
-        return await super().list(kind, namespace, **options)
+        return await super().list_selection(selection, page_size=page_size, page=page)
 
 
 def test_without_an_answer_work_begins_after_some_seconds_and_takes_over_what_comes_later() -> None:

@@ -45,6 +45,7 @@ async def test_no_write_goes_through_without_the_lease_and_reads_do() -> None:
         cluster.replace(CONFIG_MAP, THING),
         cluster.patch(CONFIG_MAP, "default", "thing", patch={"data": {"a": "2"}}),
         cluster.delete(CONFIG_MAP, "default", "thing"),
+        cluster.evict("default", "thing"),
     ):
         with pytest.raises(NotLeading, match="does not hold the lease default/lease"):
             await write

@@ -1,6 +1,118 @@
-import msgspec
+import inspect
+from typing import Any
 
-from serving.cluster.port import Encoded, EventType, WatchEvent
+import msgspec
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, NAMESPACE, POD
+from serving.cluster.port import (
+    Cluster,
+    Create,
+    Delete,
+    Encoded,
+    EventType,
+    Evict,
+    Patch,
+    PatchType,
+    Replace,
+    Selection,
+    WatchEvent,
+    Write,
+)
+from serving.home.store.memory import MemoryCluster
+from serving.model.objects import Object
+
+BODY: Object = {"metadata": {"name": "one", "namespace": "here"}}
+PATCH = {"data": {"a": "b"}}
+WRITES: dict[str, tuple[type[Write], dict[str, Any]]] = {
+    "create": (Create, {"kind": CONFIG_MAP, "body": BODY, "dry_run": True}),
+    "replace": (Replace, {"kind": POD, "body": BODY, "subresource": "status", "dry_run": True}),
+    "patch": (
+        Patch,
+        {
+            "kind": POD,
+            "namespace": "here",
+            "name": "one",
+            "patch": PATCH,
+            "patch_type": PatchType.STRATEGIC,
+            "subresource": "status",
+            "dry_run": True,
+        },
+    ),
+    "delete": (
+        Delete,
+        {
+            "kind": POD,
+            "namespace": "here",
+            "name": "one",
+            "uid": "u",
+            "resource_version": "7",
+            "propagation": "Orphan",
+            "grace_s": 3,
+        },
+    ),
+    "evict": (Evict, {"namespace": "here", "name": "one", "uid": "u"}),
+}
+
+
+class Noted(MemoryCluster):
+    """A store that only notes what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[object] = []
+
+    async def write(self, one: Write) -> Object:
+        self.asked.append(one)
+        return BODY
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Any:  # noqa: ANN401
+        self.asked.append((selection, page_size, page))
+
+    def watch_selection(self, selection: Selection, resource_version: str) -> Any:  # noqa: ANN401 - what is noted
+        self.asked.append((selection, resource_version))
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_write_is_one_value_with_every_option(name: str) -> None:
+    cluster, (kind_of_write, options) = Noted(), WRITES[name]
+    await getattr(cluster, name)(**options)
+    assert cluster.asked == [kind_of_write(**options)]
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_takes_what_its_value_has_with_the_same_defaults(name: str) -> None:
+    parameters = {
+        one.name: one.default
+        for one in inspect.signature(getattr(Cluster, name)).parameters.values()
+        if one.name != "self"
+    }
+    fields = msgspec.structs.fields(WRITES[name][0])
+    assert parameters == {
+        one.name: inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default for one in fields
+    }
+    assert set(WRITES[name][1]) == set(parameters), "each is tried above"
+
+
+async def test_a_list_and_a_watch_are_of_one_selection() -> None:
+    cluster, options = Noted(), {"label_selector": "a=b", "field_selector": "metadata.name=one"}
+    await cluster.list(POD, "here", page_size=3, page="next", **options)
+    cluster.watch(POD, "here", resource_version="7", **options)
+    selection = Selection(kind=POD, namespace="here", label_selector="a=b", field_selector="metadata.name=one")
+    assert cluster.asked == [(selection, 3, "next"), (selection, "7")]
+
+
+def test_every_write_has_a_kind_and_a_place() -> None:
+    made = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
+    assert [(one.kind.name, one.namespace, one.name) for one in made] == [
+        ("ConfigMap", "here", "one"),
+        *[("Pod", "here", "one")] * 4,
+    ]
+
+
+def test_a_body_without_a_namespace_is_of_default_and_without_a_name_has_none() -> None:
+    assert (Create(kind=POD, body={}).namespace, Create(kind=POD, body={}).name) == ("default", "")
+    assert Create(kind=NAMESPACE, body=BODY).namespace == ""
 
 
 def object_at(version: str) -> dict[str, dict[str, str]]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from serving.aio.clock import now_s
-from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.port import EventType, Listing, WatchEvent
+from serving.cluster.kinds import CONFIG_MAP
+from serving.cluster.port import EventType, Listing, Selection, WatchEvent
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
@@ -26,32 +26,29 @@ class Steady(random.Random):
         return 1.0 if (a, b) == (0.8, 1.2) else b
 
 
-class Troubled:
+class Troubled(MemoryCluster):
     """A memory store whose lists and watches can be made to fail, end and drop."""
 
     def __init__(self) -> None:
-        self.store = MemoryCluster(limits=StoreLimits(history_count_max=5))
+        super().__init__(limits=StoreLimits(history_count_max=5))
         self.list_failures: list[ClusterError] = []
         self.list_times_s: list[float] = []
         self.watch_times_s: list[float] = []
         self.watch_scripts: list[list[WatchEvent | ClusterError]] = []
         self.drops: Callable[[WatchEvent], bool] = lambda _: False
 
-    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - as the port
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         self.list_times_s.append(round(now_s(), 6))
         if self.list_failures:
             raise self.list_failures.pop(0)
-        return await self.store.list(kind, namespace, **options)
+        return await super().list_selection(selection, page_size=page_size, page=page)
 
     @contextlib.asynccontextmanager
-    async def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        **options: Any,  # noqa: ANN401 - as the port
+    async def watch_selection(  # type: ignore[override] # the port's, wider than the store's
+        self, selection: Selection, resource_version: str
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         self.watch_times_s.append(round(now_s(), 6))
-        async with self.store.watch(kind, namespace, **options) as events:
+        async with super().watch_selection(selection, resource_version) as events:
             yield self._played(self.watch_scripts.pop(0)) if self.watch_scripts else self._thinned(events)
 
     async def _played(self, script: Sequence[WatchEvent | ClusterError]) -> AsyncIterator[WatchEvent]:
@@ -72,7 +69,7 @@ class Followed:
     def __init__(self, **settings: float) -> None:
         self.cluster = Troubled()
         self.reflector = Reflector(
-            self.cluster,  # type: ignore[arg-type] # the two methods that a reflector calls
+            self.cluster,
             CONFIG_MAP,
             settings=ReflectorSettings(**settings),  # type: ignore[arg-type]
             dice=Steady(),
@@ -82,13 +79,13 @@ class Followed:
 
     async def make(self, *names: str) -> None:
         for name in names:
-            await self.cluster.store.create(CONFIG_MAP, {"metadata": {"name": name}})
+            await self.cluster.create(CONFIG_MAP, {"metadata": {"name": name}})
 
     async def change(self, name: str, value: str) -> None:
-        await self.cluster.store.patch(CONFIG_MAP, "default", name, patch={"data": {"key": value}})
+        await self.cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"key": value}})
 
     async def remove(self, name: str) -> None:
-        await self.cluster.store.delete(CONFIG_MAP, "default", name)
+        await self.cluster.delete(CONFIG_MAP, "default", name)
 
     def names(self) -> list[str]:
         return sorted(name for _, name in self.reflector.cache)
@@ -157,7 +154,7 @@ def test_only_what_is_to_be_kept_is_told_and_cached() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("listed")
         await followed.change("listed", "x")
-        reflector = Reflector(followed.cluster.store, CONFIG_MAP, settings=ReflectorSettings(kept=kept))
+        reflector = Reflector(followed.cluster, CONFIG_MAP, settings=ReflectorSettings(kept=kept))
         reflector.on_change(seen.append)
         running = asyncio.create_task(reflector.run())
         await reflector.synced.wait()

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,6 +10,7 @@ from serving.aio.clock import now_s
 from serving.cluster.kinds import LEASE, Kind
 from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName, record_of
+from serving.cluster.port import Subresource, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading, Unavailable
 from serving.model.objects import Object
@@ -19,35 +19,29 @@ from tests.virtual_time import run_virtually
 NAME = LeaseName(namespace="knative-serving", name="controller")
 
 
-class Troubled:
+class Troubled(MemoryCluster):
     """A memory store: ``hangs`` lets every call wait for ever, ``loses`` makes writes and loses the answers."""
 
     def __init__(self) -> None:
-        self.store = MemoryCluster()
+        super().__init__()
         self.hangs = self.fails = self.loses = False
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         await self._trouble()
-        return await self.store.get(kind, namespace, name)
+        return await super().get(kind, namespace, name, subresource=subresource)
 
-    async def create(self, kind: Kind, body: Mapping[str, Any]) -> Object:
+    async def write(self, one: Write) -> Object:
         await self._trouble()
-        return self._answer(await self.store.create(kind, body))
-
-    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> Object:
-        await self._trouble()
-        return self._answer(await self.store.replace(kind, body))
+        written = await super().write(one)
+        if self.loses:
+            raise Unavailable("lost")
+        return written
 
     async def _trouble(self) -> None:
         if self.fails:
             raise Unavailable("down")
         if self.hangs:
             await asyncio.Event().wait()
-
-    def _answer(self, body: Object) -> Object:
-        if self.loses:
-            raise Unavailable("lost")
-        return body
 
 
 class Worker:
@@ -60,7 +54,7 @@ class Worker:
         self._begun_s: float | None = None
         self.stop = asyncio.Event()
         self.ended = asyncio.Event()
-        self.leader = Leader(LeaseClient(cluster, NAME), name, clock=lambda: now_s() + self.skew_s)  # type: ignore[arg-type] # what a lease needs of the port
+        self.leader = Leader(LeaseClient(cluster, NAME), name, clock=lambda: now_s() + self.skew_s)
 
     async def run(self) -> None:
         await self.leader.run(self._work, self.stop)
@@ -90,7 +84,7 @@ async def at_work(*workers: Worker) -> AsyncIterator[None]:
 
 
 async def holder(cluster: Troubled) -> str:
-    return record_of(await cluster.store.get(LEASE, NAME.namespace, NAME.name)).holder
+    return record_of(await MemoryCluster.get(cluster, LEASE, NAME.namespace, NAME.name)).holder
 
 
 def test_the_first_one_leads_and_the_other_waits() -> None:
@@ -232,7 +226,7 @@ def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
         async with at_work(one):
             await asyncio.sleep(5)
             patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 5}}
-            await cluster.store.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
+            await cluster.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
             await asyncio.sleep(2)
             assert (one.works(), one.leader.holder) == (False, "thief")
             await asyncio.sleep(6)
@@ -244,7 +238,7 @@ def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
 def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
     async def run() -> None:
         cluster = Troubled()
-        leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)  # type: ignore[arg-type] # what a lease needs of the port
+        leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)
 
         async def work() -> None:
             await asyncio.sleep(3)

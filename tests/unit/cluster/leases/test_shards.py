@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from serving.aio.clock import now_s
 from serving.cluster.kinds import LEASE, Kind
 from serving.cluster.leases.shards import ShardOptions, Shards, ShardWish, shard_name, shard_of, wish
-from serving.cluster.port import Listing, WatchEvent
+from serving.cluster.port import Cluster, Listing, Selection, Subresource, WatchEvent, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading, Unavailable
 from serving.model.objects import Object
@@ -22,30 +21,27 @@ from tests.virtual_time import run_virtually
 SPACE = "knative-serving"
 
 
-class Line:
+class Line(Cluster):
     """One member's way to the store; cut, every call fails."""
 
     def __init__(self, store: MemoryCluster) -> None:
         self.store = store
         self.is_cut = False
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         self._go()
-        return await self.store.get(kind, namespace, name)
+        return await self.store.get(kind, namespace, name, subresource=subresource)
 
-    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - as the port
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         self._go()
-        return await self.store.list(kind, namespace, **options)
+        return await self.store.list_selection(selection, page_size=page_size, page=page)
 
     @contextlib.asynccontextmanager
-    async def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        **options: Any,  # noqa: ANN401 - as the port
+    async def watch_selection(
+        self, selection: Selection, resource_version: str
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         self._go()
-        async with self.store.watch(kind, namespace, **options) as events:
+        async with self.store.watch_selection(selection, resource_version) as events:
             yield self._seen(events)
 
     async def _seen(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
@@ -53,13 +49,9 @@ class Line:
             self._go()
             yield event
 
-    async def create(self, kind: Kind, body: Mapping[str, Any]) -> Object:
+    async def write(self, one: Write) -> Object:
         self._go()
-        return await self.store.create(kind, body)
-
-    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> Object:
-        self._go()
-        return await self.store.replace(kind, body)
+        return await self.store.write(one)
 
     def _go(self) -> None:
         if self.is_cut:
@@ -78,7 +70,7 @@ class Member:
         self.stop, self.rests = asyncio.Event(), asyncio.Event()
         self.rests.set()
         self.shards = Shards(
-            self.line,  # type: ignore[arg-type] # what leases need of the port
+            self.line,
             ShardOptions(daemon="autoscaler", namespace=SPACE, count=count, me=name, address=f"10.0.0.1:{ord(name)}"),
             on_won=lambda shard: self.story.append(f"won {shard}"),
             on_lost=self._lost,

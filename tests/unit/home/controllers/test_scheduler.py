@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import EVENT, NODE, POD, Kind
-from serving.cluster.port import EventType
+from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.port import EventType, Patch, Write
 from serving.cluster.reflector import CacheChange
 from serving.home.controllers.scheduler import (
     NodePlacing,
@@ -159,12 +159,12 @@ async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
         await until(lambda: len(stage.scheduler._waiting) == 1)
         seen: list[str | None] = []
 
-        async def patched(kind: Kind, *given: Any, **options: Any) -> Object:  # noqa: ANN401 - as it comes
-            if "nodeName" in options["patch"].get("spec", {}):
+        async def written(one: Write) -> Object:
+            if isinstance(one, Patch) and "nodeName" in str(one.patch):
                 seen.append(place(stage, "p1")[1])
-            return await MemoryCluster.patch(stage.cluster, kind, *given, **options)
+            return await MemoryCluster.write(stage.cluster, one)
 
-        stage.cluster.patch = patched  # type: ignore[method-assign]
+        stage.cluster.write = written  # type: ignore[method-assign]
         await put_node(stage.cluster, "a")
         assert await until_scheduled(stage, "p0") == "a"
         assert seen == [None]
@@ -253,10 +253,10 @@ class DeletesWhileWritten(MemoryCluster):
 
     seen: Callable[[], bool]
 
-    async def patch(self, kind: Kind, namespace: str, name: str, **how: Any) -> Object:  # noqa: ANN401 - as the port
-        written = await super().patch(kind, namespace, name, **how)
-        if kind is POD:
-            await self.delete(POD, namespace, name, grace_s=0)
+    async def write(self, one: Write) -> Object:
+        written = await super().write(one)
+        if one.kind is POD and isinstance(one, Patch):
+            await self.delete(POD, one.namespace, one.name, grace_s=0)
             await until(self.seen)
         return written
 

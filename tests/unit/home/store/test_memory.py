@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
-from serving.cluster.port import EventType, PatchType, Subresource
+from serving.cluster.port import EventType, PatchType, Selection, Subresource
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
@@ -146,7 +146,7 @@ async def test_closing_ends_a_watch_that_waits() -> None:
 async def test_a_read_that_is_cancelled_loses_nothing() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
-        reading = asyncio.create_task(anext(events))
+        reading = asyncio.create_task(anext(events, None))
         await asyncio.sleep(0)
         await cluster.create(CONFIG_MAP, config_map())
         reading.cancel()
@@ -186,7 +186,7 @@ async def test_an_encoded_list_is_the_list() -> None:
     for name in "abc":
         await cluster.create(CONFIG_MAP, config_map(name))
     listing = await cluster.list(CONFIG_MAP, page_size=2)
-    encoded = cluster.list_encoded(CONFIG_MAP, page_size=2)
+    encoded = cluster.list_encoded(Selection(kind=CONFIG_MAP), page_size=2)
     assert [msgspec.json.decode(one) for one in encoded.items] == listing.items
     assert (encoded.resource_version, encoded.next_page) == (listing.resource_version, listing.next_page)
 

@@ -1,0 +1,24 @@
+"""The suite runs over every adapter of the port."""
+
+import re
+import typing
+from collections.abc import AsyncIterator, Callable
+
+from tests.conformance.cluster.adapters import ADAPTERS
+from tests.tidy.sources import product_files
+
+
+def implementation(adapter: Callable[..., object]) -> str:
+    """The class of the cluster that an adapter gives."""
+    made = typing.get_type_hints(adapter)["return"]
+    assert typing.get_origin(made) is AsyncIterator
+    return str(typing.get_args(made)[0].__name__)
+
+
+def test_every_cluster_of_the_product_is_an_adapter_of_the_suite() -> None:
+    made = {
+        name
+        for path in product_files()
+        for name in re.findall(r"^class (\w+)\(Cluster\)", path.read_text(), re.MULTILINE)
+    }
+    assert made == {implementation(one) for one in ADAPTERS.values()}

@@ -79,7 +79,7 @@ async def main(port: int, pod_port: int) -> None:
 def _tell(activator: Activator) -> None:
     held = {
         "tasks": len(asyncio.all_tasks()),
-        "inside": activator.ingress.router.table.level,
+        "inside": sum(level for _, level, _ in activator.ingress.router.inside()),
         "client_connections": activator.server.connection_count,
         "pod_connections": activator.server.pool.open_count,
     }

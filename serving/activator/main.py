@@ -38,10 +38,9 @@ from serving.activator.io.certificates import CertificateWatch
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ingress import Ingress
 from serving.activator.io.peers import PeerProcesses
-from serving.activator.io.reports import StatsClient, report_loads
-from serving.activator.queueing.readiness import RevisionWake
+from serving.activator.io.reports import StatsClient, ejection_reports, report_loads
+from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.router import RequestRouter
-from serving.activator.queueing.table import RevisionTable
 from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
@@ -106,11 +105,12 @@ class Activator:
         self.access_log = stdout_log(settings.http)
         self.server = HttpServer(settings.http, access_log=self.access_log)
         self.client = StatsClient(settings, key=key, draw=draw, on_connected=self._connected)
-        table = RevisionTable[Exchange](settings, random=draw)
-        self.peers = PeerProcesses(settings, table, clock=self.server.clock) if settings.count > 1 else None
+        router = RequestRouter[Exchange](settings, random=draw)
+        self.peers = PeerProcesses(settings, router, clock=self.server.clock) if settings.count > 1 else None
+        router.slots = self.peers.broker if self.peers is not None else None
         self.ingress = Ingress(
             settings,
-            RequestRouter(table, slots=self.peers.broker if self.peers is not None else None),
+            router,
             Routes(),
             key=key,
             draw=draw,
@@ -158,8 +158,7 @@ class Activator:
 
     def ejections(self, parts: Mapping[str, str]) -> str:
         """The pods of a namespace, named in ``parts``, that get no requests or have to answer one first, as JSON."""
-        table = self.ingress.router.table
-        found = table.ejections(parts["namespace"], self.server.clock(), wall_s=wall_s())
+        found = ejection_reports(self.ingress.router, parts["namespace"], now_s=self.server.clock(), wall_s=wall_s())
         return msgspec.json.encode(found).decode()
 
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:

@@ -1,23 +1,33 @@
-"""Pods of one revision that get no requests for a while.
+"""Keeps requests from pods of one revision that fail or are silent, for a while.
 
-Input: requests that found a pod gone, pods that answer nothing, answers, and the time. Output: which pods are ejected now, and until
-when.
+Input: the listed pods, requests that found a pod gone, answers, requests without an answer, and the time. Output: which pods are
+ejected now, and until when.
 
 A pod that is gone leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts
 small and doubles while the pod stays listed and unreachable. A silent pod hangs, which takes longer to end; its first answer ends
 the pause.
 """
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Generic, TypeVar
 
 import msgspec
 
 from serving.traffic.backoff import backoff_s
 
-_PAUSE_FIRST_S = 0.05
-_PAUSE_MAX_S = 1.0
-_SILENT_PAUSE_FIRST_S = 5.0
-_SILENT_PAUSE_MAX_S = 60.0
+# The first pause and the longest, in seconds.
+_PAUSES_S = 0.05, 1.0
+_SILENT_PAUSES_S = 5.0, 60.0
+# As many requests of a pod must wait; a pod of fewer slots is given more time instead.
+_REQUESTS_MIN = 3
+_FEW_FACTOR = 4
+# With each look the slowest answer counts 1 % less: half of it after 69 s.
+_SLOWEST_DECAY = 0.99
+# How much longer than the slowest answer so far a request must wait.
+_SLOW_FACTOR = 2
+
+RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +56,79 @@ class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
     until_wall_s: float | None
 
 
-class EjectedPods:
-    """The ejected pods of one revision, by address."""
+class SilenceWatch(Generic[RequestId]):
+    """Detects pods that answer nothing, by comparing the requests of one revision between two calls."""
 
-    __slots__ = ("ejections",)
+    __slots__ = ("_alive_s", "_begun", "_looked_s", "_slowest_s", "_unanswered")
+
+    def __init__(self) -> None:
+        # Requests without an answer: their pod, and when they were first seen.
+        self._unanswered: dict[RequestId, tuple[str, float]] = {}
+        self._begun: set[RequestId] = set()
+        self._alive_s: dict[str, float] = {}
+        self._slowest_s = 0.0
+        self._looked_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"SilenceWatch({len(self._unanswered)} without an answer, slowest {self._slowest_s:g} s)"
+
+    def look(
+        self,
+        in_flight: Mapping[RequestId, str],
+        answered_s: Mapping[str, float],
+        now_s: float,
+        *,
+        has_begun: Callable[[RequestId], bool],
+        slots_per_pod: int,
+        after_s: float,
+    ) -> list[str]:
+        """The silent pods, those with the most requests first.
+
+        ``in_flight`` is the pod of each request, ``answered_s`` when each pod last ended a request with an answer.
+        ``has_begun`` says whether the answer to a request has begun. ``slots_per_pod`` is 0 without a limit.
+        """
+        begun = {request for request in in_flight if has_begun(request)}
+        self._alive_s = {**self._alive_s, **answered_s} | {in_flight[one]: now_s for one in begun - self._begun}
+        self._learn(in_flight, begun, now_s)
+        self._unanswered = {
+            request: self._unanswered.get(request, (pod, now_s))
+            for request, pod in in_flight.items()
+            if request not in begun
+        }
+        self._begun, self._looked_s = begun, now_s
+        needed = min(_REQUESTS_MIN, slots_per_pod or _REQUESTS_MIN)
+        patience_s = max(after_s, self._slowest_s * _SLOW_FACTOR) * (1 if needed == _REQUESTS_MIN else _FEW_FACTOR)
+        since_s = now_s - patience_s
+        waiting = Counter(pod for pod, seen_s in self._unanswered.values() if seen_s <= since_s)
+        self._alive_s = {pod: at_s for pod, at_s in self._alive_s.items() if at_s > since_s}
+        if not self._alive_s:
+            return []
+        return [pod for pod, count in waiting.most_common() if count >= needed and pod not in self._alive_s]
+
+    def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
+        """Note how long requests took that were answered since the last look.
+
+        A request that is gone was answered, or given up by its client: it counts if its pod has answered at all since then.
+        """
+        self._slowest_s *= _SLOWEST_DECAY
+        for request, (pod, seen_s) in self._unanswered.items():
+            is_gone = request not in in_flight and self._alive_s.get(pod, 0.0) >= self._looked_s
+            if is_gone or request in begun:
+                self._slowest_s = max(self._slowest_s, now_s - seen_s)
+
+
+class EjectedPods(Generic[RequestId]):
+    """The ejected pods of one revision, by address. A pod that is not listed is never ejected."""
+
+    __slots__ = ("_listed", "_silence", "answered_s", "ejections")
 
     def __init__(self) -> None:
         self.ejections: dict[str, Ejection] = {}
-        """Pods with failures, by address; empty nearly always, which the caller can see without a call."""
+        """Pods with failures, by address; empty nearly always."""
+        self.answered_s: dict[str, float] = {}
+        """When each pod last ended a request with an answer."""
+        self._listed: Collection[str] = ()
+        self._silence = SilenceWatch[RequestId]()
 
     def __repr__(self) -> str:
         return f"EjectedPods({', '.join(sorted(self.addresses)) or 'none'})"
@@ -69,45 +144,58 @@ class EjectedPods:
         ejections = self.ejections.items()
         return {address for address, one in ejections if one.is_silent and one.until_s is not None}
 
+    def set_listed(self, addresses: Collection[str]) -> None:
+        """Replace the list of pods, and forget all others."""
+        self._listed = addresses
+        self.ejections = {address: one for address, one in self.ejections.items() if address in addresses}
+        self.answered_s = {address: at_s for address, at_s in self.answered_s.items() if address in addresses}
+
     def failed(self, address: str, now_s: float) -> bool:
         """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; whether it was not ejected before."""
         known = self.ejections.get(address)
-        if known is not None and known.until_s is not None:
+        if address not in self._listed or (known is not None and known.until_s is not None):
             return False
-        count = known.failure_count + 1 if known else 1
-        pause_s = backoff_s(count, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S)
-        since_s = known.since_s if known else now_s
-        self.ejections[address] = Ejection(
-            failure_count=count, since_s=since_s, until_s=now_s + pause_s, is_silent=False
-        )
+        self._eject(address, now_s, known, is_silent=False)
         return True
 
-    def silent(self, address: str, now_s: float) -> bool:
-        """Eject a pod that answers nothing, for 5 s, then 10, 20 ... 60 s or until it answers; False if it is so already."""
-        known = self.ejections.get(address)
-        if known is not None and known.is_silent and known.until_s is not None:
+    def answered(self, address: str, now_s: float) -> bool:
+        """Forget the failures of a pod, unless a pause for an unreachable pod lasts; whether that ends a pause."""
+        self.answered_s[address] = now_s
+        if not self.ejections or (known := self.ejections.get(address)) is None:
             return False
-        # What an unreachable pod has had before does not count.
-        known = known if known is not None and known.is_silent else None
-        count = known.failure_count + 1 if known else 1
-        pause_s = backoff_s(count, first_s=_SILENT_PAUSE_FIRST_S, max_s=_SILENT_PAUSE_MAX_S)
-        since_s = known.since_s if known else now_s
-        self.ejections[address] = Ejection(
-            failure_count=count, since_s=since_s, until_s=now_s + pause_s, is_silent=True
-        )
-        return True
-
-    def succeeded(self, address: str) -> bool:
-        """A pod has answered: forget its failures, unless a pause for an unreachable pod lasts; whether that ends a pause."""
-        known = self.ejections.get(address)
-        if known is None or not (known.until_s is None or known.is_silent):
+        if known.until_s is not None and not known.is_silent:
             return False
         del self.ejections[address]
         return known.until_s is not None
 
-    def keep(self, addresses: Collection[str]) -> None:
-        """Forget all pods that are no longer listed."""
-        self.ejections = {address: one for address, one in self.ejections.items() if address in addresses}
+    def silent(self, address: str, now_s: float) -> bool:
+        """Eject a silent pod for 5 s, then 10, 20 ... 60 s or until it answers; False if it is so already.
+
+        At most half of the pods are ejected.
+        """
+        known = self.ejections.get(address)
+        if known is not None and known.is_silent and known.until_s is not None:
+            return False
+        if address not in self._listed or len(self.addresses | {address}) * 2 > len(self._listed):
+            return False
+        # What an unreachable pod has had before does not count.
+        self._eject(address, now_s, known if known is not None and known.is_silent else None, is_silent=True)
+        return True
+
+    def eject_silent(
+        self,
+        in_flight: Mapping[RequestId, str],
+        now_s: float,
+        *,
+        has_begun: Callable[[RequestId], bool],
+        slots_per_pod: int,
+        after_s: float,
+    ) -> set[str]:
+        """Eject the pods that ``SilenceWatch.look`` finds; return the new ones."""
+        found = self._silence.look(
+            in_flight, self.answered_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
+        )
+        return {address for address in found if self.silent(address, now_s)}
 
     def readmit(self, now_s: float) -> bool:
         """End the pauses that are over; whether there were any."""
@@ -119,3 +207,32 @@ class EjectedPods:
     def next_due_s(self) -> float | None:
         """Time at which ``readmit`` is next due; None while no pod is ejected."""
         return min((one.until_s for one in self.ejections.values() if one.until_s is not None), default=None)
+
+    def reports(
+        self, revision: str, names: Mapping[str, str], in_flight: Mapping[str, int], *, now_s: float, wall_s: float
+    ) -> list[EjectionReport]:
+        """The ejections for people. ``names`` and ``in_flight`` are by address; ``wall_s`` is now since the epoch."""
+        ahead_s = wall_s - now_s
+        return [
+            EjectionReport(
+                revision=revision,
+                pod=names[address],
+                address=address,
+                is_silent=one.is_silent,
+                failure_count=one.failure_count,
+                in_flight_count=in_flight.get(address, 0),
+                since_wall_s=one.since_s + ahead_s,
+                until_wall_s=None if one.until_s is None else one.until_s + ahead_s,
+            )
+            for address, one in sorted(self.ejections.items())
+        ]
+
+    def _eject(self, address: str, now_s: float, known: Ejection | None, *, is_silent: bool) -> None:
+        count = known.failure_count + 1 if known else 1
+        first_s, max_s = _SILENT_PAUSES_S if is_silent else _PAUSES_S
+        self.ejections[address] = Ejection(
+            failure_count=count,
+            since_s=known.since_s if known else now_s,
+            until_s=now_s + backoff_s(count, first_s=first_s, max_s=max_s),
+            is_silent=is_silent,
+        )

@@ -63,13 +63,18 @@ class Meter:
     def __repr__(self) -> str:
         return (
             f"Meter(inside {self.level}, proxied {self._proxied_level}, "
-            f"arrived {self._direct_arrivals + self._proxied_arrivals} in {self._last_s - self._period_start_s:.3f} s)"
+            f"arrived {self.arrived_count} in {self._last_s - self._period_start_s:.3f} s)"
         )
 
     @property
     def level(self) -> int:
         """Requests inside now, waiting and proxied ones included."""
         return self._direct_level + self._proxied_level
+
+    @property
+    def arrived_count(self) -> int:
+        """Requests that have arrived in this period."""
+        return self._direct_arrivals + self._proxied_arrivals
 
     def arrive(self, now_s: float, *, proxied: bool) -> None:
         """Count a request in. ``proxied`` says that an activator has counted it as well."""
@@ -107,7 +112,7 @@ class Meter:
             period_s=period_s,
             concurrency=_mean(self._direct_integral + self._proxied_integral, period_s),
             proxied_concurrency=_mean(self._proxied_integral, period_s),
-            request_count=self._direct_arrivals + self._proxied_arrivals,
+            request_count=self.arrived_count,
             proxied_request_count=self._proxied_arrivals,
             unmatched_leaves=self._unmatched_leaves,
         )

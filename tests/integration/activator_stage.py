@@ -261,7 +261,7 @@ class Stage(Store):
     @property
     def level(self) -> int:
         """Requests that are inside."""
-        return self.activator.ingress.router.table.level
+        return sum(level for _, level, _ in self.activator.ingress.router.inside())
 
     async def route(
         self,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from serving.activator.main import Activator
-from serving.activator.queueing.readiness import RevisionWake
+from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.routing.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.port import Listing, Patch, Selection, Write

@@ -72,9 +72,8 @@ async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_goes
         silent.gate.set()
         answers = await asyncio.gather(*traffic.tasks)
         # Its answers end the pause.
-        found = stage.activator.ingress.router.table.throttler(("default", "hello-00001"))
+        found = stage.activator.ingress.router.throttlers.get(("default", "hello-00001"))
         assert found is not None
-        assert found.pods is not None
-        assert found.pods.ejected == set()
+        assert found.ejected.addresses == set()
     assert {answer.status for answer in answers} == {200}
     assert sum(answer.body == "p" for answer in answers) == len(silent.heads) >= 3

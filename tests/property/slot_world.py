@@ -4,11 +4,10 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from serving.activator.queueing.readiness import Dispatch, RoutingOutcome
+from serving.activator.queueing.outcome import Dispatch, RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod, ServedSlice
-from serving.activator.queueing.table import RevisionTable
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import PeerHello, SlotMessage
 from serving.model.knative import ServingState
@@ -36,11 +35,11 @@ class Life:
             index=index, count=world.count, peer_folder="/nowhere", queue_wait_max_s=3600.0, queue_depth_max=100_000
         )
         world.rounds += 1_000
-        table = RevisionTable[int](settings, random=world.random.random)
+        self.router = RequestRouter[int](settings, random=world.random.random)
         self.broker = SlotBroker[int](
-            table, first_round=world.rounds, send=lambda peer, message: world.send(self, peer, message)
+            self.router, first_round=world.rounds, send=lambda peer, message: world.send(self, peer, message)
         )
-        self.router = RequestRouter[int](table, slots=self.broker)
+        self.router.slots = self.broker
 
     def start(self) -> None:
         """Meet everybody who lives, and say hello before anything else."""

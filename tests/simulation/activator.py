@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.forwarding import Ticker
-from serving.activator.queueing.readiness import Dispatch, Rejection, RevisionWake, RoutingOutcome
+from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.router import RequestRouter
-from serving.activator.queueing.table import RevisionTable
 from serving.activator.queueing.wake import RevisionLoad
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, choose
@@ -52,7 +51,7 @@ class SimulatedActivator:
     def __init__(self, cluster: Cluster, node: SimulatedNode, dice: random.Random, report: Report) -> None:
         self.settings = ActivatorSettings()
         self.routes = Routes()
-        self.router = RequestRouter(RevisionTable[SimulatedRequest](self.settings, random=dice.random))
+        self.router = RequestRouter[SimulatedRequest](self.settings, random=dice.random)
         self.inside: set[SimulatedRequest] = set()
         self._node = node
         self._dice = dice

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from serving.activator.io.ingress import Ingress
-from serving.activator.queueing.readiness import RevisionWake
+from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.revisions import ServedRevision, revision_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
 from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from serving.activator.queueing.readiness import RoutingOutcome
+from serving.activator.queueing.outcome import RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod

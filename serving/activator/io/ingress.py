@@ -21,7 +21,8 @@ from serving.activator.io.placeholder import (
     wants_placeholder,
 )
 from serving.activator.io.prober import PodProber
-from serving.activator.queueing.readiness import Dispatch, PodProbe, Rejection, RevisionWake, RoutingOutcome
+from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
+from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_answer
@@ -102,8 +103,8 @@ class Ingress:
         self._on_wake = on_wake
         self.metrics = ActivatorMetrics(
             configuration_of=self._configuration_of,
-            keys=lambda: router.table.keys,
-            inside=router.table.inside,
+            keys=lambda: router.directory.keys | router.throttlers.keys(),
+            inside=router.inside,
             has_old_names=settings.metrics_old_names,
         )
         self.tracer: Tracer | None = None
@@ -123,7 +124,7 @@ class Ingress:
     def reconfigure(self, settings: ActivatorSettings) -> None:
         """Apply new settings where they may change at run time; existing queues keep their bounds."""
         self._settings = settings
-        self.router.table.settings = settings
+        self.router.settings = settings
 
     # Called by serving.proxy.
 
@@ -205,7 +206,7 @@ class Ingress:
 
     def eject_silent(self) -> None:
         """Eject silent pods, and send their repeatable requests to others."""
-        for silent in self.router.table.eject_silent(self._clock(), has_begun=_has_begun):
+        for silent in self.router.eject_silent(self._clock(), has_begun=_has_begun):
             moved_count = 0
             for exchange in silent.requests:
                 visit = exchange.context

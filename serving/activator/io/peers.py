@@ -15,8 +15,8 @@ import socket
 import struct
 from collections.abc import Callable
 
-from serving.activator.queueing.readiness import RoutingOutcome
-from serving.activator.queueing.table import RevisionTable
+from serving.activator.queueing.outcome import RoutingOutcome
+from serving.activator.queueing.router import RequestRouter
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import Frames, PeerHello, SlotMessage, encode
 from serving.aio.periodic import every
@@ -49,10 +49,10 @@ class PeerProcesses:
     """All connections of one process, and the slot broker that uses them."""
 
     def __init__(
-        self, settings: ActivatorSettings, table: RevisionTable[Exchange], *, clock: Callable[[], float]
+        self, settings: ActivatorSettings, router: RequestRouter[Exchange], *, clock: Callable[[], float]
     ) -> None:
         # The clock is the machine's: in nanoseconds, no earlier process has begun as many rounds.
-        self.broker = SlotBroker(table, first_round=int(clock() * 1e9), send=self.send)
+        self.broker = SlotBroker(router, first_round=int(clock() * 1e9), send=self.send)
         self._apply: Callable[[RoutingOutcome[Exchange]], None] = lambda _: None
         self._index = settings.index
         self._count = settings.count

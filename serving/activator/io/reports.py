@@ -1,4 +1,4 @@
-"""Reports the load of revisions to the autoscaler: each second, and at once when a request finds no pod."""
+"""Reports the load of revisions to the autoscaler, each second and at once when a request finds no pod; ejections to people."""
 
 import asyncio
 import logging
@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
 from serving.activator.io.ingress import Ingress
+from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.wake import RevisionLoad
 from serving.aio.periodic import every
 from serving.model.knative import RevisionKey
+from serving.proxy.forwarding.exchange import Exchange
 from serving.settings.activator import ActivatorSettings
+from serving.traffic.ejection import EjectionReport
 from serving.wire.frames import ActivatorStats, RevisionStat, encode_activator_stats
 from serving.wire.link import Link
 from serving.wire.tokens import activator_token
@@ -58,6 +61,24 @@ class StatsClient:
         ]
         for start in range(0, len(stats), _REVISIONS_PER_FRAME):
             self.link.send(encode_activator_stats(ActivatorStats(stats=stats[start : start + _REVISIONS_PER_FRAME])))
+
+
+def ejection_reports(
+    router: RequestRouter[Exchange], namespace: str, *, now_s: float, wall_s: float
+) -> list[EjectionReport]:
+    """Pods of a namespace without a response since their last failure; ``wall_s`` is now since the epoch."""
+    return [
+        report
+        for key, one in router.throttlers.items()
+        if key[0] == namespace
+        for report in one.ejected.reports(
+            key[1],
+            {address: pod.name for address, pod in one.pods.items()},
+            one.balancer.in_flight_by_pod(),
+            now_s=now_s,
+            wall_s=wall_s,
+        )
+    ]
 
 
 async def report_loads(

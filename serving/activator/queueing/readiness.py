@@ -1,4 +1,4 @@
-"""Probes of pods listed as not ready, and the outcome of an event in the router.
+"""The known revisions and their pods; probes of pods that are listed as not ready.
 
 Input: the pods of a revision that its EndpointSlices list as not ready, the answers to probes, and the time. Output: the
 probes to send now, and the pods that may be given requests although the slices do not say so yet. A kubelet probes a pod
@@ -10,15 +10,14 @@ pkg/activator/net/revision_backends.go, which probes each pod from each activato
 without a pod.
 """
 
-import enum
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from serving.activator.queueing.slices import ServedPod
-from serving.activator.queueing.wake import Poke
+from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.slices import ServedPod, SliceIndex
 from serving.model.knative import RevisionKey
 
 _PAUSE_FIRST_S = 0.02
@@ -137,59 +136,50 @@ def _pause_s(one: _UnreadyPod, now_s: float) -> float:
     return min(_PAUSE_FIRST_S * _PAUSE_GROWTH ** min(one.failure_count - 1, 8), _PAUSE_MAX_S)
 
 
-RequestId = TypeVar("RequestId", bound=Hashable)
+class RevisionDirectory:
+    """All revisions and slices. ``slices`` and ``unready`` change by calls of their own."""
 
+    __slots__ = ("_revisions", "slices", "unready")
 
-class RejectionReason(enum.StrEnum):
-    """Why a request is answered with 503."""
+    def __init__(self) -> None:
+        self._revisions: dict[RevisionKey, ServedRevision] = {}
+        self.slices = SliceIndex()
+        self.unready = UnreadyPods()
 
-    QUEUE_COUNT = "queue-count"
-    QUEUE_BYTES = "queue-bytes"
-    WAITED = "waited"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-    RETIRED = "retired"
-    SHUT_DOWN = "shut-down"
+    def __repr__(self) -> str:
+        return f"RevisionDirectory({len(self._revisions)} revisions, {self.slices!r}, {self.unready!r})"
 
+    @property
+    def keys(self) -> AbstractSet[RevisionKey]:
+        """All known revisions."""
+        return self._revisions.keys()
 
-class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Send this request to this pod now; it waited for ``waited_s`` seconds."""
+    def revision(self, key: RevisionKey) -> ServedRevision | None:
+        """A revision; None while it is not known."""
+        return self._revisions.get(key)
 
-    request: RequestId
-    pod: ServedPod
-    waited_s: float = 0.0
+    def set_revision(self, revision: ServedRevision) -> bool:
+        """Add or update a revision; whether it is new."""
+        is_new = revision.key not in self._revisions
+        self._revisions[revision.key] = revision
+        return is_new
 
+    def remove_revision(self, key: RevisionKey) -> ServedRevision | None:
+        """Remove a revision and return it."""
+        self.unready.forget(key)
+        return self._revisions.pop(key, None)
 
-class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Answer this request with 503: the reason, and a sentence for people."""
+    def slot_count(self, key: RevisionKey) -> int:
+        """The concurrency limit of a pod; 0 without a limit or for an unknown revision."""
+        revision = self._revisions.get(key)
+        return 0 if revision is None else revision.container_concurrency
 
-    request: RequestId
-    reason: RejectionReason
-    text: str
+    def pods_of(self, key: RevisionKey) -> dict[str, ServedPod]:
+        """The pods of a revision that may get requests, by address."""
+        return self.slices.pods_of(key) | self.unready.confirmed(key)
 
-
-class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
-    """Set a revision Active if ``flip``, provided ``resource_version`` is its latest; send the poke if there is one."""
-
-    key: RevisionKey
-    flip: bool
-    poke: Poke | None
-    resource_version: str
-
-
-class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """An ejected pod without responses, and its requests; ``is_new`` marks a new ejection."""
-
-    key: RevisionKey
-    pod: ServedPod
-    is_new: bool
-    requests: tuple[RequestId, ...]
-
-
-class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Everything to do after an event, in this order."""
-
-    dispatches: Sequence[Dispatch[RequestId]] = ()
-    rejections: Sequence[Rejection[RequestId]] = ()
-    wakes: Sequence[RevisionWake] = ()
-    probes: Sequence[PodProbe] = ()
+    def watch_unready(self, key: RevisionKey, now_s: float, *, is_on: bool) -> None:
+        """Follow the not-ready pods of a revision with requests, or none unless ``is_on`` and a probe can tell."""
+        revision = self._revisions.get(key)
+        is_probed = is_on and revision is not None and not revision.kubelet_decides
+        self.unready.set_pods(key, self.slices.unready_of(key) if is_probed else {}, now_s)

@@ -1,22 +1,35 @@
 """Routes all requests of one activator: events go in, dispatches and rejections come out.
 
 Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
-probes (``readiness.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
+probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
 waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at ``next_due_s``. The router knows
 no host, header, connection or clock.
+
+A request has at most four owners here: the router finds the throttler of its revision, the throttler runs or queues it, the
+ejected pods keep it from pods that fail, and the slot book passes its slot on to another process.
 """
 
+import heapq
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from serving.activator.queueing.active import ActiveRevision
-from serving.activator.queueing.readiness import Dispatch, PodProbe, Rejection, RejectionReason, RoutingOutcome
+from serving.activator.queueing.outcome import (
+    Dispatch,
+    Rejection,
+    RejectionReason,
+    RoutingOutcome,
+    SilentPod,
+    failure_text,
+    unknown_text,
+)
+from serving.activator.queueing.readiness import PodProbe, RevisionDirectory
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedSlice
-from serving.activator.queueing.table import RevisionTable
-from serving.activator.queueing.wake import RevisionLoad
+from serving.activator.queueing.throttler import RevisionThrottler
+from serving.activator.queueing.wake import RevisionLoad, forgotten
 from serving.model.knative import RevisionKey
+from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
 
 RequestId = TypeVar("RequestId", bound=Hashable)
@@ -48,59 +61,124 @@ class SlotBook(Protocol[RequestId_contra]):
         """Give slots of pods that are gone back to their owners."""
 
 
-class RequestRouter(Generic[RequestId]):
-    """Routes requests to pods. Calls with an unknown request do nothing; ``slots`` is None without peer processes."""
+class TickSchedule:
+    """The revisions to look at, now and later."""
 
-    def __init__(self, table: RevisionTable[RequestId], *, slots: SlotBook[RequestId] | None = None) -> None:
-        self.table = table
-        self.directory = table.directory
-        self.schedule = table.schedule
-        self._active = table.active
-        self._slots = slots
+    __slots__ = ("_due_s", "_heap", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: set[RevisionKey] = set()
+        self._due_s: dict[RevisionKey, float] = {}
+        # Only what equals the revision's due time counts; the rest is out of date.
+        self._heap: list[tuple[float, RevisionKey]] = []
 
     def __repr__(self) -> str:
-        waiting_count = sum(waiting_count for _, _, waiting_count in self.table.inside())
+        return f"TickSchedule({len(self._pending)} pending, {len(self._due_s)} due later)"
+
+    @property
+    def has_pending_work(self) -> bool:
+        """Whether a revision has news, so that a tick is due soon."""
+        return bool(self._pending)
+
+    def schedule_tick(self, key: RevisionKey) -> None:
+        """Schedule a tick of a revision soon."""
+        self._pending.add(key)
+
+    def schedule_at(self, key: RevisionKey, due_s: float) -> None:
+        """Schedule a tick of a revision at ``due_s`` at the latest."""
+        known_s = self._due_s.get(key)
+        if known_s is None or due_s < known_s:
+            self._due_s[key] = due_s
+            heapq.heappush(self._heap, (due_s, key))
+
+    def forget(self, key: RevisionKey) -> None:
+        """Drop a revision."""
+        self._due_s.pop(key, None)
+
+    def take_due(self, now_s: float) -> set[RevisionKey]:
+        """The revisions with news, and those that are due."""
+        keys, self._pending = self._pending, set()
+        while self._heap and self._heap[0][0] <= now_s:
+            due_s, key = heapq.heappop(self._heap)
+            if self._due_s.get(key) == due_s:
+                del self._due_s[key]
+                keys.add(key)
+        return keys
+
+    def next_due_s(self) -> float | None:
+        """When a revision is next due without news; that tick may find nothing to do."""
+        return self._heap[0][0] if self._heap else None
+
+
+class RequestRouter(Generic[RequestId]):
+    """Routes requests to pods. Calls with an unknown request do nothing; ``random`` gives numbers from 0 to below 1."""
+
+    def __init__(self, settings: ActivatorSettings, *, random: Callable[[], float]) -> None:
+        self.settings = settings
+        """May be replaced at run time; existing queues keep their bounds."""
+        self.directory = RevisionDirectory()
+        self.schedule = TickSchedule()
+        self.throttlers: dict[RevisionKey, RevisionThrottler[RequestId]] = {}
+        """The revisions with requests, now or a moment ago."""
+        self.slots: SlotBook[RequestId] | None = None
+        """Set where processes share pods, before the first request."""
+        self._random = random
+
+    def __repr__(self) -> str:
+        inside = self.inside()
+        waiting_count = sum(waiting_count for _, _, waiting_count in inside)
         return (
-            f"RequestRouter({len(self.directory.keys)} revisions, {len(self._active)} with requests, "
-            f"{self.table.level - waiting_count} run, {waiting_count} wait)"
+            f"RequestRouter({len(self.directory.keys)} revisions, {len(inside)} with requests, "
+            f"{sum(level for _, level, _ in inside) - waiting_count} run, {waiting_count} wait)"
         )
+
+    def inside(self) -> list[tuple[RevisionKey, int, int]]:
+        """Each revision that has requests: how many are inside, and how many of those wait."""
+        return [(key, one.level, one.waiting_count) for key, one in self.throttlers.items()]
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
         """Add or update a revision."""
         is_new = self.directory.set_revision(revision)
-        active = self._active.get(revision.key)
-        if active is None:
+        throttler = self.throttlers.get(revision.key)
+        if throttler is None:
             return RoutingOutcome()
-        return self._outcome(active, now_s, dispatches=self._set_pods(active, now_s) if is_new else ())
+        return self._attend(throttler, now_s, dispatches=self._set_pods([revision.key], now_s) if is_new else ())
 
     def remove_revision(self, key: RevisionKey, now_s: float) -> RoutingOutcome[RequestId]:
         """Remove a deleted revision. Running requests continue; queued ones are rejected."""
         removed = self.directory.remove_revision(key)
-        active = self._active.get(key)
-        if active is None or removed is None:
+        throttler = self.throttlers.get(key)
+        if throttler is None or removed is None:
             return RoutingOutcome()
-        return RoutingOutcome(rejections=active.remove(removed.container_concurrency, now_s))
+        throttler.set_pods({}, now_s, container_concurrency=removed.container_concurrency)
+        rejections = throttler.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
+        return RoutingOutcome(rejections=rejections)
 
     def set_slice(self, found: ServedSlice, now_s: float) -> RoutingOutcome[RequestId]:
         """Add or update a slice; queued requests go to its pods, oldest first."""
-        return self._pods_changed(self.directory.slices.set(found), now_s)
+        return RoutingOutcome(dispatches=self._set_pods(self.directory.slices.set(found), now_s))
 
     def remove_slice(self, key: str, now_s: float) -> RoutingOutcome[RequestId]:
         """Remove a slice, by its namespace and name with a slash."""
         revision = self.directory.slices.remove(key)
-        return RoutingOutcome() if revision is None else self._pods_changed([revision], now_s)
+        return RoutingOutcome(dispatches=() if revision is None else self._set_pods([revision], now_s))
 
     def arrive(
         self, key: RevisionKey, request: RequestId, now_s: float, *, weight_bytes: int = 0, session: int | None = None
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
         """Dispatch, queue or reject a request; it takes ``weight_bytes`` while queued, and prefers its session's pod."""
-        active = self._active.get(key)
-        if active is None:
-            active = self.table.open(key, now_s)
-            self._set_pods(active, now_s)
+        throttler = self.throttlers.get(key)
+        if throttler is None:
+            throttler = RevisionThrottler[RequestId](key, self.settings, random=self._random, now_s=now_s)
+            self.throttlers[key] = throttler
+            self._set_pods([key], now_s)
         # With pods the decision does not depend on the revision's state.
-        revision = None if active.pods else self.directory.revision(key)
-        answer, is_news = active.arrive(request, revision, now_s, weight_bytes=weight_bytes, session=session)
+        revision = None if throttler.pods else self.directory.revision(key)
+        answer = throttler.arrive(request, now_s, revision=revision, weight_bytes=weight_bytes, session=session)
+        if isinstance(answer, Dispatch):
+            is_news = throttler.level > throttler.quiet_level
+        else:
+            is_news = throttler.has_rejected or isinstance(answer, Queued)
         if is_news:
             self.schedule.schedule_tick(key)
         return answer
@@ -109,39 +187,40 @@ class RequestRouter(Generic[RequestId]):
         self, key: RevisionKey, request: RequestId, now_s: float, *, is_answered: bool = True
     ) -> Sequence[Dispatch[RequestId]]:
         """End a request, with the pod's response or without; return the requests that begin."""
-        active = self._active.get(key)
-        if active is None:
+        throttler = self.throttlers.get(key)
+        if throttler is None:
             return ()
-        if self._slots is None or not self._slots.is_trading(key):
-            return active.finish(request, now_s, is_answered=is_answered)
-        self._slots.before_finish(key, request, now_s)
-        dispatches = active.finish(request, now_s, is_answered=is_answered)
-        self._slots.settle(key, now_s)
+        if self.slots is None or not self.slots.is_trading(key):
+            return throttler.finish(request, now_s, is_answered=is_answered)
+        self.slots.before_finish(key, request, now_s)
+        dispatches = throttler.finish(request, now_s, is_answered=is_answered)
+        self.slots.settle(key, now_s)
         return dispatches
 
     def requeue(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Requeue a request whose pod was gone or died before its response; return the requests that begin."""
-        active = self._active.get(key)
-        if active is None:
+        throttler = self.throttlers.get(key)
+        if throttler is None:
             return ()
         self.schedule.schedule_tick(key)
-        return active.dispatches(active.throttler.requeue(request, now_s))
+        return throttler.requeue(request, now_s)
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
         """Take the result of a readiness probe; a ready pod gets queued requests."""
         has_changed = self.directory.unready.answered(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
-        return self._pods_changed([probe.key], now_s) if has_changed else RoutingOutcome()
+        return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
 
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
-        """Do what is due."""
+        """Do what is due: timeouts, readmitted pods, probes, and wakes."""
         keys = self.schedule.take_due(now_s)
-        if self._slots is not None:
-            keys.update(self._slots.due(now_s))
-        outcomes = [self._attend(active, now_s) for key in keys if (active := self._active.get(key)) is not None]
-        if self._slots is not None:
+        if self.slots is not None:
+            keys.update(self.slots.due(now_s))
+        throttlers = [one for key in keys if (one := self.throttlers.get(key)) is not None]
+        outcomes = [self._attend(one, now_s, dispatches=one.readmit(now_s)) for one in throttlers]
+        if self.slots is not None:
             for key in keys:
-                self._slots.settle(key, now_s)
+                self.slots.settle(key, now_s)
         return RoutingOutcome(
             dispatches=[dispatch for one in outcomes for dispatch in one.dispatches],
             rejections=[rejection for one in outcomes for rejection in one.rejections],
@@ -151,88 +230,99 @@ class RequestRouter(Generic[RequestId]):
 
     def next_due_s(self) -> float | None:
         """When ``tick`` is next due without news, perhaps with nothing to do; None without a deadline."""
-        dues_s = (self.schedule.next_due_s(), self._slots.next_due_s() if self._slots is not None else None)
+        dues_s = (self.schedule.next_due_s(), self.slots.next_due_s() if self.slots is not None else None)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the period of reports: the load of each revision that has any. Idle ones are dropped."""
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
-        for key, active in list(self._active.items()):
-            load = active.report(now_s, self.table.settings)
+        for key, throttler in list(self.throttlers.items()):
+            load = throttler.report(now_s, period_s=self.settings.report_period_s)
             if load is None:
-                self.table.close(key)
+                del self.throttlers[key]
+                self.directory.unready.forget(key)
+                self.schedule.forget(key)
             else:
                 loads.append((key, load))
                 self.schedule.schedule_tick(key)
-        if self._slots is not None:
-            self._slots.return_unused()
+        if self.slots is not None:
+            self.slots.return_unused()
         return loads
 
     def resend_all(self) -> None:
         """Report all load once more: the autoscaler at the other end of the connection is a new process."""
-        for key, active in self._active.items():
-            active.forget_reports()
+        for key, throttler in self.throttlers.items():
+            throttler.wake_state = forgotten(throttler.wake_state)
             self.schedule.schedule_tick(key)
+
+    def eject_silent(self, now_s: float, *, has_begun: Callable[[RequestId], bool]) -> list[SilentPod[RequestId]]:
+        """Eject pods that answer nothing while others of their revision do."""
+        after_s = self.settings.eject_after_silence_s
+        throttlers = self.throttlers.values() if after_s else ()
+        found = [one for each in throttlers for one in each.eject_silent(now_s, after_s=after_s, has_begun=has_begun)]
+        for silent in found:
+            self.schedule.schedule_tick(silent.key)
+        return found
 
     def reject_all(self, now_s: float, text: str) -> list[Rejection[RequestId]]:
         """Reject all queued requests at shutdown."""
         return [
             one
-            for active in self._active.values()
-            for one in active.reject_waiting(now_s, reason=RejectionReason.SHUT_DOWN, text=text)
+            for throttler in self.throttlers.values()
+            for one in throttler.reject_waiting(now_s, reason=RejectionReason.SHUT_DOWN, text=text)
         ]
 
     def validate(self) -> None:
         """Assert the invariants; tests call it after every step."""
-        for key, active in self._active.items():
-            active.throttler.validate()
-            assert self.directory.revision(key) is None or active.pods == self.directory.pods_of(key), self
+        for key, throttler in self.throttlers.items():
+            throttler.validate()
+            assert self.directory.revision(key) is None or throttler.pods == self.directory.pods_of(key), self
 
-    def _set_pods(self, active: ActiveRevision[RequestId], now_s: float) -> list[Dispatch[RequestId]]:
-        """Give a revision its pods. The capacity of pods is unknown until the revision is."""
-        revision = self.directory.revision(active.key)
-        if revision is None:
-            return []
-        self.directory.watch_unready(active.key, now_s, is_on=self.table.settings.probe_unready_pods)
-        pods = self.directory.pods_of(active.key)
-        slots = None if self._slots is None else self._slots.rights(active.key, pods)
-        return active.set_pods(pods, now_s, container_concurrency=revision.container_concurrency, slots=slots)
-
-    def _pods_changed(self, keys: Iterable[RevisionKey], now_s: float) -> RoutingOutcome[RequestId]:
+    def _set_pods(self, keys: Iterable[RevisionKey], now_s: float) -> list[Dispatch[RequestId]]:
+        """Give revisions with requests their pods. The capacity of pods is unknown until the revision is."""
         dispatches: list[Dispatch[RequestId]] = []
         for key in keys:
-            active = self._active.get(key)
-            if active is not None:
-                dispatches += self._set_pods(active, now_s)
-                self.schedule.schedule_tick(key)
-        return RoutingOutcome(dispatches=dispatches)
+            throttler, revision = self.throttlers.get(key), self.directory.revision(key)
+            if throttler is None or revision is None:
+                continue
+            self.directory.watch_unready(key, now_s, is_on=self.settings.probe_unready_pods)
+            pods = self.directory.pods_of(key)
+            dispatches += throttler.set_pods(
+                pods,
+                now_s,
+                container_concurrency=revision.container_concurrency,
+                slots=None if self.slots is None else self.slots.rights(key, pods),
+            )
+            self.schedule.schedule_tick(key)
+        return dispatches
 
-    def _attend(self, active: ActiveRevision[RequestId], now_s: float) -> RoutingOutcome[RequestId]:
-        """Run everything that is due for one revision: timeouts, readmitted pods, probes, and the wake."""
-        rejections = active.expire(self.directory.revision(active.key), now_s, self.table.settings)
-        dispatches = active.dispatches(active.throttler.readmit(now_s))
-        is_waiting = active.throttler.waiting_count > 0
-        probes = self.directory.unready.due(active.key, now_s, is_waiting=is_waiting)
-        return self._outcome(active, now_s, dispatches=dispatches, rejections=rejections, probes=probes)
-
-    def _outcome(
-        self,
-        active: ActiveRevision[RequestId],
-        now_s: float,
-        *,
-        dispatches: Sequence[Dispatch[RequestId]],
-        rejections: Sequence[Rejection[RequestId]] = (),
-        probes: Sequence[PodProbe] = (),
+    def _attend(
+        self, throttler: RevisionThrottler[RequestId], now_s: float, *, dispatches: Sequence[Dispatch[RequestId]]
     ) -> RoutingOutcome[RequestId]:
-        """Complete an outcome with the revision's wake and probes, and schedule the next tick."""
-        revision, settings = self.directory.revision(active.key), self.table.settings
-        hopeless, unknown_until_s = active.reject_hopeless(revision, now_s, settings)
-        wakes, wake_due_s = ((), None) if revision is None else active.wake(revision, now_s, settings)
-        is_waiting = active.throttler.waiting_count > 0
-        probe_due_s = self.directory.unready.next_due_s(active.key, is_waiting=is_waiting)
-        dues_s = (unknown_until_s, wake_due_s, active.throttler.next_due_s(), probe_due_s)
+        """Complete an outcome with all that is due for one revision, and schedule the next tick."""
+        key, settings = throttler.key, self.settings
+        revision, unknown_until_s = self.directory.revision(key), None
+        late_text = f"no pod was free within {settings.queue_wait_max_s:g} s"
+        if revision is not None and revision.delay is not None:
+            late_text = f"{late_text}: {revision.delay}"
+        rejections = throttler.reject_waiting(now_s, reason=RejectionReason.WAITED, text=late_text, is_late=True)
+        if revision is None:
+            unknown_until_s = throttler.since_s + settings.revision_wait_max_s
+            if now_s >= unknown_until_s:
+                unknown_until_s = None
+                rejections += throttler.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
+        elif revision.failure is not None and not throttler.pods and throttler.waiting_count:
+            throttler.has_rejected = True
+            text = failure_text(revision)
+            rejections += throttler.reject_waiting(now_s, reason=RejectionReason.FAILED, text=text)
+        wakes, wake_due_s = ((), None) if revision is None else throttler.wake(revision, now_s, settings)
+        is_waiting = throttler.waiting_count > 0
+        unready = self.directory.unready
+        probes = unready.due(key, now_s, is_waiting=is_waiting)
+        probe_due_s = unready.next_due_s(key, is_waiting=is_waiting)
+        dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s)
         due_s = min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
         # Each report looks at all revisions: what is further away would only pile up.
         if due_s <= now_s + 2 * settings.report_period_s:
-            self.schedule.schedule_at(active.key, due_s)
-        return RoutingOutcome(dispatches=dispatches, rejections=[*rejections, *hopeless], wakes=wakes, probes=probes)
+            self.schedule.schedule_at(key, due_s)
+        return RoutingOutcome(dispatches=dispatches, rejections=rejections, wakes=wakes, probes=probes)

@@ -1,34 +1,40 @@
-"""Runs, queues or rejects the requests of one revision.
+"""Runs, queues or rejects the requests of one revision, and decides when to wake it.
 
-Input: requests that arrive, end, leave or are requeued because their pod was gone, and the pods, each with the time. Output:
-the decision about a request, and the waiting requests that begin. It wires the breaker (how many), the pods (where) and the
-meter (how much load) and adds one rule: a requeued request keeps its slot and goes before all that wait, because it arrived
-before them.
+Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's settings, each
+with the time. Output: dispatches, rejections, wakes, and load to report. It wires the breaker (how many), the balancer (where),
+the ejected pods (where not) and the meter (how much load) and adds one rule: a requeued request keeps its slot and goes before
+all that wait, because it arrived before them.
 
 Between any two calls no request waits beside a free slot, none goes to a pod that drains, and each is in one place. A request
-is any hashable of the caller's.
+is any hashable of the caller's. One throttler exists for each revision with requests; none for an idle one.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-import msgspec
-
-from serving.activator.queueing.pods import RevisionPods
+from serving.activator.queueing.outcome import (
+    Dispatch,
+    Rejection,
+    RejectionReason,
+    RevisionWake,
+    SilentPod,
+    queue_full,
+    rejected_at_once,
+)
+from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.slices import ServedPod
+from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
+from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
-from serving.traffic.meter import Meter, Report
+from serving.traffic.balance import Balancer
+from serving.traffic.breaker import Breaker, Queued, Rejected
+from serving.traffic.ejection import EjectedPods
+from serving.traffic.meter import Meter
+from serving.traffic.policy import BalancingPolicy, policy_for
+from serving.traffic.sessions import SessionRing
 
 RequestId = TypeVar("RequestId", bound=Hashable)
-
-
-class Started(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """A request that runs now on the pod at ``address``, after it waited for ``waited_s`` seconds."""
-
-    request: RequestId
-    address: str
-    waited_s: float = 0.0
 
 
 class RevisionThrottler(Generic[RequestId]):
@@ -37,13 +43,47 @@ class RevisionThrottler(Generic[RequestId]):
     ``random`` gives numbers from 0 to below 1. Calls with a request that is not inside do nothing.
     """
 
-    __slots__ = ("_breaker", "_meter", "_random", "_requeued", "_session_of", "_settings", "address_of", "pods")
+    __slots__ = (
+        "_breaker",
+        "_meter",
+        "_random",
+        "_requeued",
+        "_ring",
+        "_session_of",
+        "_settings",
+        "_slots",
+        "address_of",
+        "balancer",
+        "ejected",
+        "has_rejected",
+        "key",
+        "pods",
+        "quiet_level",
+        "since_s",
+        "slots_per_pod",
+        "wake_state",
+    )
 
-    def __init__(self, *, settings: ActivatorSettings, random: Callable[[], float], now_s: float) -> None:
+    def __init__(
+        self, key: RevisionKey, settings: ActivatorSettings, *, random: Callable[[], float], now_s: float
+    ) -> None:
+        self.key = key
+        self.since_s = now_s
+        self.pods: Mapping[str, ServedPod] = {}
+        """The listed pods by address, ejected ones included."""
+        self.slots_per_pod: int | None = None
+        """containerConcurrency, 0 without a limit; None until the first ``set_pods``."""
+        self.balancer = Balancer(BalancingPolicy.FIRST_FREE, random=random)
+        self.ejected = EjectedPods[RequestId]()
+        self.address_of: dict[RequestId, str] = {}
+        """The pod of each request that runs."""
+        self.wake_state = WakeState()
+        self.quiet_level = 0
+        """With at most so many requests inside, and none queued, no wake is due."""
+        self.has_rejected = False
+        """Whether a request was rejected because the pods fail, since the last ``wake``."""
         self._settings = settings
         self._random = random
-        self.pods: RevisionPods | None = None
-        """None until the first ``set_pods``."""
         self._breaker: Breaker[RequestId] = Breaker(
             capacity=0,
             depth_max=settings.queue_depth_max,
@@ -51,15 +91,18 @@ class RevisionThrottler(Generic[RequestId]):
             wait_max_s=settings.queue_wait_max_s,
         )
         self._meter = Meter(now_s=now_s)
-        self.address_of: dict[RequestId, str] = {}
-        """The pod of each request that runs."""
+        # This process's slots of each pod, where processes share them.
+        self._slots: dict[str, int] | None = None
+        # Of the listed pods; made for the first request of a session.
+        self._ring = SessionRing(())
         # The session of each request that has one, by its place on the ring of pods.
         self._session_of: dict[RequestId, int] = {}
         # Requests whose pod was gone, oldest first, with the time. They keep their slots in the breaker.
         self._requeued: OrderedDict[RequestId, float] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"RevisionThrottler({len(self.address_of)} run, {self.waiting_count} wait, {self.pods!r})"
+        inside = f"{len(self.address_of)} run, {self.waiting_count} wait"
+        return f"RevisionThrottler({self.key[1]}, {inside}, {self.balancer!r}, {self.ejected!r})"
 
     @property
     def level(self) -> int:
@@ -81,37 +124,53 @@ class RevisionThrottler(Generic[RequestId]):
         return min(since_s, default=None)
 
     def arrive(
-        self, request: RequestId, now_s: float, *, weight_bytes: int = 0, session: int | None = None
-    ) -> Started[RequestId] | Queued | Rejected:
+        self,
+        request: RequestId,
+        now_s: float,
+        *,
+        revision: ServedRevision | None = None,
+        weight_bytes: int = 0,
+        session: int | None = None,
+    ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
         """Take a new request, which takes up ``weight_bytes`` while it waits; ``session`` is a ``session_number``.
+
+        ``revision`` matters while there are no pods.
 
         Raises:
             IllegalTransition: when it is inside already.
         """
+        if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
+            self.has_rejected = rejection.reason is RejectionReason.FAILED
+            return rejection
         answer = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
         if isinstance(answer, Rejected):
-            return answer
+            return queue_full(request, answer)
         self._meter.arrive(now_s, proxied=False)
         if session is not None:
             self._session_of[request] = session
-        return self._begin(request, 0.0) if isinstance(answer, Admitted) else answer
+        return answer if isinstance(answer, Queued) else self._begin(request, 0.0)
 
-    def finish(self, request: RequestId, now_s: float, *, is_answered: bool = True) -> Sequence[Started[RequestId]]:
+    def finish(self, request: RequestId, now_s: float, *, is_answered: bool = True) -> Sequence[Dispatch[RequestId]]:
         """End a request, also one whose client has left the queue; return the requests that begin."""
         self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
+        started: Sequence[Dispatch[RequestId]] = ()
         if address is None:
             self._leave_queue(request, now_s)
-            return ()
-        assert self.pods is not None
-        self.pods.finished(address, now_s, is_answered=is_answered)
-        self._meter.leave(now_s, proxied=False)
-        # Before the release: if its pod drains, its slot ends with it.
-        started = self._settle(now_s)
-        granted = self._breaker.release(request, now_s)
-        return self._begin_all(granted, started) if granted else started
+        else:
+            self.balancer.give_back(address)
+            has_changed = is_answered and self.ejected.answered(address, now_s)
+            self._meter.leave(now_s, proxied=False)
+            # Before the release: if its pod drains, its slot ends with it.
+            started = self._settle(now_s, has_changed=has_changed)
+            granted = self._breaker.release(request, now_s)
+            if granted:
+                started = [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)]
+        if self.wake_state.known_waiting_count and not self.waiting_count:
+            self.wake_state = calm(self.wake_state)
+        return started
 
-    def requeue(self, request: RequestId, now_s: float) -> Sequence[Started[RequestId]]:
+    def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Requeue a request whose pod was gone or died before its response; return the requests that begin, this one first.
 
         It goes to another pod, or waits before all others. The pod is ejected for a while.
@@ -119,112 +178,166 @@ class RevisionThrottler(Generic[RequestId]):
         address = self.address_of.pop(request, None)
         if address is None:
             return ()
-        assert self.pods is not None
         self._requeued[request] = now_s
-        self.pods.failed(address, now_s)
-        return self._settle(now_s)
+        self.balancer.give_back(address)
+        return self._settle(now_s, has_changed=self.ejected.failed(address, now_s))
 
     def set_pods(
         self,
-        addresses: Iterable[str],
+        pods: Mapping[str, ServedPod],
         now_s: float,
         *,
         container_concurrency: int,
         slots: Mapping[str, int] | None = None,
-    ) -> Sequence[Started[RequestId]]:
-        """Replace the list of pods; return the requests that begin.
+    ) -> Sequence[Dispatch[RequestId]]:
+        """Replace the listed pods; return the requests that begin.
 
         ``slots`` are this process's of each pod, where processes share them; None for all.
         """
-        if self.pods is None:
-            self.pods = RevisionPods(
-                container_concurrency=container_concurrency,
-                first_free_concurrency_max=self._settings.first_free_concurrency_max,
-                random=self._random,
-            )
-        self.pods.set_listed(addresses, container_concurrency=container_concurrency, slots=slots)
+        if self.slots_per_pod is None:
+            first_free_max = self._settings.first_free_concurrency_max
+            policy = policy_for(container_concurrency, first_free_concurrency_max=first_free_max)
+            self.balancer = Balancer(policy, random=self._random)
+        self.pods, self.slots_per_pod = pods, container_concurrency
+        self._slots = None if slots is None else dict(slots)
+        self.ejected.set_listed(pods)
+        return self._settle(now_s, has_changed=True)
+
+    def set_slots(self, address: str, slots: int, now_s: float) -> Sequence[Dispatch[RequestId]]:
+        """Change this process's slots of one pod; returns the requests that begin."""
+        assert self._slots is not None
+        if address not in self.pods:
+            return ()
+        self._slots[address] = slots
+        self.balancer.set_slots(address, slots)
         return self._settle(now_s)
 
-    def set_slots(self, address: str, slots: int, now_s: float) -> Sequence[Started[RequestId]]:
-        """Change this process's slots of one listed pod; returns the requests that begin."""
-        assert self.pods is not None
-        return self._settle(now_s) if self.pods.set_slots(address, slots) else ()
-
-    def eject_silent(self, address: str, now_s: float) -> bool:
-        """Eject a silent pod for a while, if enough others are left; whether it is newly ejected."""
-        if self.pods is None or not self.pods.eject_silent(address, now_s):
-            return False
-        self._settle(now_s)
-        return True
-
-    def readmit(self, now_s: float) -> Sequence[Started[RequestId]]:
+    def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Use ejected pods again after their pause; return the requests that begin."""
-        return self._settle(now_s) if self.pods is not None and self.pods.readmit(now_s) else ()
+        return self._settle(now_s, has_changed=True) if self.ejected.readmit(now_s) else ()
 
-    def expire(self, now_s: float, *, all_waiting: bool = False) -> list[RequestId]:
-        """Remove requests whose queue timeout has expired, or all queued ones, oldest first."""
+    def eject_silent(
+        self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]
+    ) -> list[SilentPod[RequestId]]:
+        """Eject pods that answer nothing while others do; return all silent pods with their requests."""
+        slots_per_pod = self.slots_per_pod or 0
+        ejected = self.ejected.eject_silent(
+            self.address_of, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
+        )
+        if ejected:
+            self._settle(now_s, has_changed=True)
+        # A request may have been on its way to a pod when that was ejected.
+        in_flight = self.address_of.items()
+        return [
+            SilentPod(key=self.key, pod=self.pods[address], is_new=address in ejected, requests=requests)
+            for address in sorted(self.ejected.silent_addresses)
+            if (requests := tuple(one for one, pod in in_flight if pod == address and not has_begun(one)))
+        ]
+
+    def reject_waiting(
+        self, now_s: float, *, reason: RejectionReason, text: str, is_late: bool = False
+    ) -> list[Rejection[RequestId]]:
+        """Reject all queued requests, oldest first, or those whose queue timeout has expired."""
         wait_max_s = self._settings.queue_wait_max_s
-        due_s = now_s + wait_max_s if all_waiting else now_s
-        out = [request for request, since_s in self._requeued.items() if since_s + wait_max_s <= due_s]
-        for request in out:
+        due_s = now_s if is_late else now_s + wait_max_s
+        late = [request for request, since_s in self._requeued.items() if since_s + wait_max_s <= due_s]
+        for request in late:
             self._leave_queue(request, now_s)
         for one in self._breaker.expire(due_s):
             self._meter.leave(now_s, proxied=False)
-            out.append(one.request_id)
-        for request in out:
+            late.append(one.request_id)
+        for request in late:
             self._session_of.pop(request, None)
-        return out
+        if not self.waiting_count:
+            self.wake_state = calm(self.wake_state)
+        return [Rejection(request=request, reason=reason, text=text) for request in late]
+
+    def wake(
+        self, revision: ServedRevision, now_s: float, settings: ActivatorSettings
+    ) -> tuple[Sequence[RevisionWake], float | None]:
+        """Whether to wake the revision now, and when to ask again without news."""
+        has_rejected, self.has_rejected = self.has_rejected, False
+        seen = WakeInput(
+            level=self.level,
+            waiting_count=self.waiting_count,
+            arrived_count=self._meter.arrived_count,
+            serving_state=revision.serving_state,
+            desired_count=max(revision.desired_count, len(self.pods)),
+            # One of two activators gets half of the requests.
+            target_concurrency=revision.target_concurrency / settings.count,
+            has_rejected=has_rejected,
+        )
+        self.wake_state, decision = wake(self.wake_state, seen, settings, now_s=now_s)
+        self.quiet_level = decision.quiet_level
+        if not decision.flip and decision.poke is None:
+            return (), decision.next_wake_s
+        woken = RevisionWake(
+            key=self.key, flip=decision.flip, poke=decision.poke, resource_version=revision.resource_version
+        )
+        return (woken,), decision.next_wake_s
 
     def next_due_s(self) -> float | None:
-        """When ``expire`` or ``readmit`` is next due; None while neither will be."""
+        """When queued requests or ejected pods are next due; None while neither will be."""
         oldest_s = next((since_s + self._settings.queue_wait_max_s for since_s in self._requeued.values()), None)
-        readmit_s = self.pods.next_due_s() if self.pods is not None else None
-        dues_s = (oldest_s, self._breaker.next_wake_s(), readmit_s)
+        dues_s = (oldest_s, self._breaker.next_wake_s(), self.ejected.next_due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
-    def report(self, now_s: float) -> Report:
-        """Close the meter's period and open the next."""
-        return self._meter.report(now_s)
+    def report(self, now_s: float, *, period_s: float) -> RevisionLoad | None:
+        """Close the period of reports: its load, or None if there was none and no request is inside."""
+        level, report = self.level, self._meter.report(now_s)
+        self.wake_state, load = reported(
+            self.wake_state, report, level=level, waiting_count=self.waiting_count, period_s=period_s
+        )
+        return load if level or report.concurrency or report.request_count else None
 
     def validate(self) -> None:
         """Assert the invariants; tests call it after every step."""
         self._breaker.validate()
         self._meter.validate()
+        self.balancer.validate()
         counts = self._breaker.counts()
         assert counts.running == len(self.address_of) + len(self._requeued), self
         assert self.level == counts.running + counts.waiting, self
         assert len(self._session_of) <= self.level, self
         assert not self.address_of.keys() & self._requeued.keys(), self
-        if self.pods is not None:
-            self.pods.validate()
-            assert not self.waiting_count or self.pods.balancer.capacity == len(self.address_of), self
-            assert self._breaker.capacity == _plus(self.pods.balancer.capacity, len(self._requeued)), self
+        assert self.ejected.addresses <= self.pods.keys(), self
+        assert not self.waiting_count or self.balancer.capacity == len(self.address_of), self
+        assert self._breaker.capacity == _plus(self.balancer.capacity, len(self._requeued)), self
 
-    def _settle(self, now_s: float) -> Sequence[Started[RequestId]]:
-        """Give free slots to requeued requests first, then set the breaker's capacity to what is left."""
-        assert self.pods is not None
-        started: list[Started[RequestId]] = []
-        while self._requeued and self.pods.balancer.capacity != len(self.address_of):
+    def _settle(self, now_s: float, *, has_changed: bool = False) -> Sequence[Dispatch[RequestId]]:
+        """Give free slots to requeued requests first, then set the breaker's capacity to what is left.
+
+        ``has_changed`` says that other pods are listed or ejected than before.
+        """
+        balancer = self.balancer
+        if has_changed:
+            usable = self.pods.keys() - self.ejected.addresses
+            own = dict.fromkeys(usable, self.slots_per_pod or None) if self._slots is None else self._slots
+            balancer.set_pods({address: own[address] for address in usable if address in own})
+        started: list[Dispatch[RequestId]] = []
+        while self._requeued and balancer.capacity != len(self.address_of):
             request, since_s = self._requeued.popitem(last=False)
             started.append(self._begin(request, now_s - since_s))
-        capacity = _plus(self.pods.balancer.capacity, len(self._requeued))
+        capacity = _plus(balancer.capacity, len(self._requeued))
         if capacity == self._breaker.capacity:
             return started
-        return self._begin_all(self._breaker.set_capacity(capacity, now_s), started)
-
-    def _begin_all(
-        self, granted: Sequence[Granted[RequestId]], started: Sequence[Started[RequestId]]
-    ) -> Sequence[Started[RequestId]]:
+        granted = self._breaker.set_capacity(capacity, now_s)
         return [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)]
 
-    def _begin(self, request: RequestId, waited_s: float) -> Started[RequestId]:
-        assert self.pods is not None
+    def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
         # Most revisions have no sessions: this saves them a call.
-        sessions = self._session_of
-        pod = self.pods.pick(sessions.get(request)) if sessions else self.pods.balancer.pick()
+        session = self._session_of.get(request) if self._session_of else None
+        if session is None:
+            pod = self.balancer.pick()
+        else:
+            # The pod that it prefers, and the next one on its ring while that is full or ejected.
+            if self._ring.addresses != self.pods.keys():
+                self._ring = SessionRing(self.pods)
+            found = map(self.balancer.pick_at, self._ring.preferred(session))
+            pod = next((one for one in found if one is not None), None)
         assert pod is not None, "the breaker's capacity is what the pods have"
         self.address_of[request] = pod.address
-        return Started(request=request, address=pod.address, waited_s=waited_s)
+        return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:
         """Remove a queued request. No other begins by this: none waits beside a free slot."""

@@ -123,6 +123,11 @@ def calm(state: WakeState) -> WakeState:
     return msgspec.structs.replace(state, known_waiting_count=0, flip_due_s=None, flip_count=0)
 
 
+def forgotten(state: WakeState) -> WakeState:
+    """The state for an autoscaler that has just started: report and poke from the beginning."""
+    return WakeState(flip_due_s=state.flip_due_s, flip_count=state.flip_count)
+
+
 def reported(
     state: WakeState, report: Report, *, level: int, waiting_count: int, period_s: float
 ) -> tuple[WakeState, RevisionLoad]:

@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from serving.activator.queueing.readiness import RoutingOutcome
-from serving.activator.queueing.table import RevisionTable
-from serving.activator.queueing.throttler import Started
+from serving.activator.queueing.outcome import Dispatch, RoutingOutcome
+from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.slots.ledger import Ledger
 from serving.activator.slots.messages import Ask, Give, InUse, PeerHello, Send, SlotMessage
 from serving.model.knative import RevisionKey
@@ -47,14 +47,14 @@ class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotBroker(Generic[RequestId]):
-    """The slot book of one of ``settings.count`` processes (``router.SlotBook``).
+    """The slot book of the router of one of ``settings.count`` processes (``router.SlotBook``).
 
     ``first_round`` must be greater than any of an earlier process with this index; ``send`` sends a message to a peer.
     """
 
-    def __init__(self, table: RevisionTable[RequestId], *, first_round: int, send: Send) -> None:
-        self._table = table
-        self.ledger = Ledger(index=table.settings.index, first_round=first_round, in_use=self._in_use, send=send)
+    def __init__(self, router: RequestRouter[RequestId], *, first_round: int, send: Send) -> None:
+        self._router = router
+        self.ledger = Ledger(index=router.settings.index, first_round=first_round, in_use=self._in_use, send=send)
         self._peer_asks: dict[RevisionKey, dict[int, _PeerAsk]] = {}
         self._own_asks: dict[RevisionKey, _OwnAsk] = {}
         # When to ask again, for revisions whose ask was too early or got nothing.
@@ -91,18 +91,17 @@ class SlotBroker(Generic[RequestId]):
             self.ledger.receive(peer, message)
         if not isinstance(message, Give):
             return self._after(view, now_s)
-        active = self._table.active.get(message.key)
-        started = self._use(message.key, message.pod, now_s)
+        dispatches = self._use(message.key, message.pod, now_s)
         # Another process may need the slot more, and this one needs another number now.
         self.settle(message.key, now_s)
-        self._table.schedule.schedule_tick(message.key)
-        return RoutingOutcome(dispatches=active.dispatches(started) if active is not None else ())
+        self._router.schedule.schedule_tick(message.key)
+        return RoutingOutcome(dispatches=dispatches)
 
     # What the router calls.
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
         """This process's slots of each pod; None where pods have no limit."""
-        slot_count = self._table.directory.slot_count(key)
+        slot_count = self._router.directory.slot_count(key)
         return {pod: self.ledger.right(key, pod, slot_count) for pod in pods} if slot_count else None
 
     def before_finish(self, key: RevisionKey, request: RequestId, now_s: float) -> None:
@@ -134,18 +133,19 @@ class SlotBroker(Generic[RequestId]):
     def return_unused(self) -> None:
         """Return borrowed slots of deleted pods, so that no process keeps account of them."""
         for key, pod, peer, count in self.ledger.borrowed():
-            is_gone = pod not in self._table.directory.pods_of(key) and not self._table.in_flight(key).get(pod)
+            is_gone = pod not in self._router.directory.pods_of(key) and not _in_flight(
+                self._router.throttlers.get(key)
+            ).get(pod)
             if is_gone and not self.ledger.is_frozen:
                 self.ledger.give(key, pod, peer=peer, count=count)
 
     # Rights.
 
     def _in_use(self) -> Iterator[InUse]:
-        for key, active in self._table.active.items():
-            pods = active.throttler.pods
-            if pods is not None and pods.slots_per_pod:
-                for pod, in_flight in pods.in_flight.items():
-                    yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=pods.slots_per_pod)
+        for key, throttler in self._router.throttlers.items():
+            if slot_count := throttler.slots_per_pod:
+                for pod, in_flight in throttler.balancer.in_flight_by_pod().items():
+                    yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=slot_count)
 
     def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
         """After a view has begun or ended, apply the new rights to all revisions and ask again."""
@@ -153,25 +153,25 @@ class SlotBroker(Generic[RequestId]):
             return RoutingOutcome()
         self._own_asks.clear()
         self._ask_due_s.clear()
-        for key in [*self._table.active, *self._peer_asks]:
-            self._table.schedule.schedule_tick(key)
+        for key in [*self._router.throttlers, *self._peer_asks]:
+            self._router.schedule.schedule_tick(key)
         return RoutingOutcome(
             dispatches=[
                 dispatch
-                for key, active in self._table.active.items()
-                if (revision := self._table.directory.revision(key)) is not None
-                for dispatch in active.set_pods(
-                    active.pods,
+                for key, throttler in self._router.throttlers.items()
+                if (revision := self._router.directory.revision(key)) is not None
+                for dispatch in throttler.set_pods(
+                    throttler.pods,
                     now_s,
                     container_concurrency=revision.container_concurrency,
-                    slots=self.rights(key, active.pods),
+                    slots=self.rights(key, throttler.pods),
                 )
             ]
         )
 
-    def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Started[RequestId]]:
+    def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Let the throttler use as many slots of a pod as this process has now; returns the requests that begin."""
-        throttler, slot_count = self._table.throttler(key), self._table.directory.slot_count(key)
+        throttler, slot_count = self._router.throttlers.get(key), self._router.directory.slot_count(key)
         if throttler is None or not slot_count:
             return ()
         return throttler.set_slots(pod, self.ledger.right(key, pod, slot_count), now_s)
@@ -182,13 +182,13 @@ class SlotBroker(Generic[RequestId]):
         """Ask peers for slots, if the need has changed."""
         if self.ledger.is_frozen or not self.ledger.peers:
             return
-        last, active = self._own_asks.get(key), self._table.active.get(key)
-        waiting_count = 0 if active is None else active.throttler.waiting_count
+        last, throttler = self._own_asks.get(key), self._router.throttlers.get(key)
+        waiting_count = 0 if throttler is None else throttler.waiting_count
         if last is not None and waiting_count and now_s < last.at_s + _ASK_PAUSE_S:
             self._ask_due_s[key] = last.at_s + _ASK_PAUSE_S
             return
-        needs_slots = active is not None and bool(active.pods) and self._table.directory.slot_count(key) > 0
-        since_s = active.throttler.waiting_since_s if active is not None and needs_slots else None
+        needs_slots = throttler is not None and bool(throttler.pods) and self._router.directory.slot_count(key) > 0
+        since_s = throttler.waiting_since_s if throttler is not None and needs_slots else None
         self._ask_due_s.pop(key, None)
         if since_s is None:
             if last is not None:
@@ -215,8 +215,8 @@ class SlotBroker(Generic[RequestId]):
         """Give unneeded slots to the asking peers, the longest wait first."""
         if key not in self._peer_asks or self.ledger.is_frozen:
             return
-        throttler = self._table.throttler(key)
-        if throttler is not None and throttler.waiting_count and not (throttler.pods and throttler.pods.ejected):
+        throttler = self._router.throttlers.get(key)
+        if throttler is not None and throttler.waiting_count and not throttler.ejected.addresses:
             return
         spare = self._spare(key)
         for peer, asked in sorted(self._peer_asks[key].items(), key=lambda item: item[1].since_s):
@@ -238,18 +238,18 @@ class SlotBroker(Generic[RequestId]):
 
     def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
         """Pods with slots that this process does not need, in order. While requests wait, only ejected pods are such."""
-        slot_count = self._table.directory.slot_count(key)
-        pods = set(self._table.directory.pods_of(key)) if slot_count else set()
-        throttler = self._table.throttler(key)
-        if throttler is not None and throttler.pods is not None and throttler.waiting_count:
-            pods &= throttler.pods.ejected
-        used = self._table.in_flight(key) if pods else {}
+        slot_count = self._router.directory.slot_count(key)
+        pods = set(self._router.directory.pods_of(key)) if slot_count else set()
+        throttler = self._router.throttlers.get(key)
+        if throttler is not None and throttler.waiting_count:
+            pods &= throttler.ejected.addresses
+        used = _in_flight(throttler) if pods else {}
         rights = ((pod, self.ledger.right(key, pod, slot_count)) for pod in sorted(pods))
         return [(pod, right - used.get(pod, 0)) for pod, right in rights if right > used.get(pod, 0)]
 
     def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
         """The pod of an ending request and the peer that gets its slot ahead of the local queue."""
-        throttler, slot_count = self._table.throttler(key), self._table.directory.slot_count(key)
+        throttler, slot_count = self._router.throttlers.get(key), self._router.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None
         pod, since_s = throttler.address_of.get(request), throttler.waiting_since_s
@@ -258,6 +258,11 @@ class SlotBroker(Generic[RequestId]):
             for peer, one in self._peer_asks.get(key, {}).items()
             if one.may_overtake and since_s is not None and one.since_s + _OLDER_BY_S < since_s
         ]
-        if pod is None or not older or self._table.in_flight(key)[pod] > self.ledger.right(key, pod, slot_count):
+        if pod is None or not older or _in_flight(throttler)[pod] > self.ledger.right(key, pod, slot_count):
             return None
         return pod, min(older)[1]
+
+
+def _in_flight(throttler: RevisionThrottler[RequestId] | None) -> dict[str, int]:
+    """Requests of a revision on each pod that has any from here."""
+    return {} if throttler is None else throttler.balancer.in_flight_by_pod()

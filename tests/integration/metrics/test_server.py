@@ -74,7 +74,7 @@ async def test_a_request_from_zero_is_on_the_activators_page() -> None:
         await stage.service()
         await until(lambda: stage.activator.ingress.router.directory.revision(("default", "hello-00001")))
         asked = asyncio.create_task(ask(stage.public, headers=(f"traceparent: 00-{TRACE}-b7ad6b7169203331-01",)))
-        await until(lambda: stage.activator.ingress.router.table.level)
+        await until(lambda: stage.level)
         await stage.pod("one")
         assert (await asked).status == 200
         await ask(stage.public, host=f"no.{HOST}")

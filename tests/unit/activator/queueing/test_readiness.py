@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from serving.activator.queueing.readiness import PodProbe, UnreadyPods
+from serving.activator.queueing.readiness import PodProbe, RevisionDirectory, UnreadyPods
 from serving.activator.queueing.slices import ServedPod
 
 KEY = ("default", "hello-00001")
@@ -149,3 +149,9 @@ def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() ->
                 flying += made.due(KEY, now_s, is_waiting=draw.random() < 0.8)
         assert made.probe_count == len(flying)
         assert made.confirmed(KEY).items() <= listed.items()
+
+
+def test_a_directory_shows_what_it_knows() -> None:
+    assert repr(RevisionDirectory()) == (
+        "RevisionDirectory(0 revisions, SliceIndex(0 of 0 revisions), UnreadyPods(0 pods of 0 revisions, 0 probes))"
+    )

@@ -1,30 +1,22 @@
 """All requests and all revisions: events in, what is to be done out."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.queueing.readiness import (
-    Dispatch,
-    PodProbe,
-    Rejection,
-    RejectionReason,
-    RevisionWake,
-    RoutingOutcome,
-)
+from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
+from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.revisions import ServedRevision
-from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.router import RequestRouter, TickSchedule
 from serving.activator.queueing.slices import ServedPod, ServedSlice
-from serving.activator.queueing.table import RevisionTable
 from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
-from serving.traffic.ejection import EjectionReport
 
 KEY = ("default", "hello-00001")
 SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
@@ -78,12 +70,8 @@ def probe(address: str) -> PodProbe:
     return PodProbe(key=KEY, pod=pod(address))
 
 
-def routed(settings: ActivatorSettings, *, random: Callable[[], float]) -> RequestRouter[str]:
-    return RequestRouter(RevisionTable[str](settings, random=random))
-
-
 def router(*addresses: str, facts: ServedRevision | None = None, is_known: bool = True) -> RequestRouter[str]:
-    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
+    made = RequestRouter[str](SETTINGS, random=lambda: 0.0)
     if is_known:
         made.set_revision(facts or revision(), 0.0)
     if addresses:
@@ -99,6 +87,10 @@ def come(made: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[s
 def shown(made: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
     made.validate()
     return [f"{one.request}@{one.pod.address}" for one in go]
+
+
+def level_of(made: RequestRouter[str]) -> int:
+    return sum(level for _, level, _ in made.inside())
 
 
 def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]:
@@ -179,7 +171,7 @@ def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
     made = router("p")
     come(made, "a")
     made.remove_slice("default/s", 0.0)
-    assert (come(made, "b"), made.directory.pods_of(KEY), made.table.level) == ([], {}, 2)
+    assert (come(made, "b"), made.directory.pods_of(KEY), level_of(made)) == ([], {}, 2)
 
 
 def test_a_slice_that_never_was_changes_nothing() -> None:
@@ -230,35 +222,6 @@ def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
     assert shown(made, made.tick(0.05).dispatches) == ["a@p"]
 
 
-def test_ejections_are_reported_by_namespace_in_time_of_the_wall() -> None:
-    made = router("p", "q")
-    come(made, "a", "b")
-    made.requeue(KEY, "a", 3.0)
-    (report,) = made.table.ejections("default", 3.01, wall_s=1003.01)
-    assert report == EjectionReport(
-        revision="hello-00001",
-        pod="pod-p",
-        address="p",
-        is_silent=False,
-        failure_count=1,
-        in_flight_count=0,
-        since_wall_s=1003.0,
-        until_wall_s=1003.05,
-    )
-    made.tick(3.05)
-    (report,) = made.table.ejections("default", 4.0, wall_s=1004.0)
-    assert report.until_wall_s is None
-    assert made.table.ejections("other", 4.0, wall_s=1004.0) == []
-
-
-def test_a_revision_without_pods_or_failures_reports_no_ejection() -> None:
-    made = router()
-    come(made, "a")
-    assert made.table.ejections("default", 0.0, wall_s=0.0) == []
-    made.set_slice(pods("p"), 0.0)
-    assert made.table.ejections("default", 0.0, wall_s=0.0) == []
-
-
 def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
     made = router(facts=revision(failure="ExitCode1: it died"))
     answer = made.arrive(KEY, "a", 0.0)
@@ -305,7 +268,7 @@ def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
 
 def test_a_revision_that_stays_unknown_sends_away() -> None:
     settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
-    made: RequestRouter[str] = routed(settings, random=lambda: 0.0)
+    made = RequestRouter[str](settings, random=lambda: 0.0)
     made.arrive(KEY, "a", 0.0)
     made.tick(0.0)
     assert made.next_due_s() == 1.0
@@ -313,8 +276,8 @@ def test_a_revision_that_stays_unknown_sends_away() -> None:
 
 
 def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> None:
-    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
-    made.table.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
+    made = RequestRouter[str](SETTINGS, random=lambda: 0.0)
+    made.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
     made.arrive(KEY, "a", 0.0)
     made.tick(0.0)
     assert made.next_due_s() == 0.5
@@ -325,12 +288,12 @@ def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() ->
     made = router("p")
     come(made, "a", "b")
     outcome = made.remove_revision(KEY, 0.1)
-    assert (sent_away(outcome), made.table.level, made.directory.revision(KEY)) == (
+    assert (sent_away(outcome), level_of(made), made.directory.revision(KEY)) == (
         [("b", RejectionReason.UNKNOWN)],
         1,
         None,
     )
-    assert made.finish(KEY, "a", 0.2) == ()
+    assert not made.finish(KEY, "a", 0.2)
 
 
 def test_a_revision_that_nobody_asks_for_may_go() -> None:
@@ -341,7 +304,7 @@ def test_a_revision_that_nobody_asks_for_may_go() -> None:
 def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
     made = router(is_known=False)
     come(made, "a")
-    assert (made.remove_revision(KEY, 0.0), made.table.level) == (RoutingOutcome(), 1)
+    assert (made.remove_revision(KEY, 0.0), level_of(made)) == (RoutingOutcome(), 1)
 
 
 def test_a_report_tells_the_load_of_each_revision() -> None:
@@ -443,7 +406,7 @@ def test_a_revision_whose_kubelet_decides_is_not_probed() -> None:
 
 
 def test_unready_pods_are_not_probed_where_that_is_off() -> None:
-    made: RequestRouter[str] = routed(msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
+    made = RequestRouter[str](msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
     made.set_revision(revision(), 0.0)
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a")
@@ -472,7 +435,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, slots=st.integers(0, 2))
 def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> None:
-    made: RequestRouter[str] = routed(SETTINGS, random=random.Random(1).random)
+    made = RequestRouter[str](SETTINGS, random=random.Random(1).random)
     made.set_revision(revision(slots=slots), 0.0)
     inside: set[str] = set()
     for place, (step, value) in enumerate(steps):
@@ -502,7 +465,7 @@ def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> Non
             outcome = made.tick(now_s)
         inside -= {rejection.request for rejection in outcome.rejections}
         made.validate()
-        assert made.table.level == len(inside)
+        assert level_of(made) == len(inside)
 
 
 PROBED_STEPS = st.lists(
@@ -512,7 +475,7 @@ PROBED_STEPS = st.lists(
 
 @given(steps=PROBED_STEPS)
 def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
-    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
+    made = RequestRouter[str](SETTINGS, random=lambda: 0.0)
     made.set_revision(revision(), 0.0)
     inside: set[str] = set()
     flying: list[PodProbe] = []
@@ -535,11 +498,62 @@ def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) 
         flying += outcome.probes
         inside -= {rejection.request for rejection in outcome.rejections}
         made.validate()
-        assert made.table.level == len(inside)
+        assert level_of(made) == len(inside)
 
 
 def test_who_is_inside_is_told_by_revision() -> None:
-    made = routed(ActivatorSettings(), random=lambda: 0.0)
+    made = RequestRouter[str](ActivatorSettings(), random=lambda: 0.0)
     made.arrive(("default", "hello-00001"), "a", 0.0)
-    assert made.table.inside() == [(("default", "hello-00001"), 1, 1)]
-    assert set(made.table.keys) == {("default", "hello-00001")}
+    assert made.inside() == [(("default", "hello-00001"), 1, 1)]
+    assert set(made.throttlers) == {("default", "hello-00001")}
+
+
+def test_silent_pods_are_not_ejected_where_the_setting_is_0() -> None:
+    made = RequestRouter[str](ActivatorSettings(eject_after_silence_s=0.0), random=lambda: 0.0)
+    made.arrive(KEY, "a", 0.0)
+    assert made.eject_silent(10.0, has_begun=lambda _: False) == []
+
+
+A = ("default", "a")
+B = ("default", "b")
+
+
+def test_revisions_with_news_are_due_at_once_and_once() -> None:
+    made = TickSchedule()
+    made.schedule_tick(A)
+    made.schedule_tick(A)
+    assert made.has_pending_work
+    assert made.take_due(0.0) == {A}
+    assert (made.has_pending_work, made.take_due(0.0)) == (False, set())
+
+
+def test_the_earlier_of_two_times_counts() -> None:
+    made = TickSchedule()
+    made.schedule_at(A, 2.0)
+    made.schedule_at(A, 1.0)
+    made.schedule_at(A, 3.0)
+    assert made.next_due_s() == 1.0
+    assert [made.take_due(now_s) for now_s in (0.5, 1.0, 2.0, 3.0)] == [set(), {A}, set(), set()]
+    assert made.next_due_s() is None
+
+
+def test_a_revision_that_was_forgotten_is_not_due() -> None:
+    made = TickSchedule()
+    made.schedule_at(A, 1.0)
+    made.schedule_at(B, 1.0)
+    made.forget(A)
+    made.forget(A)
+    assert repr(made) == "TickSchedule(0 pending, 1 due later)"
+    assert made.take_due(1.0) == {B}
+
+
+def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:
+    made = router("p", "q", facts=revision(slots=3))
+    assert come(made, *"abc") == ["a@p", "b@p", "c@p"]
+    made.eject_silent(0.0, has_begun=lambda _: False)
+    assert come(made, "d", now_s=3.0) == ["d@q"]
+    made.finish(KEY, "d", 3.0)
+    made.tick(3.0)
+    (silent,) = made.eject_silent(3.0, has_begun=lambda _: False)
+    assert (silent.pod, silent.requests) == (pod("p"), ("a", "b", "c"))
+    assert made.schedule.has_pending_work

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.queueing.pods import RevisionPods
-from serving.activator.queueing.throttler import RevisionThrottler, Started
+from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason
+from serving.activator.queueing.slices import ServedPod
+from serving.activator.queueing.throttler import RevisionThrottler
 from serving.model.errors import IllegalTransition
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Queued, QueueLimit, Rejected
+from serving.traffic.breaker import Queued
 
+KEY = ("default", "hello-00001")
 SMALL = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=10.0)
 
 
@@ -23,17 +25,12 @@ class Held(RevisionThrottler[str]):
     def running_count(self) -> int:
         return self.level - self.waiting_count
 
-    @property
-    def known_pods(self) -> RevisionPods:
-        assert self.pods is not None
-        return self.pods
-
     def listed(self, *addresses: str, now_s: float = 0.0, slots: int = 1) -> list[str]:
-        return shown(self, self.set_pods(addresses, now_s, container_concurrency=slots))
+        return shown(self, self.set_pods(pods_at(*addresses), now_s, container_concurrency=slots))
 
     def come(self, *requests: str, now_s: float = 0.0) -> list[str]:
         answers = [self.arrive(request, now_s) for request in requests]
-        return shown(self, [answer for answer in answers if isinstance(answer, Started)])
+        return shown(self, [answer for answer in answers if isinstance(answer, Dispatch)])
 
     def go(self, request: str, now_s: float = 0.0) -> list[str]:
         return shown(self, self.finish(request, now_s))
@@ -41,15 +38,23 @@ class Held(RevisionThrottler[str]):
     def back(self, request: str, now_s: float = 0.0) -> list[str]:
         return shown(self, self.requeue(request, now_s))
 
+    def sent_away(self, now_s: float, *, is_late: bool = True) -> list[str]:
+        rejections = self.reject_waiting(now_s, reason=RejectionReason.WAITED, text="late", is_late=is_late)
+        return [one.request for one in rejections]
 
-def shown(holder: RevisionThrottler[str], runs: Iterable[Started[str]]) -> list[str]:
+
+def pods_at(*addresses: str) -> dict[str, ServedPod]:
+    return {address: ServedPod(address=address, namespace="default", name=f"pod-{address}") for address in addresses}
+
+
+def shown(holder: RevisionThrottler[str], runs: Iterable[Dispatch[str]]) -> list[str]:
     """Runs as "request@pod"."""
     holder.validate()
-    return [f"{run.request}@{run.address}" for run in runs]
+    return [f"{run.request}@{run.pod.address}" for run in runs]
 
 
 def held(settings: ActivatorSettings = SMALL, *, pods: Sequence[str] = (), slots: int = 1) -> Held:
-    made = Held(settings=settings, random=lambda: 0.0, now_s=0.0)
+    made = Held(KEY, settings, random=lambda: 0.0, now_s=0.0)
     if pods:
         made.listed(*pods, slots=slots)
     return made
@@ -69,8 +74,8 @@ def test_a_pod_takes_who_waits_oldest_first() -> None:
 def test_a_run_says_how_long_it_waited() -> None:
     made = held()
     made.arrive("a", 1.0)
-    (run,) = made.set_pods(["p"], 3.5, container_concurrency=1)
-    assert run == Started(request="a", address="p", waited_s=2.5)
+    (run,) = made.set_pods(pods_at("p"), 3.5, container_concurrency=1)
+    assert run == Dispatch(request="a", pod=pods_at("p")["p"], waited_s=2.5)
 
 
 def test_with_a_free_slot_a_request_runs_at_once() -> None:
@@ -113,16 +118,16 @@ def test_the_queue_is_bounded_in_count() -> None:
     made = held()
     made.come("a", "b", "c")
     answer = made.arrive("d", 0.0)
-    assert isinstance(answer, Rejected)
-    assert (answer.limited_by, made.level) == (QueueLimit.COUNT, 3)
+    assert isinstance(answer, Rejection)
+    assert (answer.reason, made.level) == (RejectionReason.QUEUE_COUNT, 3)
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
     made = held()
     made.arrive("a", 0.0, weight_bytes=60)
     answer = made.arrive("b", 0.0, weight_bytes=60)
-    assert isinstance(answer, Rejected)
-    assert answer.limited_by is QueueLimit.BYTES
+    assert isinstance(answer, Rejection)
+    assert answer.reason is RejectionReason.QUEUE_BYTES
 
 
 def test_a_request_cannot_come_twice() -> None:
@@ -232,7 +237,7 @@ def test_who_has_waited_too_long_is_out() -> None:
     made.come("a")
     made.come("b", now_s=1.0)
     assert made.next_due_s() == 10.0
-    assert (made.expire(10.0), made.level) == (["a"], 1)
+    assert (made.sent_away(10.0), made.level) == (["a"], 1)
 
 
 def test_who_came_back_and_has_waited_too_long_is_out() -> None:
@@ -240,7 +245,7 @@ def test_who_came_back_and_has_waited_too_long_is_out() -> None:
     made.come("a", "b")
     made.listed()
     made.back("a", 1.0)
-    assert made.expire(11.0) == ["a", "b"]
+    assert made.sent_away(11.0) == ["a", "b"]
     made.validate()
 
 
@@ -249,15 +254,17 @@ def test_all_who_wait_can_be_sent_away_and_who_runs_stays() -> None:
     made.come("a", "b", "c")
     made.listed()
     made.back("b", 3.0)
-    assert (made.expire(4.0, all_waiting=True), made.running_count, made.level) == (["b", "c"], 1, 1)
+    assert (made.sent_away(4.0, is_late=False), made.running_count, made.level) == (["b", "c"], 1, 1)
     made.validate()
 
 
 def test_the_meter_sees_true_times_when_all_are_sent_away() -> None:
     made = held()
     made.come("a")
-    made.expire(0.5, all_waiting=True)
-    assert made.report(1.0).concurrency == 0.5
+    made.sent_away(0.5, is_late=False)
+    report = made.report(1.0, period_s=1.0)
+    assert report is not None
+    assert report.concurrency == 0.5
 
 
 def test_a_client_that_leaves_after_its_pod_was_gone_frees_its_place() -> None:
@@ -271,14 +278,19 @@ def test_load_is_what_runs_and_what_waits() -> None:
     made = held(pods=["p"])
     made.come("a", "b")
     made.go("a", 1.0)
-    report = made.report(2.0)
-    assert (report.concurrency, report.request_count) == (1.5, 2)
+    report = made.report(2.0, period_s=2.0)
+    assert report is not None
+    assert (report.concurrency, report.request_count) == (1.5, 1)
 
 
 def test_a_throttler_shows_what_is_inside() -> None:
     made = held()
     made.come("a")
-    assert repr(made) == "RevisionThrottler(0 run, 1 wait, None)"
+    made.listed("p")
+    assert repr(made) == (
+        "RevisionThrottler(hello-00001, 1 run, 0 wait, Balancer(first-free, 1 pods, 0 free, 0 draining, in flight 1, "
+        "free slots 0), EjectedPods(none))"
+    )
 
 
 STEPS = st.lists(
@@ -295,18 +307,18 @@ STEPS = st.lists(
 @given(steps=STEPS, slots=st.integers(0, 3), seed=st.integers(0, 100))
 def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: int, seed: int) -> None:
     settings = ActivatorSettings(queue_depth_max=10, queue_wait_max_s=5.0)
-    made = Held(settings=settings, random=random.Random(seed).random, now_s=0.0)
+    made = Held(KEY, settings, random=random.Random(seed).random, now_s=0.0)
     inside: set[str] = set()
     on_pod: dict[str, str] = {}
     listed: set[str] = set()
     for place, (step, value) in enumerate(steps):
         now_s, request = place * 0.5, str(value)
-        ran: Sequence[Started[str]] = ()
+        ran: Sequence[Dispatch[str]] = ()
         if step == "arrive" and request not in inside:
             answer = made.arrive(request, now_s)
-            if not isinstance(answer, Rejected):
+            if not isinstance(answer, Rejection):
                 inside.add(request)
-            ran = [answer] if isinstance(answer, Started) else ()
+            ran = [answer] if isinstance(answer, Dispatch) else ()
         elif step == "finish":
             ran = made.finish(request, now_s)
             inside.discard(request)
@@ -317,32 +329,32 @@ def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: i
         elif step == "pods":
             assert isinstance(value, frozenset)
             listed = {f"p{one}" for one in value}
-            ran = made.set_pods(listed, now_s, container_concurrency=slots)
+            ran = made.set_pods(pods_at(*listed), now_s, container_concurrency=slots)
         elif step == "readmit":
             ran = made.readmit(now_s)
         elif step in {"expire", "give up"}:
-            inside -= set(made.expire(now_s) if step == "expire" else made.expire(now_s, all_waiting=True))
+            inside -= set(made.sent_away(now_s, is_late=step == "expire"))
         made.validate()
         for run in ran:
-            assert run.address in listed
+            assert run.pod.address in listed
             assert run.request in inside - on_pod.keys()
-            on_pod[run.request] = run.address
+            on_pod[run.request] = run.pod.address
         assert made.level == len(inside)
         assert made.running_count == len(on_pod)
         assert made.waiting_count == len(inside) - len(on_pod)
 
 
 def shared(*, slots: dict[str, int]) -> Held:
-    made = Held(settings=SMALL, random=lambda: 0.0, now_s=0.0)
-    made.set_pods(slots, 0.0, container_concurrency=2, slots=slots)
+    made = Held(KEY, SMALL, random=lambda: 0.0, now_s=0.0)
+    made.set_pods(pods_at(*slots), 0.0, container_concurrency=2, slots=slots)
     return made
 
 
 def test_where_account_is_kept_of_slots_a_pod_is_given_those_that_are_ours() -> None:
     made = shared(slots={"p": 1, "q": 0, "r": 2})
     assert made.come("a", "b", "c", "d") == ["a@p", "b@r", "c@r"]
-    assert made.known_pods.in_flight == {"p": 1, "r": 2}
-    assert made.known_pods.slots_per_pod == 2
+    assert made.balancer.in_flight_by_pod() == {"p": 1, "r": 2}
+    assert made.slots_per_pod == 2
     assert [made.address_of.get(request) for request in "ad"] == ["p", None]
 
 
@@ -370,14 +382,14 @@ def test_a_slot_of_a_pod_that_is_left_alone_waits_until_it_is_tried_again() -> N
     made = shared(slots={"p": 1})
     made.come("a", "b")
     made.back("a")
-    assert made.known_pods.ejected == {"p"}
+    assert made.ejected.addresses == {"p"}
     assert shown(made, made.set_slots("p", 2, 0.01)) == []
     assert shown(made, made.readmit(0.1)) == ["a@p", "b@p"]
 
 
 def test_the_oldest_tells_since_when_it_waits() -> None:
     made = held()
-    assert made.pods is None
+    assert made.slots_per_pod is None
     assert made.waiting_since_s is None
     made.arrive("a", 3.0)
     made.arrive("b", 4.0)
@@ -392,24 +404,33 @@ def test_one_that_came_back_waits_since_then() -> None:
     assert made.waiting_since_s == 5.0
 
 
-def test_without_pods_none_is_ejected() -> None:
-    assert not held().eject_silent("p", 0.0)
+def test_without_pods_none_is_silent() -> None:
+    made = held()
+    made.come("a")
+    assert made.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False) == []
 
 
-def test_a_silent_pod_is_ejected_once_and_never_more_than_half_of_the_pods() -> None:
-    made = held(pods=["p", "q"])
-    assert [made.eject_silent(pod, 0.0) for pod in ("p", "p", "q", "unknown")] == [True, False, False, False]
-    assert made.known_pods.ejected == {"p"}
+def test_a_silent_pod_is_ejected_and_told_with_its_requests() -> None:
+    made = held(pods=["p", "q"], slots=3)
+    assert made.come(*"abc") == ["a@p", "b@p", "c@p"]
+    made.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False)
+    assert made.come("d", now_s=3.0) == ["d@q"]
+    made.go("d", 3.0)
+    (silent,) = made.eject_silent(3.0, after_s=3.0, has_begun=lambda _: False)
+    assert (silent.pod.name, silent.is_new, silent.requests) == ("pod-p", True, ("a", "b", "c"))
+    assert made.come("e", now_s=3.1) == ["e@q"]
+    (again,) = made.eject_silent(4.0, after_s=3.0, has_begun=lambda request: request == "a")
+    assert (again.is_new, again.requests) == (False, ("b", "c"))
 
 
 def test_a_session_keeps_its_pod_and_leaves_nothing_behind() -> None:
     made = held(pods=["a", "b", "c"], slots=2)
     first = made.arrive("1", 0.0, session=12345)
-    assert isinstance(first, Started)
-    assert [made.arrive(name, 0.0, session=12345) for name in "2"] == [Started(request="2", address=first.address)]
+    assert isinstance(first, Dispatch)
+    assert [made.arrive(name, 0.0, session=12345) for name in "2"] == [Dispatch(request="2", pod=first.pod)]
     third = made.arrive("3", 0.0, session=12345)
-    assert isinstance(third, Started)
-    assert third.address != first.address, "its pod is full"
+    assert isinstance(third, Dispatch)
+    assert third.pod != first.pod, "its pod is full"
     assert made.come("4") != []
     for name in "1234":
         made.go(name)
@@ -421,9 +442,9 @@ def test_a_session_that_waits_goes_to_its_pod_and_one_that_waited_too_long_is_fo
     made = held()
     made.arrive("1", 0.0, session=7)
     made.arrive("2", 5.0, session=7)
-    assert made.expire(10.0) == ["1"]
+    assert made.sent_away(10.0) == ["1"]
     made.validate()
-    (again,) = made.set_pods(["a", "b"], 11.0, container_concurrency=0)
+    (again,) = made.set_pods(pods_at("a", "b"), 11.0, container_concurrency=0)
     (same,) = [made.arrive("3", 12.0, session=7)]
-    assert isinstance(same, Started)
-    assert again.address == same.address
+    assert isinstance(same, Dispatch)
+    assert again.pod == same.pod

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.activator.queueing.readiness import Dispatch
+from serving.activator.queueing.outcome import Dispatch
 from serving.activator.slots.ledger import share_of
 from serving.activator.slots.messages import Ask, Give, PeerHello
 from tests.property.slot_world import KEY, Life, World
@@ -269,3 +269,8 @@ def test_a_pod_without_a_limit_has_no_part_in_a_view() -> None:
     settle(world)
     assert not first.broker.ledger.is_frozen
     assert list(first.broker.ledger.borrowed()) == []
+
+
+def test_a_broker_shows_its_ledger_and_its_asks() -> None:
+    _, (first, _) = world_of(PODS[0])
+    assert repr(first.broker) == f"SlotBroker({first.broker.ledger!r}, asks for 0 revisions)"

@@ -169,12 +169,15 @@ class Replace(_BodyWrite, frozen=True, kw_only=True):
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of an object as it is now. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+    """A change of an object as it is now. Raises ``NotFound``, ``Conflict``, ``Invalid``.
+
+    ``patch`` is an object, or the list of operations of a JSON patch.
+    """
 
     kind: Kind
     namespace: str
     name: str
-    patch: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    patch: Any
     patch_type: PatchType = PatchType.MERGE
     subresource: Subresource | None = None
     dry_run: bool = False

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revisions.public import public_owner_name
 from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, Key, claims_of
 from serving.controller.routes.httproutes import httproute_owner_name
-from serving.controller.values.writes import ResourceKind, WorkKey
+from serving.controller.values.writes import WorkKey
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
@@ -27,25 +29,25 @@ from serving.model.objects import Object, annotations_of, condition_of, labels_o
 from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
 
-_OWNER_NAMES: dict[ResourceKind, Callable[[str], str]] = {
-    ResourceKind.CORE_SERVICE: str,
-    ResourceKind.ENDPOINT_SLICE: public_owner_name,
-    ResourceKind.HTTP_ROUTE: httproute_owner_name,
+_OWNER_NAMES: dict[Kind, Callable[[str], str]] = {
+    kinds.SERVICE: str,
+    kinds.ENDPOINT_SLICE: public_owner_name,
+    kinds.HTTP_ROUTE: httproute_owner_name,
 }
 _INDIRECT = {
-    ResourceKind.ENDPOINT_SLICE,
-    ResourceKind.HTTP_ROUTE,
-    ResourceKind.DOMAIN_MAPPING,
-    ResourceKind.DOMAIN_CLAIM,
+    kinds.ENDPOINT_SLICE,
+    kinds.HTTP_ROUTE,
+    kinds.DOMAIN_MAPPING,
+    kinds.CLUSTER_DOMAIN_CLAIM,
 }
-_OF_A_REVISION = {ResourceKind.DEPLOYMENT, ResourceKind.CORE_SERVICE, ResourceKind.POD}
-_OF_A_SERVICE = {ResourceKind.CONFIGURATION, ResourceKind.ROUTE}
+_OF_A_REVISION = {kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD}
+_OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
 
 
 class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
     """The cached objects by kind and key, and the indexes derived from them."""
 
-    objects: Mapping[ResourceKind, dict[Key, Object]]
+    objects: Mapping[Kind, dict[Key, Object]]
     relations: Relations
     claims: Claims
     domains: Domains
@@ -54,7 +56,7 @@ class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """An object before and after; None where it does not exist."""
 
-    resource: ResourceKind
+    kind: Kind
     key: Key
     before: Object | None
     after: Object | None
@@ -62,47 +64,45 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
     """The keys to decide on again. The claims of a changed route are updated on the way."""
-    resource, (namespace, name) = change.resource, change.key
-    yield from indexes.domains.woken(resource, change.key, before=change.before, after=change.after)
-    if resource in _OWNER_NAMES and settings.public_services:
+    kind, (namespace, name) = change.kind, change.key
+    yield from indexes.domains.woken(kind, change.key, before=change.before, after=change.after)
+    if kind in _OWNER_NAMES and settings.public_services:
         yield from _owners_by_name(change, indexes)
         # The Service of a tag has a name of its own.
-        yield from ((ResourceKind.ROUTE, namespace, one) for one in _owners(change, ROUTE_LABEL))
-    if resource in _INDIRECT:
+        yield from ((kinds.ROUTE, namespace, one) for one in _owners(change, ROUTE_LABEL))
+    if kind in _INDIRECT:
         return
-    if resource is ResourceKind.HPA:
+    if kind is kinds.HORIZONTAL_POD_AUTOSCALER:
         # The status of its scaling is nothing that a decision reads.
         if nested(change.before, "spec") != nested(change.after, "spec"):
-            yield (ResourceKind.REVISION, namespace, name)
+            yield (kinds.REVISION, namespace, name)
         return
-    if resource in _OF_A_REVISION:
-        yield from ((ResourceKind.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
+    if kind in _OF_A_REVISION:
+        yield from ((kinds.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
         return
-    if resource in _OF_A_SERVICE:
+    if kind in _OF_A_SERVICE:
         # By its name, too: an object of another owner blocks a service of that name without its label.
         names = _owners(change, SERVICE_LABEL) | {name}
-        yield from ((ResourceKind.SERVICE, namespace, one) for one in names)
-    yield (resource, namespace, name)
+        yield from ((kinds.SERVING_SERVICE, namespace, one) for one in names)
+    yield (kind, namespace, name)
     yield from _beyond(change, indexes, settings)
 
 
 def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
     """What a resource with a plan of its own affects beside itself and its owner."""
     namespace, name = change.key
-    match change.resource:
-        case ResourceKind.SERVICE if change.before is None:
+    match change.kind:
+        case kinds.SERVING_SERVICE if change.before is None:
             # Children are left alone while their owner is not in the cache.
             yield from ((one, namespace, name) for one in _OF_A_SERVICE)
-        case ResourceKind.CONFIGURATION:
+        case kinds.CONFIGURATION:
             yield from _by_configuration(change, indexes)
-        case ResourceKind.ROUTE:
+        case kinds.ROUTE:
             yield from _by_route(change, indexes, settings)
-        case ResourceKind.REVISION if _read_of(change.before) != _read_of(change.after):
+        case kinds.REVISION if _read_of(change.before) != _read_of(change.after):
             parents = _owners(change, CONFIGURATION_LABEL)
-            yield from ((ResourceKind.CONFIGURATION, namespace, one) for one in parents)
-            yield from (
-                (ResourceKind.ROUTE, namespace, one) for one in indexes.relations.routes_to_revision(change.key)
-            )
+            yield from ((kinds.CONFIGURATION, namespace, one) for one in parents)
+            yield from ((kinds.ROUTE, namespace, one) for one in indexes.relations.routes_to_revision(change.key))
         case _:
             pass
 
@@ -114,8 +114,8 @@ def _owners(change: Change, label: str) -> set[str]:
 def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
     """By name and not by owner: an object of another owner that has the name matters, too."""
     namespace, name = change.key
-    owner = _OWNER_NAMES[change.resource](name)
-    for one in (ResourceKind.REVISION, ResourceKind.ROUTE):
+    owner = _OWNER_NAMES[change.kind](name)
+    for one in (kinds.REVISION, kinds.ROUTE):
         if (namespace, owner) in indexes.objects[one]:
             yield (one, namespace, owner)
 
@@ -123,14 +123,14 @@ def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
 def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
     namespace, _ = change.key
     routes = indexes.relations.routes_to_configuration(change.key)
-    yield from ((ResourceKind.ROUTE, namespace, route) for route in routes)
+    yield from ((kinds.ROUTE, namespace, route) for route in routes)
     before, after = _newest(change.before), _newest(change.after)
     if before != after:
-        yield from ((ResourceKind.REVISION, namespace, one) for one in (before, after) if one)
+        yield from ((kinds.REVISION, namespace, one) for one in (before, after) if one)
     if change.before is None:
         # Revisions are left alone while their owner is not in the cache.
         revisions = indexes.relations.revisions_of(change.key)
-        yield from ((ResourceKind.REVISION, namespace, one) for one in revisions)
+        yield from ((kinds.REVISION, namespace, one) for one in revisions)
 
 
 def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
@@ -139,18 +139,18 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
     before, after = revisions_named(change.before), revisions_named(change.after)
     has_moved = _needs_activator(change.before) != _needs_activator(change.after)
     for name in before | after if has_moved else before ^ after:
-        yield (ResourceKind.REVISION, namespace, name)
+        yield (kinds.REVISION, namespace, name)
     claims = {} if change.after is None else claims_of(change.after, settings.host_rules)
     claimed = {} if change.before is None else claims_of(change.before, settings.host_rules)
     if change.before is None or claims != claimed:
-        yield from ((ResourceKind.ROUTE, *rival) for rival in indexes.claims.put(change.key, claims))
+        yield from ((kinds.ROUTE, *rival) for rival in indexes.claims.put(change.key, claims))
         for host in claims.keys() ^ claimed.keys():
-            yield from ((ResourceKind.DOMAIN_MAPPING, *mapping) for mapping in indexes.domains.of_host(host))
+            yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in indexes.domains.of_host(host))
     # The newest revision is pending while a route follows its configuration.
     for name in configurations_named(change.before) ^ configurations_named(change.after):
-        newest = _newest(indexes.objects[ResourceKind.CONFIGURATION].get((namespace, name)))
+        newest = _newest(indexes.objects[kinds.CONFIGURATION].get((namespace, name)))
         if newest:
-            yield (ResourceKind.REVISION, namespace, newest)
+            yield (kinds.REVISION, namespace, newest)
 
 
 def _needs_activator(route: Object | None) -> bool:

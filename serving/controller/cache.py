@@ -9,13 +9,15 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
 from serving.controller.affected import CacheIndexes, Change, affected_by
 from serving.controller.relations import Relations
 from serving.controller.revisions.activators import Activators
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, Key, claims_of
-from serving.controller.values.writes import ResourceKind, WorkKey
+from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
 from serving.model.objects import Object, name_of, namespace_of, nested, uid_of, version_of
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -36,7 +38,7 @@ class ControllerCache:
         self.sidecar = sidecar
         self.activators = Activators()
         self.indexes = CacheIndexes(
-            objects={resource: {} for resource in ResourceKind},
+            objects={kind: {} for kind in FOLLOWED_KINDS},
             relations=Relations(),
             claims=Claims(),
             domains=Domains(),
@@ -48,14 +50,14 @@ class ControllerCache:
         # Uids of the objects deleted last: the answer to a write may arrive after the watch event of the deletion.
         self._gone: OrderedDict[str, None] = OrderedDict()
         # The version of the last list of each kind.
-        self._listed: dict[ResourceKind, str] = {}
+        self._listed: dict[Kind, str] = {}
         # Why the server refused an object of a resource's plan, with the resource's generation.
         self._refusals: dict[WorkKey, tuple[object, str]] = {}
         # By route: the digest that all activators served last.
         self._confirmed: dict[Key, str] = {}
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(found)} {resource.split('.')[0]}" for resource, found in self._objects.items())
+        counts = ", ".join(f"{len(found)} {kind.plural}" for kind, found in self._objects.items())
         return f"ControllerCache({counts})"
 
     def reconfigure(
@@ -68,73 +70,73 @@ class ControllerCache:
         self.settings, self.scaling = settings, scaling
         if self.sidecar is not None and proxy is not None:
             self.sidecar = msgspec.structs.replace(self.sidecar, proxy=proxy)
-        for key, route in self._objects[ResourceKind.ROUTE].items():
+        for key, route in self._objects[kinds.ROUTE].items():
             self.indexes.claims.put(key, claims_of(route, settings.host_rules))
-        kinds = (
-            ResourceKind.SERVICE,
-            ResourceKind.CONFIGURATION,
-            ResourceKind.ROUTE,
-            ResourceKind.REVISION,
-            ResourceKind.DOMAIN_MAPPING,
+        decided = (
+            kinds.SERVING_SERVICE,
+            kinds.CONFIGURATION,
+            kinds.ROUTE,
+            kinds.REVISION,
+            kinds.DOMAIN_MAPPING,
         )
-        return {key for resource in kinds for key in self.keys(resource)}
+        return {key for kind in decided for key in self.keys(kind)}
 
-    def get(self, resource: ResourceKind, key: Key) -> Object | None:
+    def get(self, kind: Kind, key: Key) -> Object | None:
         """An object as it was last seen."""
-        return self._objects[resource].get(key)
+        return self._objects[kind].get(key)
 
-    def named(self, resource: ResourceKind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
+    def named(self, kind: Kind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         """Objects of a namespace by name, without those that do not exist."""
-        return {name: one for name in names if (one := self.get(resource, (namespace, name)))}
+        return {name: one for name in names if (one := self.get(kind, (namespace, name)))}
 
-    def keys(self, resource: ResourceKind) -> list[WorkKey]:
+    def keys(self, kind: Kind) -> list[WorkKey]:
         """All keys of a kind."""
-        return [(resource, *key) for key in self._objects[resource]]
+        return [(kind, *key) for key in self._objects[kind]]
 
-    def put(self, resource: ResourceKind, found: Object) -> set[WorkKey]:
+    def put(self, kind: Kind, found: Object) -> set[WorkKey]:
         """Take an object as it is now; returns the affected keys. A version that is known or older is ignored."""
         key = (namespace_of(found), name_of(found))
-        before = self._objects[resource].get(key)
+        before = self._objects[kind].get(key)
         if before is not None and _is_known(found, before):
             return set()
-        self._objects[resource][key] = found
-        return self._affected(Change(resource=resource, key=key, before=before, after=found))
+        self._objects[kind][key] = found
+        return self._affected(Change(kind=kind, key=key, before=before, after=found))
 
-    def put_written(self, resource: ResourceKind, found: Object) -> set[WorkKey]:
+    def put_written(self, kind: Kind, found: Object) -> set[WorkKey]:
         """Take the server's answer to a write, unless the object is deleted already; returns the affected keys."""
         if uid_of(found) in self._gone:
             return set()
-        is_listed = (namespace_of(found), name_of(found)) in self._objects[resource]
-        if not is_listed and _order(found, self._listed.get(resource, "")) < 0:
+        is_listed = (namespace_of(found), name_of(found)) in self._objects[kind]
+        if not is_listed and _order(found, self._listed.get(kind, "")) < 0:
             # A list that is newer lacks it.
             return set()
-        return self.put(resource, found)
+        return self.put(kind, found)
 
-    def take_list(self, resource: ResourceKind, keys: Container[Key], *, version: str) -> set[WorkKey]:
+    def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
         """Forget objects that a list of this version lacks; returns the affected keys.
 
         Only writes put such objects here, and no watch reports their deletion: it was before the list.
         """
-        self._listed[resource] = version
-        missing = [key for key, one in self._objects[resource].items() if key not in keys and _order(one, version) <= 0]
-        return {woken for key in missing for woken in self.drop(resource, key)}
+        self._listed[kind] = version
+        missing = [key for key, one in self._objects[kind].items() if key not in keys and _order(one, version) <= 0]
+        return {woken for key in missing for woken in self.drop(kind, key)}
 
-    def drop(self, resource: ResourceKind, key: Key) -> set[WorkKey]:
+    def drop(self, kind: Kind, key: Key) -> set[WorkKey]:
         """Forget a deleted object; returns the affected keys."""
-        before = self._objects[resource].pop(key, None)
+        before = self._objects[kind].pop(key, None)
         if before is None:
             return set()
-        self._refusals.pop((resource, *key), None)
-        if resource is ResourceKind.ROUTE:
+        self._refusals.pop((kind, *key), None)
+        if kind is kinds.ROUTE:
             self._confirmed.pop(key, None)
         self._gone[uid_of(before)] = None
         while len(self._gone) > _GONE_KNOWN_MAX:
             self._gone.popitem(last=False)
-        return self._affected(Change(resource=resource, key=key, before=before, after=None))
+        return self._affected(Change(kind=kind, key=key, before=before, after=None))
 
     def _affected(self, change: Change) -> set[WorkKey]:
-        self.indexes.relations.put(change.resource, change.key, before=change.before, after=change.after)
-        if change.resource is ResourceKind.DOMAIN_MAPPING:
+        self.indexes.relations.put(change.kind, change.key, before=change.before, after=change.after)
+        if change.kind is kinds.DOMAIN_MAPPING:
             self.indexes.domains.put(change.key, before=change.before, after=change.after)
         return set(affected_by(change, self.indexes, self.settings))
 
@@ -147,7 +149,7 @@ class ControllerCache:
         return self._public_keys() if self.activators.drop(key) else set()
 
     def _public_keys(self) -> set[WorkKey]:
-        return {*self.keys(ResourceKind.REVISION), *self.keys(ResourceKind.ROUTE)}
+        return {*self.keys(kinds.REVISION), *self.keys(kinds.ROUTE)}
 
     def activator_addresses(self) -> tuple[str, ...]:
         """Where each activator process answers questions about Routes, as HOST:PORT; empty if none is known."""
@@ -155,10 +157,10 @@ class ControllerCache:
 
     def confirm(self, route: Key, digest: str) -> set[WorkKey]:
         """All activators serve a route with this digest; returns the affected keys."""
-        if route not in self._objects[ResourceKind.ROUTE]:
+        if route not in self._objects[kinds.ROUTE]:
             return set()
         self._confirmed[route] = digest
-        return {(ResourceKind.ROUTE, *route)}
+        return {(kinds.ROUTE, *route)}
 
     def confirmed_digest(self, route: Key) -> str | None:
         """The digest that all activators served last, "" before the first; None if there is no activator to ask."""
@@ -169,12 +171,12 @@ class ControllerCache:
         if why == self.httproutes_missing:
             return set()
         self.httproutes_missing = why
-        return set(self.keys(ResourceKind.ROUTE))
+        return set(self.keys(kinds.ROUTE))
 
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
         """The server refuses an object of a resource's plan, and will until the resource's spec changes."""
-        resource, namespace, name = key
-        found = self.get(resource, (namespace, name))
+        kind, namespace, name = key
+        found = self.get(kind, (namespace, name))
         if found is None:
             return set()
         self._refusals[key] = (nested(found, "metadata", "generation"), message)

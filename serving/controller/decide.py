@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
 from serving.controller.cache import ControllerCache
 from serving.controller.relations import configurations_named, revisions_named
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
@@ -21,7 +23,7 @@ from serving.controller.routes.route import RouteContext, TagServices, reconcile
 from serving.controller.routes.service import ServiceChildren, reconcile_service
 from serving.controller.routes.traffic import RouteTargets
 from serving.controller.values.naming import deployment_name, private_service_name
-from serving.controller.values.writes import ResourceKind, WorkKey, WritePlan
+from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
 from serving.model.objects import Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
 from serving.model.routehosts import tags_of
@@ -29,59 +31,59 @@ from serving.model.routepolicy import route_policy
 
 # The owners by which a resource is deleted.
 _OWNERS = {
-    ResourceKind.CONFIGURATION: ("Service", ResourceKind.SERVICE),
-    ResourceKind.ROUTE: ("Service", ResourceKind.SERVICE),
-    ResourceKind.REVISION: ("Configuration", ResourceKind.CONFIGURATION),
+    kinds.CONFIGURATION: kinds.SERVING_SERVICE,
+    kinds.ROUTE: kinds.SERVING_SERVICE,
+    kinds.REVISION: kinds.CONFIGURATION,
 }
 
 
 def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
     """The plan for a resource; an empty one if it does not exist. ``now_s`` is the time of the stamp ``now``, exactly."""
-    resource, *place = key
+    kind, *place = key
     where: Key = (place[0], place[1])
-    found = cache.get(resource, where)
-    if found is None or _is_orphaned(cache, resource, where, found=found):
+    found = cache.get(kind, where)
+    if found is None or _is_orphaned(cache, kind, where, found=found):
         return WritePlan()
-    match resource:
-        case ResourceKind.SERVICE:
+    match kind:
+        case kinds.SERVING_SERVICE:
             plan = reconcile_service(found, _children(cache, where), now=now)
-        case ResourceKind.CONFIGURATION:
+        case kinds.CONFIGURATION:
             plan = _decide_configuration(cache, where, found, now=now)
-        case ResourceKind.ROUTE:
+        case kinds.ROUTE:
             plan = _decide_route(cache, where, found, now=now, now_s=now_s)
-        case ResourceKind.REVISION:
+        case kinds.REVISION:
             context = _revision_context(cache, where, found)
             plan = reconcile_revision(found, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
-        case ResourceKind.DOMAIN_MAPPING:
+        case kinds.DOMAIN_MAPPING:
             plan = _decide_domain_mapping(cache, where, found, now=now)
-        case ResourceKind.DOMAIN_CLAIM:
-            mapping = cache.get(ResourceKind.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
+        case kinds.CLUSTER_DOMAIN_CLAIM:
+            mapping = cache.get(kinds.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
             plan = reconcile_claim(found, mapping)
         case _:
             plan = WritePlan()
     return plan
 
 
-def _is_orphaned(cache: ControllerCache, resource: ResourceKind, where: Key, *, found: Object) -> bool:
+def _is_orphaned(cache: ControllerCache, kind: Kind, where: Key, *, found: Object) -> bool:
     """Whether the owner of an object is deleted: garbage collection deletes the object, and writing to it would fail."""
-    kind, owner_resource = _OWNERS.get(resource, ("", resource))
+    owner_kind = _OWNERS.get(kind)
     for reference in nested(found, "metadata", "ownerReferences") or ():
-        if reference.get("controller") and reference.get("kind") == kind:
-            owner = cache.get(owner_resource, (where[0], reference.get("name", "")))
+        if owner_kind and reference.get("controller") and reference.get("kind") == owner_kind.name:
+            owner = cache.get(owner_kind, (where[0], reference.get("name", "")))
             return owner is None or uid_of(owner) != reference.get("uid") or is_being_deleted(owner)
     return False
 
 
 def _children(cache: ControllerCache, where: Key) -> ServiceChildren:
-    configuration = cache.get(ResourceKind.CONFIGURATION, where)
+    configuration = cache.get(kinds.CONFIGURATION, where)
     name = nested(configuration, "spec", "template", "metadata", "name") or ""
-    named = cache.get(ResourceKind.REVISION, (where[0], name))
+    named = cache.get(kinds.REVISION, (where[0], name))
     is_taken = (
         configuration is not None
         and named is not None
         and revision_name_is_taken(configuration, {name: named}, cache.settings)
     )
-    route = cache.get(ResourceKind.ROUTE, where)
+    route = cache.get(kinds.ROUTE, where)
     return ServiceChildren(configuration=configuration, route=route, name_is_taken=is_taken)
 
 
@@ -90,25 +92,25 @@ def _decide_configuration(cache: ControllerCache, where: Key, found: Object, *, 
     names = {*cache.indexes.relations.revisions_of(where), own_name}
     return reconcile_configuration(
         found,
-        cache.named(ResourceKind.REVISION, where[0], names=names),
+        cache.named(kinds.REVISION, where[0], names=names),
         settings=cache.settings,
         scaling=cache.scaling,
         now=now,
-        refusal=cache.refusal((ResourceKind.CONFIGURATION, *where), found),
+        refusal=cache.refusal((kinds.CONFIGURATION, *where), found),
     )
 
 
 def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str, now_s: float) -> WritePlan:
     namespace, _ = where
     targets = RouteTargets(
-        configurations=cache.named(ResourceKind.CONFIGURATION, namespace, names=configurations_named(found)),
-        revisions=cache.named(ResourceKind.REVISION, namespace, names=revisions_named(found)),
+        configurations=cache.named(kinds.CONFIGURATION, namespace, names=configurations_named(found)),
+        revisions=cache.named(kinds.REVISION, namespace, names=revisions_named(found)),
     )
     holders = {host: cache.indexes.claims.holder(host) for host in claims_of(found, cache.settings.host_rules)}
     context = RouteContext(
         lost={host: holder for host, holder in holders.items() if holder is not None and holder != where},
         public=_public(cache, where),
-        refusal=cache.refusal((ResourceKind.ROUTE, *where), found),
+        refusal=cache.refusal((kinds.ROUTE, *where), found),
         httproutes=_httproutes(cache, where),
         confirmed=cache.confirmed_digest(where),
         tag_services=_tag_services(cache, where, found),
@@ -119,7 +121,7 @@ def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str
 def _decide_domain_mapping(cache: ControllerCache, where: Key, found: Object, *, now: str) -> WritePlan:
     target = target_of(found)
     context = MappingContext(
-        claim=cache.get(ResourceKind.DOMAIN_CLAIM, ("", where[1])),
+        claim=cache.get(kinds.CLUSTER_DOMAIN_CLAIM, ("", where[1])),
         target=cache.get(*target) if target else None,
         holder=cache.indexes.claims.holder(where[1]),
     )
@@ -129,25 +131,25 @@ def _decide_domain_mapping(cache: ControllerCache, where: Key, found: Object, *,
 def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> RevisionContext:
     namespace, name = where
     relations = cache.indexes.relations
-    deployment = cache.get(ResourceKind.DEPLOYMENT, (namespace, deployment_name(name)))
+    deployment = cache.get(kinds.DEPLOYMENT, (namespace, deployment_name(name)))
     # Pods are read while none is ready: ready ones have no failure to report. One of them knows the images.
     asked: Iterable[str] = relations.pods_of(where)
     if ready_count_of(deployment):
         asked = () if nested(revision, "status", "containerStatuses") else itertools.islice(asked, 1)
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
-    newest = nested(cache.get(ResourceKind.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
+    newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
     return RevisionContext(
         children=RevisionChildren(
             deployment=deployment,
-            pods=[one for pod in asked if (one := cache.get(ResourceKind.POD, (namespace, pod)))],
+            pods=[one for pod in asked if (one := cache.get(kinds.POD, (namespace, pod)))],
         ),
-        private_service=cache.get(ResourceKind.CORE_SERVICE, (namespace, private_service_name(name))),
+        private_service=cache.get(kinds.SERVICE, (namespace, private_service_name(name))),
         routes=sorted(relations.routes_to_revision(where)),
         is_newest=newest in (None, name),
         is_awaited=bool(relations.routes_to_configuration(parent)),
-        refusal=cache.refusal((ResourceKind.REVISION, *where), revision),
+        refusal=cache.refusal((kinds.REVISION, *where), revision),
         public=_public(cache, where, _path(cache, where, revision)),
-        hpa=cache.get(ResourceKind.HPA, where),
+        hpa=cache.get(kinds.HORIZONTAL_POD_AUTOSCALER, where),
         count_period_s=cache.settings.count_period_s,
     )
 
@@ -156,7 +158,7 @@ def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
     """Where the public Service of a revision leads; to the activators while a route needs them for each request."""
     namespace, _ = where
     for name in cache.indexes.relations.routes_to_revision(where):
-        route = cache.get(ResourceKind.ROUTE, (namespace, name))
+        route = cache.get(kinds.ROUTE, (namespace, name))
         if route is not None and route_policy(annotations_of(route)).needs_activator:
             return TrafficPath.PROXY
     return traffic_path_of(revision)
@@ -167,15 +169,15 @@ def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.
     if not cache.settings.public_services:
         return None
     namespace, name = where
-    slices = [cache.get(ResourceKind.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
+    slices = [cache.get(kinds.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
     backends = cache.activators.backends
     # Pods that no slice names need not be read.
     names = cache.indexes.relations.pods_of(where) if path is TrafficPath.SERVE or not backends else ()
     return PublicService(
-        service=cache.get(ResourceKind.CORE_SERVICE, where),
+        service=cache.get(kinds.SERVICE, where),
         slices=[one for one in slices if one],
         activators=backends,
-        pods=pod_backends(one for pod in names if (one := cache.get(ResourceKind.POD, (namespace, pod)))),
+        pods=pod_backends(one for pod in names if (one := cache.get(kinds.POD, (namespace, pod)))),
         path=path,
     )
 
@@ -184,7 +186,7 @@ def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServi
     namespace, name = where
     names = {tag: tag_service_name(route, cache.settings, tag) for tag in tags_of(route)}
     found = {tag: _public(cache, (namespace, one)) for tag, one in names.items()}
-    known = cache.named(ResourceKind.CORE_SERVICE, namespace, names=cache.indexes.relations.services_of(where))
+    known = cache.named(kinds.SERVICE, namespace, names=cache.indexes.relations.services_of(where))
     return TagServices(
         by_tag={tag: one for tag, one in found.items() if one is not None},
         unused=[known[one] for one in sorted(known) if one not in {*names.values(), name}],
@@ -194,5 +196,5 @@ def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServi
 def _httproutes(cache: ControllerCache, where: Key) -> HttpRoutes | None:
     if not cache.settings.gateway:
         return None
-    found = cache.named(ResourceKind.HTTP_ROUTE, where[0], names=cache.indexes.relations.httproutes_of(where))
+    found = cache.named(kinds.HTTP_ROUTE, where[0], names=cache.indexes.relations.httproutes_of(where))
     return HttpRoutes(found=[found[name] for name in sorted(found)], missing=cache.httproutes_missing)

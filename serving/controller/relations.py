@@ -6,10 +6,11 @@
 from collections import defaultdict
 from collections.abc import Collection
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
 from serving.controller.routes.hosts import Key
 from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.naming import revisions_named_by
-from serving.controller.values.writes import ResourceKind
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, ROUTE_LABEL
 from serving.model.objects import Object, labels_of, nested
 
@@ -31,24 +32,24 @@ class Relations:
     def __repr__(self) -> str:
         return f"Relations({len(self._revisions)} configurations with revisions, {len(self._pods)} revisions with pods)"
 
-    def put(self, resource: ResourceKind, key: Key, *, before: Object | None, after: Object | None) -> None:
+    def put(self, kind: Kind, key: Key, *, before: Object | None, after: Object | None) -> None:
         """Take an object before and after a change; None where it does not exist."""
-        match resource:
-            case ResourceKind.REVISION:
+        match kind:
+            case kinds.REVISION:
                 _move(
                     self._revisions,
                     key,
                     before=owners_of(before, CONFIGURATION_LABEL),
                     after=owners_of(after, CONFIGURATION_LABEL),
                 )
-            case ResourceKind.POD:
+            case kinds.POD:
                 _move(self._pods, key, before=owners_of(before, REVISION_LABEL), after=owners_of(after, REVISION_LABEL))
-            case ResourceKind.HTTP_ROUTE:
+            case kinds.HTTP_ROUTE:
                 owner = {httproute_owner_name(key[1])}
                 _move(self._httproutes, key, before=owner if before else set(), after=owner if after else set())
-            case ResourceKind.CORE_SERVICE:
+            case kinds.SERVICE:
                 _move(self._services, key, before=owners_of(before, ROUTE_LABEL), after=owners_of(after, ROUTE_LABEL))
-            case ResourceKind.ROUTE:
+            case kinds.ROUTE:
                 before_names, after_names = configurations_named(before), configurations_named(after)
                 _move(self._routes_to_configuration, key, before=before_names, after=after_names)
                 _move(self._routes_to_revision, key, before=revisions_named(before), after=revisions_named(after))

@@ -3,6 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Patch
 from serving.controller.revisions.activators import Activators
 from serving.controller.revisions.public import (
     ENDPOINTS_MAX,
@@ -11,7 +13,6 @@ from serving.controller.revisions.public import (
     public_writes,
     traffic_path_of,
 )
-from serving.controller.values.writes import Create, Patch, ResourceKind
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import a_pod, a_revision, merged, stored
@@ -76,7 +77,7 @@ class World:
         )
         for write in public_writes(revision, public):
             match write:
-                case Create(resource=ResourceKind.CORE_SERVICE, body=body):
+                case Create(kind=kinds.SERVICE, body=body):
                     self.service = stored(body)
                 case Create(body=body):
                     assert self.slice is None

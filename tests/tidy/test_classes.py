@@ -14,10 +14,7 @@ CROWDED = {
     "serving/proxy/http2/engine.py: Http2Engine": "one connection is one object (see LONG_FILES in test_sizes.py)"
 }
 # Name -> why two classes may share it. Empty is the goal.
-SHARED_NAMES: dict[str, str] = dict.fromkeys(
-    ("Create", "Delete", "Patch"),
-    "a planned write of the controller names its kind by its resource, one of the port by its Kind",
-)
+SHARED_NAMES: dict[str, str] = {}
 
 
 def class_names(source: str) -> Iterator[str]:

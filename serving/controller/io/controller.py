@@ -12,6 +12,8 @@ import time
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.cooperative import turn
 from serving.aio.periodic import every
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.cache import ControllerCache
@@ -23,7 +25,7 @@ from serving.controller.io.sources import CacheSources
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.hosts import Key
-from serving.controller.values.writes import Note, ResourceKind, WorkKey
+from serving.controller.values.writes import Note, WorkKey, text_of
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import ClusterError, Conflict, Unavailable
 from serving.settings.autoscaler import AutoscalerSettings
@@ -130,7 +132,7 @@ class Controller:
     def _wake(self, keys: set[WorkKey]) -> None:
         self._wake_of(keys, None)
 
-    def _wake_of(self, keys: set[WorkKey], of: ResourceKind | None) -> None:
+    def _wake_of(self, keys: set[WorkKey], of: Kind | None) -> None:
         """Enqueue keys after a change of an object of kind ``of``; None is a change of something else."""
         if len(keys) > _WOKEN_AT_ONCE_MAX:
             self._crowds.put_nowait(keys)
@@ -147,7 +149,7 @@ class Controller:
 
     async def _resync(self) -> None:
         """Requeue keys whose decision depends on time."""
-        self._wake(set(self._cache.keys(ResourceKind.CONFIGURATION)))
+        self._wake(set(self._cache.keys(kinds.CONFIGURATION)))
 
     async def _measured_work(self, key: WorkKey) -> float | None:
         if self._metrics is None:
@@ -160,7 +162,7 @@ class Controller:
             result = "conflict"
             raise
         finally:
-            self._metrics.looked(key[0].value, time.perf_counter() - begun_s, result)
+            self._metrics.looked(key[0].resource, time.perf_counter() - begun_s, result)
         return again_after_s
 
     async def _work(self, key: WorkKey) -> float | None:
@@ -180,7 +182,7 @@ class Controller:
         await self._writer.carry_out(key, plan)
         for note in plan.notes:
             await self._events.write(note)
-        if key[0] is ResourceKind.ROUTE:
+        if key[0] is kinds.ROUTE:
             self._probe(key, plan.unconfirmed)
         if self._cache.get(key[0], (key[1], key[2])) is None:
             self._counted_s.pop(key, None)
@@ -194,12 +196,12 @@ class Controller:
             self._prober.forget(route)
 
 
-def _debounce_s(resource: ResourceKind, of: ResourceKind | None) -> float:
+def _debounce_s(kind: Kind, of: Kind | None) -> float:
     """How long a resource waits for further changes before it sums them up."""
-    match resource, of:
-        case ResourceKind.SERVICE, _ if of is not ResourceKind.SERVICE:
+    match kind, of:
+        case kinds.SERVING_SERVICE, _ if of is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S
-        case ResourceKind.REVISION, ResourceKind.POD | ResourceKind.DEPLOYMENT:
+        case kinds.REVISION, kinds.POD | kinds.DEPLOYMENT:
             return _DEBOUNCE_S
         case _:
             return 0.0
@@ -207,11 +209,11 @@ def _debounce_s(resource: ResourceKind, of: ResourceKind | None) -> float:
 
 def _log_failure(key: WorkKey, error: Exception) -> None:
     if isinstance(error, Conflict):
-        _log.debug("controller.conflict", extra={"key": str(key)})
+        _log.debug("controller.conflict", extra={"key": text_of(key)})
     elif isinstance(error, ClusterError):
-        _log.warning("controller.failed", extra={"key": str(key), "error": str(error)})
+        _log.warning("controller.failed", extra={"key": text_of(key), "error": str(error)})
     else:
-        _log.error("controller.failed", extra={"key": str(key), "error": str(error)}, exc_info=error)
+        _log.error("controller.failed", extra={"key": text_of(key), "error": str(error)}, exc_info=error)
 
 
 def _log_resync(error: Exception) -> None:

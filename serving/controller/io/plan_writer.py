@@ -4,18 +4,16 @@ import logging
 import time
 from collections.abc import Callable
 
-from serving.cluster.kinds import KINDS, Kind
-from serving.cluster.port import Cluster
+import msgspec
+
+from serving.cluster.kinds import REVISION
+from serving.cluster.port import Cluster, Create, Delete, Patch, Write
 from serving.controller.cache import ControllerCache
-from serving.controller.values.writes import Create, Delete, Patch, ResourceKind, WorkKey, Write, WritePlan
+from serving.controller.values.writes import WorkKey, WritePlan, text_of
 from serving.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
-from serving.model.objects import Object, name_of, namespace_of, version_of
+from serving.model.objects import version_of
 
 _log = logging.getLogger(__name__)
-
-RESOURCE_KINDS: dict[ResourceKind, Kind] = {
-    ResourceKind(kind.resource): kind for kind in KINDS if kind.resource in set(ResourceKind)
-}
 
 
 class PlanWriter:
@@ -52,47 +50,44 @@ class PlanWriter:
                 await self._write(write, versions)
             except AlreadyExists:
                 # Created before, and not seen yet: the watch event wakes this key.
-                _log.debug("controller.already_exists", extra={"key": str(key)})
+                _log.debug("controller.already_exists", extra={"key": text_of(key)})
             except NotFound:
-                _log.debug("controller.gone", extra={"key": str(key)})
+                _log.debug("controller.gone", extra={"key": text_of(key)})
             except ClusterError as error:
                 failure = error
                 if not isinstance(write, Create) or not isinstance(error, Invalid):
                     raise
-                _log.warning("controller.refused", extra={"key": str(key), "error": str(error)})
+                _log.warning("controller.refused", extra={"key": text_of(key), "error": str(error)})
                 self._wake(self._cache.refuse(key, str(error)))
             finally:
                 self._on_call(time.perf_counter() - begun_s, failure)
 
     async def _write(self, write: Write, versions: dict[WorkKey, str]) -> None:
         self.writes_count += 1
-        kind = RESOURCE_KINDS[write.resource]
+        written = await self._cluster.write(_fenced(write, versions))
         match write:
-            case Create(body=body):
-                written = await self._cluster.create(kind, body)
-                self._wake(self._cache.put_written(write.resource, written))
-                _log_object("controller.created", write.resource, namespace=namespace_of(body), name=name_of(body))
-            case Patch(namespace=namespace, name=name):
-                written = await self._cluster.patch(
-                    kind, namespace, name, patch=_fenced(write, versions), subresource=write.subresource
-                )
-                versions[write.resource, namespace, name] = version_of(written)
-                woken = self._cache.put_written(write.resource, written)
-                if write.resource is ResourceKind.REVISION and write.subresource == "status":
+            case Create():
+                self._wake(self._cache.put_written(write.kind, written))
+                _log_object("controller.created", write)
+            case Patch():
+                key = (write.kind, write.namespace, write.name)
+                versions[key] = version_of(written)
+                woken = self._cache.put_written(write.kind, written)
+                if write.kind is REVISION and write.subresource == "status":
                     # The status says what was just decided; deciding again would change nothing.
-                    woken.discard((write.resource, namespace, name))
+                    woken.discard(key)
                 self._wake(woken)
-            case Delete(namespace=namespace, name=name, uid=uid, resource_version=version):
-                await self._cluster.delete(kind, namespace, name, uid=uid, resource_version=version)
-                _log_object("controller.deleted", write.resource, namespace=namespace, name=name)
+            case Delete():
+                _log_object("controller.deleted", write)
 
 
-def _log_object(event: str, resource: ResourceKind, *, namespace: str, name: str) -> None:
-    _log.info(event, extra={"kind": resource.value, "namespace": namespace, "object": name})
+def _log_object(event: str, write: Write) -> None:
+    _log.info(event, extra={"kind": write.kind.resource, "namespace": write.namespace, "object": write.name})
 
 
-def _fenced(write: Patch, versions: dict[WorkKey, str]) -> Object:
-    version = versions.get((write.resource, write.namespace, write.name))
-    if version is None:
-        return write.patch
-    return {**write.patch, "metadata": {**write.patch["metadata"], "resourceVersion": version}}
+def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
+    version = versions.get((write.kind, write.namespace, write.name))
+    if version is None or not isinstance(write, Patch):
+        return write
+    patch = {**write.patch, "metadata": {**write.patch["metadata"], "resourceVersion": version}}
+    return msgspec.structs.replace(write, patch=patch)

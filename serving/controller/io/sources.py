@@ -7,14 +7,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
+from serving.cluster import kinds
 from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.controller.cache import ControllerCache
-from serving.controller.io.plan_writer import RESOURCE_KINDS
 from serving.controller.revisions.activators import ACTIVATOR_SERVICE
 from serving.controller.revisions.public import MANAGED_BY, MANAGER, SERVICE_NAME
-from serving.controller.values.writes import Note, ResourceKind, WorkKey
+from serving.controller.values.writes import FOLLOWED_KINDS, Note, WorkKey
 from serving.model.errors import ClusterError, Forbidden, NotFound
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
@@ -62,7 +63,7 @@ _log = logging.getLogger(__name__)
 # Between two looks whether the server has HTTPRoutes.
 _HTTPROUTES_RETRY_S = 2.0
 
-Wake = Callable[[set[WorkKey], ResourceKind | None], None]
+Wake = Callable[[set[WorkKey], Kind | None], None]
 
 
 class CacheSources:
@@ -85,9 +86,7 @@ class CacheSources:
         self._gateway = settings.gateway
         self._wake = wake
         self._note = note
-        self._reflectors = {
-            resource: self._reflector(resource) for resource in ResourceKind if _wants(resource, settings)
-        }
+        self._reflectors = {kind: self._reflector(kind) for kind in FOLLOWED_KINDS if _wants(kind, settings)}
         self._activators = self._activator_reflector() if settings.public_services else None
         self.synced = asyncio.Event()
 
@@ -96,7 +95,7 @@ class CacheSources:
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
-        optional = self._reflectors.get(ResourceKind.HTTP_ROUTE)
+        optional = self._reflectors.get(kinds.HTTP_ROUTE)
         required = [one for one in (*self._reflectors.values(), self._activators) if one and one is not optional]
         known = [one.synced for one in required]
         async with asyncio.TaskGroup() as group:
@@ -111,18 +110,18 @@ class CacheSources:
                 await event.wait()
             self.synced.set()
 
-    def _reflector(self, resource: ResourceKind) -> Reflector:
+    def _reflector(self, kind: Kind) -> Reflector:
         def changed(change: CacheChange) -> None:
             if change.type is EventType.DELETED:
-                self._wake(self._cache.drop(resource, change.key), resource)
+                self._wake(self._cache.drop(kind, change.key), kind)
             else:
-                self._wake(self._cache.put(resource, change.new), resource)
+                self._wake(self._cache.put(kind, change.new), kind)
 
-        selector = f"{MANAGED_BY}={MANAGER}" if resource is ResourceKind.ENDPOINT_SLICE else ""
-        reflector = Reflector(self._cluster, RESOURCE_KINDS[resource], label_selector=selector)
+        selector = f"{MANAGED_BY}={MANAGER}" if kind is kinds.ENDPOINT_SLICE else ""
+        reflector = Reflector(self._cluster, kind, label_selector=selector)
         reflector.on_change(changed)
         reflector.on_list(
-            lambda version: self._wake(self._cache.take_list(resource, reflector.cache, version=version), resource)
+            lambda version: self._wake(self._cache.take_list(kind, reflector.cache, version=version), kind)
         )
         return reflector
 
@@ -135,7 +134,7 @@ class CacheSources:
 
         reflector = Reflector(
             self._cluster,
-            RESOURCE_KINDS[ResourceKind.ENDPOINT_SLICE],
+            kinds.ENDPOINT_SLICE,
             system_namespace(),
             label_selector=f"{SERVICE_NAME}={ACTIVATOR_SERVICE}",
         )
@@ -146,7 +145,7 @@ class CacheSources:
         """Follow HTTPRoutes once the server has them; ``known`` is set once it is clear whether it has."""
         while True:
             try:
-                await self._cluster.list(RESOURCE_KINDS[ResourceKind.HTTP_ROUTE], page_size=1)
+                await self._cluster.list(kinds.HTTP_ROUTE, page_size=1)
                 break
             except (NotFound, Forbidden) as error:
                 why = httproutes_missing(self._gateway, error)
@@ -165,11 +164,11 @@ class CacheSources:
             known.set()
 
 
-def _wants(resource: ResourceKind, settings: ControllerSettings) -> bool:
-    match resource:
-        case ResourceKind.ENDPOINT_SLICE:
+def _wants(kind: Kind, settings: ControllerSettings) -> bool:
+    match kind:
+        case kinds.ENDPOINT_SLICE:
             return settings.public_services
-        case ResourceKind.HTTP_ROUTE:
+        case kinds.HTTP_ROUTE:
             return bool(settings.gateway)
         case _:
             return True

@@ -10,12 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import spec_with_defaults, timeouts_too_long
 from serving.controller.revisions.revision import desired_revision, revision_name_for
 from serving.controller.revisions.revision_status import serving_state_of, was_ready
 from serving.controller.values.conditions import Condition, updated_conditions
 from serving.controller.values.naming import RoutingState
-from serving.controller.values.writes import Create, Note, Patch, ResourceKind, Write, WritePlan, patch_of, status_patch
+from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
@@ -130,12 +132,12 @@ def reconcile_configuration(
     notes: list[Note] = []
     if latest.revision is None and not latest.refusal:
         body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
-        writes.append(Create(resource=ResourceKind.REVISION, body=body))
+        writes.append(Create(kind=kinds.REVISION, body=body))
         if nested(configuration, "status", "latestCreatedRevisionName"):
             # The first revision has its own Events.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     status = _status(configuration, own, latest, now=now)
-    writes += status_patch(ResourceKind.CONFIGURATION, configuration, status)
+    writes += status_patch(kinds.CONFIGURATION, configuration, status)
     writes += _retirements({**configuration, "status": status}, own, settings, now=now)
     notes += _notes(configuration, status, latest)
     return WritePlan(writes=tuple(writes), notes=tuple(notes))
@@ -290,7 +292,7 @@ def _retirements(
     return [
         patch
         for one in collectable(configuration, own, settings, now=now)
-        for patch in patch_of(ResourceKind.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
+        for patch in patch_of(kinds.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
     ]
 
 

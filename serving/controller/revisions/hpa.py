@@ -15,8 +15,10 @@ Without a target Kubernetes uses 80 percent of the CPU. A window applies to both
 import math
 from collections.abc import Mapping
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Write
 from serving.controller.values.naming import RoutingState, deployment_name
-from serving.controller.values.writes import Create, ResourceKind, Write, deletion_of, patch_of
+from serving.controller.values.writes import deletion_of, patch_of
 from serving.model.knative import (
     CONFIGURATION_LABEL,
     REVISION_LABEL,
@@ -61,12 +63,12 @@ def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSetti
     if found is not None and not is_controlled_by(found, revision):
         return ()
     if not is_of_an_hpa(annotations_of(revision), settings):
-        return () if found is None else (deletion_of(ResourceKind.HPA, found),)
+        return () if found is None else (deletion_of(kinds.HORIZONTAL_POD_AUTOSCALER, found),)
     wanted = _desired(revision, settings)
     if found is None:
-        return (Create(resource=ResourceKind.HPA, body=wanted),)
+        return (Create(kind=kinds.HORIZONTAL_POD_AUTOSCALER, body=wanted),)
     lacking = _lacking(nested(found, "spec") or {}, wanted["spec"])
-    return patch_of(ResourceKind.HPA, found, {"spec": lacking} if lacking else {})
+    return patch_of(kinds.HORIZONTAL_POD_AUTOSCALER, found, {"spec": lacking} if lacking else {})
 
 
 def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Object:

@@ -18,9 +18,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Write
 from serving.controller.revisions.activators import EndpointGroup, EndpointGroups
 from serving.controller.revisions.sidecar import QUEUE_PORT
-from serving.controller.values.writes import Create, ResourceKind, Write, patch_of
+from serving.controller.values.writes import patch_of
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     LAST_APPLIED_ANNOTATION,
@@ -117,9 +119,9 @@ def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tu
     name = name or name_of(owner)
     writes: list[Write] = []
     if public.service is None:
-        writes.append(Create(resource=ResourceKind.CORE_SERVICE, body=_service(owner, name)))
+        writes.append(Create(kind=kinds.SERVICE, body=_service(owner, name)))
     else:
-        writes += patch_of(ResourceKind.CORE_SERVICE, public.service, _metadata_changes(owner, public.service))
+        writes += patch_of(kinds.SERVICE, public.service, _metadata_changes(owner, public.service))
     own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
     for family in sorted({*(public.activators or public.pods), *own}):
         writes += _slice_writes(owner, own.get(family), name=name, family=family, public=public)
@@ -132,11 +134,11 @@ def _slice_writes(
     backend = _backend(before, family=family, public=public)
     content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
     if before is None:
-        return (Create(resource=ResourceKind.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
+        return (Create(kind=kinds.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
     # Servers store an empty list as null.
     changes = {key: value for key, value in content.items() if (before.get(key) or []) != value}
     # Both or neither: an address is useless without its port.
-    return patch_of(ResourceKind.ENDPOINT_SLICE, before, content if changes else {})
+    return patch_of(kinds.ENDPOINT_SLICE, before, content if changes else {})
 
 
 def _backend(before: Object | None, *, family: str, public: PublicService) -> EndpointGroup:

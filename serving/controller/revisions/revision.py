@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import spec_with_defaults
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
@@ -23,17 +25,7 @@ from serving.controller.revisions.revision_status import (
 )
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.naming import RoutingState, metadata_changes, revision_name, routing_state_of
-from serving.controller.values.writes import (
-    Create,
-    Note,
-    Patch,
-    ResourceKind,
-    Write,
-    WritePlan,
-    deletion_of,
-    patch_of,
-    status_patch,
-)
+from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.knative import (
     CONDITION_ACTIVE,
     CONDITION_READY,
@@ -153,7 +145,7 @@ def reconcile_revision(
     if is_being_deleted(revision):
         return WritePlan()
     if serving_state_of(revision) is ServingState.RETIRED and not context.routes:
-        return WritePlan(writes=(deletion_of(ResourceKind.REVISION, revision),))
+        return WritePlan(writes=(deletion_of(kinds.REVISION, revision),))
     scale = start_scale(annotations_of(revision), scaling)
     refusal = context.refusal or _conflict(revision, context.public)
     status = desired_status(revision, context.children, scale, now=now, refusal=refusal)
@@ -170,8 +162,8 @@ def reconcile_revision(
         *(() if context.refusal else _missing(revision, context, scale, sidecar=sidecar)),
         *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
         *(one for one in public if isinstance(one, Create)),
-        *patch_of(ResourceKind.REVISION, revision, changes),
-        *status_patch(ResourceKind.REVISION, revision, status),
+        *patch_of(kinds.REVISION, revision, changes),
+        *status_patch(kinds.REVISION, revision, status),
     )
     is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
     is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
@@ -222,9 +214,9 @@ def _missing(
             progress_deadline_s=scale.progress_deadline_s,
             sidecar=sidecar,
         )
-        made.append(Create(resource=ResourceKind.DEPLOYMENT, body=body))
+        made.append(Create(kind=kinds.DEPLOYMENT, body=body))
     if context.private_service is None:
-        made.append(Create(resource=ResourceKind.CORE_SERVICE, body=desired_private_service(revision)))
+        made.append(Create(kind=kinds.SERVICE, body=desired_private_service(revision)))
     return made
 
 

@@ -15,9 +15,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Create
 from serving.controller.routes.hosts import Key, url_of
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
-from serving.controller.values.writes import Create, ResourceKind, WritePlan, deletion_of, status_patch
+from serving.controller.values.writes import WritePlan, deletion_of, status_patch
 from serving.model.knative import SERVING_API_VERSION, SERVING_GROUP, ConditionStatus
 from serving.model.objects import Object, generation_of, is_being_deleted, labels_of, name_of, namespace_of, nested
 from serving.settings.controller import ControllerSettings
@@ -26,9 +29,9 @@ _CREATED_BY = "app.kubernetes.io/managed-by"
 _CREATOR = "serving-controller"
 _HTTPS_PORT = 443
 _TARGETS = {
-    (SERVING_GROUP, "Service"): ResourceKind.SERVICE,
-    (SERVING_GROUP, "Route"): ResourceKind.ROUTE,
-    ("", "Service"): ResourceKind.CORE_SERVICE,
+    (SERVING_GROUP, "Service"): kinds.SERVING_SERVICE,
+    (SERVING_GROUP, "Route"): kinds.ROUTE,
+    ("", "Service"): kinds.SERVICE,
 }
 
 
@@ -43,12 +46,12 @@ class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
     holder: Key | None = None
 
 
-def target_of(mapping: Object) -> tuple[ResourceKind, Key] | None:
+def target_of(mapping: Object) -> tuple[Kind, Key] | None:
     """The object referenced by a mapping; None for a kind without requests."""
     ref = nested(mapping, "spec", "ref") or {}
     group = ref.get("group") or (ref.get("apiVersion") or "").rpartition("/")[0]
-    resource = _TARGETS.get((group, ref.get("kind", "")))
-    return None if resource is None else (resource, (namespace_of(mapping), ref.get("name", "")))
+    kind = _TARGETS.get((group, ref.get("kind", "")))
+    return None if kind is None else (kind, (namespace_of(mapping), ref.get("name", "")))
 
 
 def reconcile_domain_mapping(
@@ -59,7 +62,7 @@ def reconcile_domain_mapping(
         return WritePlan()
     if context.claim is None and settings.autocreate_cluster_domain_claims:
         # The claim's arrival wakes the mapping again.
-        return WritePlan(writes=(Create(resource=ResourceKind.DOMAIN_CLAIM, body=_claim(mapping)),))
+        return WritePlan(writes=(Create(kind=kinds.CLUSTER_DOMAIN_CLAIM, body=_claim(mapping)),))
     claimed, resolved = _claimed(mapping, context.claim), _resolved(mapping, context.target, settings)
     certificate = _certificate(mapping)
     conditions = [claimed, resolved, certificate, _ingress(mapping, [claimed, resolved], context.holder)]
@@ -74,7 +77,7 @@ def reconcile_domain_mapping(
             [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
         ),
     }
-    return WritePlan(writes=status_patch(ResourceKind.DOMAIN_MAPPING, mapping, status))
+    return WritePlan(writes=status_patch(kinds.DOMAIN_MAPPING, mapping, status))
 
 
 def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
@@ -82,7 +85,7 @@ def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
     is_ours = labels_of(claim).get(_CREATED_BY) == _CREATOR
     if mapping is not None or not is_ours or is_being_deleted(claim):
         return WritePlan()
-    return WritePlan(writes=(deletion_of(ResourceKind.DOMAIN_CLAIM, claim),))
+    return WritePlan(writes=(deletion_of(kinds.CLUSTER_DOMAIN_CLAIM, claim),))
 
 
 def _claim(mapping: Object) -> Object:
@@ -121,18 +124,18 @@ def _unresolved(mapping: Object, target: Object | None, settings: ControllerSett
     namespace, name = namespace_of(mapping), ref.get("name", "")
     wanted = target_of(mapping)
     if wanted is None:
-        kind = f"{ref.get('apiVersion') or ref.get('group')} {ref.get('kind')}"
-        return f'{kind} "{name}" takes no requests: reference a Service or Route of {SERVING_API_VERSION}'
-    resource, _ = wanted
+        named = f"{ref.get('apiVersion') or ref.get('group')} {ref.get('kind')}"
+        return f'{named} "{name}" takes no requests: reference a Service or Route of {SERVING_API_VERSION}'
+    kind, _ = wanted
     if ref.get("namespace") not in (None, "", namespace):
-        return f'{resource} "{ref["namespace"]}/{name}" must be in same namespace as DomainMapping'
+        return f'{kind.resource} "{ref["namespace"]}/{name}" must be in same namespace as DomainMapping'
     if target is None:
-        return f'{resource} "{name}" not found'
-    if resource is ResourceKind.CORE_SERVICE:
-        kinds = {one.get("kind") for one in nested(target, "metadata", "ownerReferences") or ()}
-        is_ours = bool(kinds & {"Route", "Revision"})
+        return f'{kind.resource} "{name}" not found'
+    if kind is kinds.SERVICE:
+        owners = {one.get("kind") for one in nested(target, "metadata", "ownerReferences") or ()}
+        is_ours = bool(owners & {"Route", "Revision"})
         return "" if is_ours else f'services "{name}" is of no Route or Revision: requests cannot be routed to it'
-    return _wrong_address(target, f"{name}.{namespace}.svc.{settings.cluster_domain}", what=f'{resource} "{name}"')
+    return _wrong_address(target, f"{name}.{namespace}.svc.{settings.cluster_domain}", what=f'{kind.resource} "{name}"')
 
 
 def _wrong_address(target: Object, host: str, *, what: str) -> str:
@@ -173,7 +176,7 @@ def _url(mapping: Object, settings: ControllerSettings) -> str:
     return f"https://{host}" if port == _HTTPS_PORT else f"https://{host}:{port}"
 
 
-_Target = tuple[ResourceKind, Key]
+_Target = tuple[Kind, Key]
 
 
 class Domains:
@@ -205,18 +208,18 @@ class Domains:
         return self._by_host.get(host, set())
 
     def woken(
-        self, resource: ResourceKind, key: Key, *, before: Object | None, after: Object | None
-    ) -> Iterator[tuple[ResourceKind, str, str]]:
+        self, kind: Kind, key: Key, *, before: Object | None, after: Object | None
+    ) -> Iterator[tuple[Kind, str, str]]:
         """The mappings and claims to decide on again after a change of an object."""
-        match resource:
-            case ResourceKind.DOMAIN_MAPPING:
-                yield (resource, *key)
-                yield (ResourceKind.DOMAIN_CLAIM, "", key[1])
-            case ResourceKind.DOMAIN_CLAIM:
-                yield (resource, *key)
-                yield from ((ResourceKind.DOMAIN_MAPPING, *one) for one in self.of_host(key[1]))
+        match kind:
+            case kinds.DOMAIN_MAPPING:
+                yield (kind, *key)
+                yield (kinds.CLUSTER_DOMAIN_CLAIM, "", key[1])
+            case kinds.CLUSTER_DOMAIN_CLAIM:
+                yield (kind, *key)
+                yield from ((kinds.DOMAIN_MAPPING, *one) for one in self.of_host(key[1]))
             case _ if _address_of(before) != _address_of(after):
-                yield from ((ResourceKind.DOMAIN_MAPPING, *one) for one in self._by_target.get((resource, key), ()))
+                yield from ((kinds.DOMAIN_MAPPING, *one) for one in self._by_target.get((kind, key), ()))
 
 
 def _address_of(one: Object | None) -> object:

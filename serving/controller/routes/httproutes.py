@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Write
 from serving.controller.revisions.public import PUBLIC_PORT
 from serving.controller.routes.hosts import Key
 from serving.controller.values.conditions import Condition
-from serving.controller.values.writes import Create, ResourceKind, Write, deletion_of, patch_of
+from serving.controller.values.writes import deletion_of, patch_of
 from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
 from serving.model.objects import (
     Object,
@@ -124,11 +126,11 @@ def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write,
     for name, wanted in desired.items():
         before = found.get(name)
         if before is None:
-            writes.append(Create(resource=ResourceKind.HTTP_ROUTE, body=wanted))
+            writes.append(Create(kind=kinds.HTTP_ROUTE, body=wanted))
         elif is_controlled_by(before, route):
-            writes += patch_of(ResourceKind.HTTP_ROUTE, before, _changes(before, wanted))
+            writes += patch_of(kinds.HTTP_ROUTE, before, _changes(before, wanted))
     leftover = [one for name, one in found.items() if name not in desired and is_controlled_by(one, route)]
-    return (*writes, *(deletion_of(ResourceKind.HTTP_ROUTE, one) for one in leftover))
+    return (*writes, *(deletion_of(kinds.HTTP_ROUTE, one) for one in leftover))
 
 
 def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:

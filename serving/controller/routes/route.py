@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.port import Write
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.routes.hosts import Key, tag_claims, url_of
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
@@ -25,7 +27,7 @@ from serving.controller.routes.rollout import (
 )
 from serving.controller.routes.traffic import Assignment, RouteTargets, assign, can_serve
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
-from serving.controller.values.writes import Note, ResourceKind, Write, WritePlan, deletion_of, patch_of, status_patch
+from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.errors import Problem
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
 from serving.model.objects import (
@@ -73,7 +75,7 @@ def tag_service_writes(route: Object, services: TagServices, settings: Controlle
         yield from public_writes(route, public, name=tag_service_name(route, settings, tag))
     for one in services.unused:
         if is_controlled_by(one, route):
-            yield deletion_of(ResourceKind.CORE_SERVICE, one)
+            yield deletion_of(kinds.SERVICE, one)
 
 
 _INGRESS_READY = "IngressReady"
@@ -147,9 +149,9 @@ def reconcile_route(
         writes=(
             *(() if context.public is None or context.refusal else public_writes(route, context.public)),
             *tag_service_writes(route, context.tag_services, settings),
-            *patch_of(ResourceKind.ROUTE, route, _annotation_changes(route, annotations)),
+            *patch_of(kinds.ROUTE, route, _annotation_changes(route, annotations)),
             *(() if context.refusal else writes),
-            *status_patch(ResourceKind.ROUTE, route, status),
+            *status_patch(kinds.ROUTE, route, status),
         ),
         notes=tuple(_notes(route, ingress)),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),

@@ -7,8 +7,11 @@ observed its latest spec is not mirrored. Follows knative/serving 98e5ef90, pkg/
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Create, Write
 from serving.controller.values.conditions import Condition, mirrored, ready_of, updated_conditions
-from serving.controller.values.writes import Create, Note, ResourceKind, Write, WritePlan, patch_of, status_patch
+from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
@@ -94,10 +97,10 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         return WritePlan()
     configuration, route = children.configuration, children.route
     writes: list[Write] = list(
-        _brought_about(ResourceKind.CONFIGURATION, service, configuration, desired=desired_configuration(service))
+        _brought_about(kinds.CONFIGURATION, service, configuration, desired=desired_configuration(service))
     )
     if not _must_wait(service, children):
-        writes += _brought_about(ResourceKind.ROUTE, service, route, desired=desired_route(service))
+        writes += _brought_about(kinds.ROUTE, service, route, desired=desired_route(service))
     if any(isinstance(one, Create) for one in writes):
         # The new children report in a moment: this saves one status write.
         return WritePlan(writes=tuple(writes))
@@ -106,7 +109,7 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         condition_of(one, CONDITION_READY).get("status", ConditionStatus.UNKNOWN)
         for one in (service, {"status": status})
     }
-    patches = status_patch(ResourceKind.SERVICE, service, status)
+    patches = status_patch(kinds.SERVING_SERVICE, service, status)
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
@@ -126,15 +129,13 @@ def _must_wait(service: Object, children: ServiceChildren) -> bool:
     return children.name_is_taken or not _is_up_to_date(children.configuration, desired_configuration(service))
 
 
-def _brought_about(
-    resource: ResourceKind, service: Object, existing: Object | None, *, desired: Object
-) -> tuple[Write, ...]:
+def _brought_about(kind: Kind, service: Object, existing: Object | None, *, desired: Object) -> tuple[Write, ...]:
     """The write that creates or updates a child. A child with another owner is left alone."""
     if existing is None:
-        return (Create(resource=resource, body=desired),)
+        return (Create(kind=kind, body=desired),)
     if not is_controlled_by(existing, service):
         return ()
-    return patch_of(resource, existing, _changes(existing, desired))
+    return patch_of(kind, existing, _changes(existing, desired))
 
 
 def _changes(existing: Object, desired: Object) -> Object:

@@ -5,11 +5,13 @@ is fenced by the ``resourceVersion`` that the decision was made on: if the objec
 and the decision is repeated. No write can therefore undo a change that it has not seen.
 """
 
-import enum
 from typing import Literal
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Delete, Patch, Write
 from serving.model.objects import (
     Object,
     merge_difference,
@@ -20,56 +22,30 @@ from serving.model.objects import (
     version_of,
 )
 
+FOLLOWED_KINDS = (
+    kinds.SERVING_SERVICE,
+    kinds.CONFIGURATION,
+    kinds.ROUTE,
+    kinds.REVISION,
+    kinds.DEPLOYMENT,
+    kinds.SERVICE,
+    kinds.POD,
+    kinds.ENDPOINT_SLICE,
+    kinds.HORIZONTAL_POD_AUTOSCALER,
+    kinds.HTTP_ROUTE,
+    kinds.DOMAIN_MAPPING,
+    kinds.CLUSTER_DOMAIN_CLAIM,
+)
+"""The kinds that the controller follows."""
 
-class ResourceKind(enum.StrEnum):
-    """The kinds that the controller reads or writes, by the resource names in the API's messages."""
-
-    SERVICE = "services.serving.knative.dev"
-    CONFIGURATION = "configurations.serving.knative.dev"
-    ROUTE = "routes.serving.knative.dev"
-    REVISION = "revisions.serving.knative.dev"
-    DEPLOYMENT = "deployments.apps"
-    CORE_SERVICE = "services"
-    POD = "pods"
-    ENDPOINT_SLICE = "endpointslices.discovery.k8s.io"
-    HPA = "horizontalpodautoscalers.autoscaling"
-    HTTP_ROUTE = "httproutes.gateway.networking.k8s.io"
-    DOMAIN_MAPPING = "domainmappings.serving.knative.dev"
-    DOMAIN_CLAIM = "clusterdomainclaims.networking.internal.knative.dev"
-
-
-WorkKey = tuple[ResourceKind, str, str]
+WorkKey = tuple[Kind, str, str]
 """A resource to decide on: its kind, namespace and name."""
 
 
-class Create(msgspec.Struct, frozen=True, kw_only=True):
-    """An object to create."""
-
-    resource: ResourceKind
-    body: Object
-
-
-class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A merge patch of an object or its status, fenced by a version."""
-
-    resource: ResourceKind
-    namespace: str
-    name: str
-    patch: Object
-    subresource: Literal["status"] | None = None
-
-
-class Delete(msgspec.Struct, frozen=True, kw_only=True):
-    """The deletion of an object, fenced by its uid and version."""
-
-    resource: ResourceKind
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-
-
-Write = Create | Patch | Delete
+def text_of(key: WorkKey) -> str:
+    """The key in logs: "routes.serving.knative.dev default/hello"."""
+    kind, namespace, name = key
+    return f"{kind.resource} {namespace}/{name}"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,21 +74,21 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     unconfirmed: str = ""
 
 
-def patch_of(resource: ResourceKind, existing: Object, changes: Object) -> tuple[Patch, ...]:
+def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:
     """A fenced merge patch with these changes; () if there are none."""
-    return _fenced(resource, existing, changes, subresource=None) if changes else ()
+    return _fenced(kind, existing, changes, subresource=None) if changes else ()
 
 
-def status_patch(resource: ResourceKind, existing: Object, status: Object) -> tuple[Patch, ...]:
+def status_patch(kind: Kind, existing: Object, status: Object) -> tuple[Patch, ...]:
     """A fenced patch that turns the status into ``status``; () if it is equal."""
     changes = merge_difference(nested(existing, "status") or {}, status)
-    return _fenced(resource, existing, {"status": changes}, subresource="status") if changes else ()
+    return _fenced(kind, existing, {"status": changes}, subresource="status") if changes else ()
 
 
-def deletion_of(resource: ResourceKind, existing: Object) -> Delete:
+def deletion_of(kind: Kind, existing: Object) -> Delete:
     """The deletion of this object in this version."""
     return Delete(
-        resource=resource,
+        kind=kind,
         namespace=namespace_of(existing),
         name=name_of(existing),
         uid=uid_of(existing),
@@ -121,12 +97,12 @@ def deletion_of(resource: ResourceKind, existing: Object) -> Delete:
 
 
 def _fenced(
-    resource: ResourceKind, existing: Object, changes: Object, *, subresource: Literal["status"] | None
+    kind: Kind, existing: Object, changes: Object, *, subresource: Literal["status"] | None
 ) -> tuple[Patch, ...]:
     metadata = {**changes.get("metadata", {}), "resourceVersion": version_of(existing)}
     return (
         Patch(
-            resource=resource,
+            kind=kind,
             namespace=namespace_of(existing),
             name=name_of(existing),
             patch={**changes, "metadata": metadata},

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.cluster.port import Create
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service
 from serving.controller.revisions.hpa import hpa_writes
 from serving.controller.revisions.public import PublicService, public_writes
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.writes import Create
 from serving.model.event import About, Words, new_event
 from serving.model.objects import Object
 from serving.settings.autoscaler import AutoscalerSettings
@@ -58,7 +58,7 @@ def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> N
     made = [write.body for write in (*public, *scaled) if isinstance(write, Create)]
     assert {one["kind"] for one in made} == {"Service", "HorizontalPodAutoscaler"}
     for one in (deployment(name), desired_private_service(revision(name)), *made):
-        assert objections(one) == []
+        assert objections(dict(one)) == []
 
 
 def test_what_is_told_passes() -> None:

@@ -1,11 +1,15 @@
 """Small resources, as the API has them once the server has added what it adds."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.revisions.revision import desired_revision
 from serving.controller.routes.service import desired_configuration, desired_route
-from serving.controller.values.writes import Patch, ResourceKind, WritePlan
+from serving.controller.values.writes import WritePlan
 from serving.model.objects import Object, condition_of, owner_reference
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -33,12 +37,12 @@ __all__ = [
 CREATED = "2026-11-21T04:00:00Z"
 NOW = "2026-11-21T04:01:00Z"
 NOW_S = 1795233660.0
-_OWNED = {ResourceKind.CONFIGURATION, ResourceKind.ROUTE, ResourceKind.REVISION}
+_OWNED = {kinds.CONFIGURATION, kinds.ROUTE, kinds.REVISION}
 SETTINGS = ControllerSettings()
 SCALING = AutoscalerSettings()
 
 
-def stored(one: Object, **metadata: Any) -> Object:  # noqa: ANN401 - JSON
+def stored(one: Mapping[str, Any], **metadata: Any) -> Object:  # noqa: ANN401 - JSON
     """An object as a server keeps it."""
     known = one.get("metadata", {})
     added = {
@@ -102,26 +106,26 @@ def a_pod(name: str = "pod", *, revision: str = "hello-00001", **status: Any) ->
 
 
 def a_cache(
-    *objects: tuple[ResourceKind, Object], settings: ControllerSettings = SETTINGS, with_owners: bool = True
+    *objects: tuple[Kind, Object], settings: ControllerSettings = SETTINGS, with_owners: bool = True
 ) -> ControllerCache:
     """A cache with these objects; the owners of configurations, routes and revisions are added where they are missing."""
     cache = ControllerCache(settings, SCALING)
     for resource, one in objects:
         cache.put(resource, one)
-    kinds = {resource for resource, _ in objects} if with_owners else set()
-    if ResourceKind.REVISION in kinds and not cache.keys(ResourceKind.CONFIGURATION):
-        cache.put(ResourceKind.CONFIGURATION, a_configuration())
-    if kinds & _OWNED and not cache.keys(ResourceKind.SERVICE):
-        cache.put(ResourceKind.SERVICE, a_service())
+    given = {resource for resource, _ in objects} if with_owners else set()
+    if kinds.REVISION in given and not cache.keys(kinds.CONFIGURATION):
+        cache.put(kinds.CONFIGURATION, a_configuration())
+    if given & _OWNED and not cache.keys(kinds.SERVING_SERVICE):
+        cache.put(kinds.SERVING_SERVICE, a_service())
     return cache
 
 
-def written_status(plan: WritePlan, resource: ResourceKind) -> Object:
+def written_status(plan: WritePlan, resource: Kind) -> Object:
     """The changes of the status that a plan writes."""
     found = [
         write.patch["status"]
         for write in plan.writes
-        if isinstance(write, Patch) and write.resource is resource and write.subresource == "status"
+        if isinstance(write, Patch) and write.kind is resource and write.subresource == "status"
     ]
     assert len(found) == 1, plan
     status: Object = found[0]

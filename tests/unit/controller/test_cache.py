@@ -5,10 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.writes import ResourceKind, WorkKey, WritePlan
+from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
 from serving.settings.queueproxy import QueueProxySettings
@@ -32,14 +34,14 @@ from tests.unit.controller.builders import (
     written_status,
 )
 
-SERVICE: WorkKey = (ResourceKind.SERVICE, "default", "hello")
-CONFIGURATION: WorkKey = (ResourceKind.CONFIGURATION, "default", "hello")
-ROUTE: WorkKey = (ResourceKind.ROUTE, "default", "hello")
-REVISION: WorkKey = (ResourceKind.REVISION, "default", "hello-00001")
+SERVICE: WorkKey = (kinds.SERVING_SERVICE, "default", "hello")
+CONFIGURATION: WorkKey = (kinds.CONFIGURATION, "default", "hello")
+ROUTE: WorkKey = (kinds.ROUTE, "default", "hello")
+REVISION: WorkKey = (kinds.REVISION, "default", "hello-00001")
 BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
 
 
-def knowing(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
+def knowing(*objects: tuple[Kind, Object]) -> ControllerCache:
     return a_cache(*objects)
 
 
@@ -49,146 +51,146 @@ def newer(one: Object, **changes: object) -> Object:
 
 
 def test_a_service_wakes_itself() -> None:
-    assert knowing((ResourceKind.SERVICE, a_service())).put(ResourceKind.SERVICE, newer(a_service())) == {SERVICE}
+    assert knowing((kinds.SERVING_SERVICE, a_service())).put(kinds.SERVING_SERVICE, newer(a_service())) == {SERVICE}
 
 
 def test_an_owner_that_appears_wakes_the_children_that_waited_for_it() -> None:
-    assert knowing().put(ResourceKind.SERVICE, a_service()) == {SERVICE, CONFIGURATION, ROUTE}
-    cache = a_cache((ResourceKind.REVISION, a_revision()), with_owners=False)
-    assert REVISION in cache.put(ResourceKind.CONFIGURATION, a_configuration())
+    assert knowing().put(kinds.SERVING_SERVICE, a_service()) == {SERVICE, CONFIGURATION, ROUTE}
+    cache = a_cache((kinds.REVISION, a_revision()), with_owners=False)
+    assert REVISION in cache.put(kinds.CONFIGURATION, a_configuration())
 
 
 @pytest.mark.parametrize("state", ["missing", "another", "being deleted"])
 def test_an_object_whose_owner_is_deleted_is_left_to_garbage_collection(state: str) -> None:
     owners = {
         "missing": [],
-        "another": [(ResourceKind.SERVICE, stored(a_service(), uid="other"))],
-        "being deleted": [(ResourceKind.SERVICE, stored(a_service(), deletionTimestamp=NOW))],
+        "another": [(kinds.SERVING_SERVICE, stored(a_service(), uid="other"))],
+        "being deleted": [(kinds.SERVING_SERVICE, stored(a_service(), deletionTimestamp=NOW))],
     }
-    cache = a_cache(*owners[state], (ResourceKind.ROUTE, a_route()), with_owners=False)
+    cache = a_cache(*owners[state], (kinds.ROUTE, a_route()), with_owners=False)
     assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) == WritePlan()
-    cache.put(ResourceKind.SERVICE, stored(a_service(), resourceVersion="9"))
+    cache.put(kinds.SERVING_SERVICE, stored(a_service(), resourceVersion="9"))
     assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
 
 
 def test_an_object_without_an_owner_is_kept_up_to_date() -> None:
     other = {"apiVersion": "v1", "kind": "Service", "name": "hello", "uid": "gone"}
     for references in ([], [other]):
-        cache = a_cache((ResourceKind.ROUTE, stored(a_route(), ownerReferences=references)), with_owners=False)
+        cache = a_cache((kinds.ROUTE, stored(a_route(), ownerReferences=references)), with_owners=False)
         assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
 
 
 def test_a_child_wakes_its_service() -> None:
-    assert knowing().put(ResourceKind.CONFIGURATION, a_configuration()) == {CONFIGURATION, SERVICE}
-    assert knowing().put(ResourceKind.ROUTE, a_route()) == {ROUTE, SERVICE}
+    assert knowing().put(kinds.CONFIGURATION, a_configuration()) == {CONFIGURATION, SERVICE}
+    assert knowing().put(kinds.ROUTE, a_route()) == {ROUTE, SERVICE}
 
 
 def test_a_configuration_wakes_the_routes_that_name_it() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route()))
-    assert ROUTE in cache.put(ResourceKind.CONFIGURATION, a_configuration())
+    cache = knowing((kinds.ROUTE, a_route()))
+    assert ROUTE in cache.put(kinds.CONFIGURATION, a_configuration())
 
 
 def test_a_configuration_wakes_its_newest_revision_and_the_one_before() -> None:
     before = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00001"}}
-    cache = knowing((ResourceKind.CONFIGURATION, before))
-    woken = cache.put(ResourceKind.CONFIGURATION, newer(before, status={"latestCreatedRevisionName": "hello-00002"}))
-    assert {REVISION, (ResourceKind.REVISION, "default", "hello-00002")} <= woken
+    cache = knowing((kinds.CONFIGURATION, before))
+    woken = cache.put(kinds.CONFIGURATION, newer(before, status={"latestCreatedRevisionName": "hello-00002"}))
+    assert {REVISION, (kinds.REVISION, "default", "hello-00002")} <= woken
 
 
 def test_what_is_beneath_a_revision_wakes_it() -> None:
     revision = a_revision()
-    for resource, one in ((ResourceKind.DEPLOYMENT, a_deployment(revision)), (ResourceKind.POD, a_pod())):
+    for resource, one in ((kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, a_pod())):
         assert knowing().put(resource, one) == {REVISION}
         assert knowing((resource, one)).drop(resource, ("default", one["metadata"]["name"])) == {REVISION}
 
 
 def test_a_pod_of_nobody_wakes_nobody() -> None:
-    assert knowing().put(ResourceKind.POD, stored(a_pod(), labels={})) == set()
+    assert knowing().put(kinds.POD, stored(a_pod(), labels={})) == set()
 
 
 def test_a_revision_wakes_who_names_it() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)))
-    assert cache.put(ResourceKind.REVISION, a_revision()) == {REVISION, CONFIGURATION, ROUTE}
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)))
+    assert cache.put(kinds.REVISION, a_revision()) == {REVISION, CONFIGURATION, ROUTE}
 
 
 def test_a_count_of_pods_is_nothing_to_the_configuration() -> None:
-    cache = knowing((ResourceKind.REVISION, a_revision()))
-    assert cache.put(ResourceKind.REVISION, newer(a_revision(), status={"actualReplicas": 3})) == {REVISION}
+    cache = knowing((kinds.REVISION, a_revision()))
+    assert cache.put(kinds.REVISION, newer(a_revision(), status={"actualReplicas": 3})) == {REVISION}
 
 
 def test_a_revision_that_gets_pods_or_gives_them_up_is_nothing_to_the_others_and_one_that_retires_is() -> None:
     one = a_revision()
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.REVISION, one))
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, one))
     asleep = newer(one, spec={**one["spec"], "servingState": "Reserve"})
-    assert cache.put(ResourceKind.REVISION, asleep) == {REVISION}
+    assert cache.put(kinds.REVISION, asleep) == {REVISION}
     retired = {**stored(one, resourceVersion="9"), "spec": {**one["spec"], "servingState": "Retired"}}
-    assert cache.put(ResourceKind.REVISION, retired) == {REVISION, CONFIGURATION, ROUTE}
+    assert cache.put(kinds.REVISION, retired) == {REVISION, CONFIGURATION, ROUTE}
 
 
 def test_a_route_wakes_revisions_that_it_begins_or_ceases_to_name() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)))
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)))
     moved = newer(a_route(traffic=[{**BLUE[0], "revisionName": "hello-00002"}]))
-    woken = cache.put(ResourceKind.ROUTE, moved)
-    assert {REVISION, (ResourceKind.REVISION, "default", "hello-00002")} <= woken
-    assert REVISION not in cache.put(ResourceKind.ROUTE, newer(moved))
+    woken = cache.put(kinds.ROUTE, moved)
+    assert {REVISION, (kinds.REVISION, "default", "hello-00002")} <= woken
+    assert REVISION not in cache.put(kinds.ROUTE, newer(moved))
 
 
 def test_a_route_wakes_those_that_claim_its_host() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)))
-    assert ROUTE in cache.put(ResourceKind.ROUTE, a_route("blue-hello"))
-    assert ROUTE in cache.drop(ResourceKind.ROUTE, ("default", "blue-hello"))
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)))
+    assert ROUTE in cache.put(kinds.ROUTE, a_route("blue-hello"))
+    assert ROUTE in cache.drop(kinds.ROUTE, ("default", "blue-hello"))
 
 
 def test_a_route_that_leaves_the_latest_wakes_its_newest_revision() -> None:
     newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
-    cache = knowing((ResourceKind.CONFIGURATION, newest), (ResourceKind.ROUTE, a_route()))
+    cache = knowing((kinds.CONFIGURATION, newest), (kinds.ROUTE, a_route()))
     pinned = newer(a_route(traffic=BLUE))
-    assert (ResourceKind.REVISION, "default", "hello-00002") in cache.put(ResourceKind.ROUTE, pinned)
+    assert (kinds.REVISION, "default", "hello-00002") in cache.put(kinds.ROUTE, pinned)
 
 
 def test_the_later_claim_of_a_host_is_told_by_whom_it_is_held() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.ROUTE, a_route("blue-hello")))
-    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.ROUTE, a_route("blue-hello")))
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     assert "default/blue-hello" in told(status, "IngressReady")[2]
 
 
 def test_an_older_state_is_ignored() -> None:
-    cache = knowing((ResourceKind.SERVICE, newer(a_service())))
-    assert cache.put(ResourceKind.SERVICE, a_service()) == set()
-    assert cache.get(ResourceKind.SERVICE, ("default", "hello")) == newer(a_service())
+    cache = knowing((kinds.SERVING_SERVICE, newer(a_service())))
+    assert cache.put(kinds.SERVING_SERVICE, a_service()) == set()
+    assert cache.get(kinds.SERVING_SERVICE, ("default", "hello")) == newer(a_service())
 
 
 def test_a_new_object_of_an_old_name_is_not_older() -> None:
-    cache = knowing((ResourceKind.SERVICE, newer(a_service())))
-    assert cache.put(ResourceKind.SERVICE, stored(a_service(), uid="another"))
+    cache = knowing((kinds.SERVING_SERVICE, newer(a_service())))
+    assert cache.put(kinds.SERVING_SERVICE, stored(a_service(), uid="another"))
 
 
 def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
-    cache = knowing((ResourceKind.SERVICE, newer(a_service())))
-    assert cache.put(ResourceKind.SERVICE, stored(a_service(), resourceVersion="opaque"))
+    cache = knowing((kinds.SERVING_SERVICE, newer(a_service())))
+    assert cache.put(kinds.SERVING_SERVICE, stored(a_service(), resourceVersion="opaque"))
 
 
 def test_what_was_written_is_known_unless_it_is_gone() -> None:
     cache = knowing()
-    assert SERVICE in cache.put_written(ResourceKind.SERVICE, a_service())
-    assert cache.put(ResourceKind.SERVICE, a_service()) == set()
-    assert cache.put_written(ResourceKind.SERVICE, newer(a_service())) == {SERVICE}
-    cache.drop(ResourceKind.SERVICE, ("default", "hello"))
-    assert cache.put_written(ResourceKind.SERVICE, newer(a_service())) == set()
-    assert cache.put_written(ResourceKind.SERVICE, stored(a_service(), uid="another"))
+    assert SERVICE in cache.put_written(kinds.SERVING_SERVICE, a_service())
+    assert cache.put(kinds.SERVING_SERVICE, a_service()) == set()
+    assert cache.put_written(kinds.SERVING_SERVICE, newer(a_service())) == {SERVICE}
+    cache.drop(kinds.SERVING_SERVICE, ("default", "hello"))
+    assert cache.put_written(kinds.SERVING_SERVICE, newer(a_service())) == set()
+    assert cache.put_written(kinds.SERVING_SERVICE, stored(a_service(), uid="another"))
 
 
 def test_only_the_last_that_went_are_remembered() -> None:
     cache = knowing()
     for number in range(5000):
-        cache.put(ResourceKind.POD, stored(a_pod(), uid=f"pod-{number}"))
-        cache.drop(ResourceKind.POD, ("default", "pod"))
-    assert cache.put_written(ResourceKind.POD, stored(a_pod(), uid="pod-4999")) == set()
-    assert cache.put_written(ResourceKind.POD, stored(a_pod(), uid="pod-0")) == {REVISION}
+        cache.put(kinds.POD, stored(a_pod(), uid=f"pod-{number}"))
+        cache.drop(kinds.POD, ("default", "pod"))
+    assert cache.put_written(kinds.POD, stored(a_pod(), uid="pod-4999")) == set()
+    assert cache.put_written(kinds.POD, stored(a_pod(), uid="pod-0")) == {REVISION}
 
 
 def test_what_was_never_there_is_dropped_without_a_word() -> None:
-    assert knowing().drop(ResourceKind.SERVICE, ("default", "hello")) == set()
+    assert knowing().drop(kinds.SERVING_SERVICE, ("default", "hello")) == set()
 
 
 def test_what_is_not_there_needs_nothing() -> None:
@@ -196,30 +198,27 @@ def test_what_is_not_there_needs_nothing() -> None:
 
 
 def test_what_others_reconcile_needs_nothing() -> None:
-    assert (
-        decide(knowing((ResourceKind.POD, a_pod())), (ResourceKind.POD, "default", "pod"), now=NOW, now_s=NOW_S)
-        == WritePlan()
-    )
+    assert decide(knowing((kinds.POD, a_pod())), (kinds.POD, "default", "pod"), now=NOW, now_s=NOW_S) == WritePlan()
 
 
 def test_pods_are_asked_while_none_is_ready() -> None:
     boom = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     revision = a_revision()
     cache = knowing(
-        (ResourceKind.REVISION, revision),
-        (ResourceKind.DEPLOYMENT, a_deployment(revision)),
-        (ResourceKind.POD, a_pod(containerStatuses=[boom])),
+        (kinds.REVISION, revision),
+        (kinds.DEPLOYMENT, a_deployment(revision)),
+        (kinds.POD, a_pod(containerStatuses=[boom])),
     )
-    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
     assert told(status, "Ready")[1] == "ExitCode1"
-    cache.drop(ResourceKind.POD, ("default", "pod"))
-    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    cache.drop(kinds.POD, ("default", "pod"))
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
     assert told(status, "Ready")[1] == "Deploying"
 
 
 def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
     newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
-    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.CONFIGURATION, newest))
+    cache = knowing((kinds.REVISION, a_revision()), (kinds.CONFIGURATION, newest))
     (labels,) = [
         write.patch["metadata"]["labels"]
         for write in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
@@ -233,48 +232,48 @@ def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
     taken = a_revision("hello", generation=1, spec={"containers": [{"image": "other"}]}, **named)
     configuration = a_configuration(generation=2, **named)
     cache = knowing(
-        (ResourceKind.SERVICE, a_service(**named)),
-        (ResourceKind.CONFIGURATION, configuration),
-        (ResourceKind.REVISION, taken),
+        (kinds.SERVING_SERVICE, a_service(**named)),
+        (kinds.CONFIGURATION, configuration),
+        (kinds.REVISION, taken),
     )
-    status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
+    status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), kinds.SERVING_SERVICE)
     assert told(status, "RoutesReady")[1] == "RevisionNameTaken"
-    cache.drop(ResourceKind.REVISION, ("default", "hello-blue"))
-    status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
+    cache.drop(kinds.REVISION, ("default", "hello-blue"))
+    status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), kinds.SERVING_SERVICE)
     assert told(status, "RoutesReady")[1] == "OutOfDate"
 
 
 def test_a_configuration_finds_its_revisions() -> None:
     ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY_ANNOTATION: NOW})
-    cache = knowing((ResourceKind.CONFIGURATION, a_configuration()), (ResourceKind.REVISION, ready))
-    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    cache = knowing((kinds.CONFIGURATION, a_configuration()), (kinds.REVISION, ready))
+    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert status["latestReadyRevisionName"] == "hello-00001"
 
 
 def test_a_route_finds_what_it_names() -> None:
     ready = with_ready(a_revision(), "True")
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.REVISION, ready))
-    assert written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)["traffic"][0]["tag"] == "blue"
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, ready))
+    assert written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)["traffic"][0]["tag"] == "blue"
 
 
 def test_all_of_a_kind_can_be_woken() -> None:
-    assert knowing((ResourceKind.SERVICE, a_service())).keys(ResourceKind.SERVICE) == [SERVICE]
+    assert knowing((kinds.SERVING_SERVICE, a_service())).keys(kinds.SERVING_SERVICE) == [SERVICE]
 
 
 def test_it_says_how_much_it_knows() -> None:
-    assert repr(knowing((ResourceKind.POD, a_pod()))).endswith(
+    assert repr(knowing((kinds.POD, a_pod()))).endswith(
         "0 services, 1 pods, 0 endpointslices, 0 horizontalpodautoscalers, 0 httproutes, "
         "0 domainmappings, 0 clusterdomainclaims)"
     )
 
 
 def test_a_refusal_holds_until_the_spec_changes() -> None:
-    cache = knowing((ResourceKind.CONFIGURATION, a_configuration()))
+    cache = knowing((kinds.CONFIGURATION, a_configuration()))
     assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
-    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert "too many" in told(status, "Ready")[2]
-    cache.put(ResourceKind.CONFIGURATION, newer(a_configuration(generation=2)))
-    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    cache.put(kinds.CONFIGURATION, newer(a_configuration(generation=2)))
+    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert told(status, "Ready")[0] == "Unknown"
 
 
@@ -286,33 +285,33 @@ def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
     revision = a_revision()
     boom = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     cache = knowing(
-        (ResourceKind.REVISION, revision),
-        (ResourceKind.DEPLOYMENT, a_deployment(revision)),
-        (ResourceKind.POD, a_pod("gone")),
-        (ResourceKind.POD, a_pod("left", containerStatuses=[boom])),
+        (kinds.REVISION, revision),
+        (kinds.DEPLOYMENT, a_deployment(revision)),
+        (kinds.POD, a_pod("gone")),
+        (kinds.POD, a_pod("left", containerStatuses=[boom])),
     )
-    cache.drop(ResourceKind.POD, ("default", "gone"))
-    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    cache.drop(kinds.POD, ("default", "gone"))
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
     assert told(status, "Ready")[1] == "ExitCode1"
 
 
 def test_a_label_that_changes_moves_a_pod() -> None:
-    cache = knowing((ResourceKind.POD, a_pod()))
+    cache = knowing((kinds.POD, a_pod()))
     moved = merged(newer(a_pod()), {"metadata": {"labels": {"serving.knative.dev/revision": "hello-00002"}}})
-    assert cache.put(ResourceKind.POD, moved) == {REVISION, (ResourceKind.REVISION, "default", "hello-00002")}
+    assert cache.put(kinds.POD, moved) == {REVISION, (kinds.REVISION, "default", "hello-00002")}
 
 
 def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
     cache = knowing(
-        (ResourceKind.SERVICE, a_service()),
-        (ResourceKind.CONFIGURATION, a_configuration()),
-        (ResourceKind.ROUTE, a_route()),
-        (ResourceKind.REVISION, a_revision()),
-        (ResourceKind.POD, a_pod()),
+        (kinds.SERVING_SERVICE, a_service()),
+        (kinds.CONFIGURATION, a_configuration()),
+        (kinds.ROUTE, a_route()),
+        (kinds.REVISION, a_revision()),
+        (kinds.POD, a_pod()),
     )
     settings = msgspec.structs.replace(SETTINGS, domain="apps.example.org")
     assert cache.reconfigure(settings, SCALING) == {SERVICE, CONFIGURATION, ROUTE, REVISION}
-    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     assert status["url"] == "http://hello.default.apps.example.org:8080"
 
 
@@ -329,16 +328,16 @@ def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
 def test_a_route_waits_until_all_activators_serve_it() -> None:
     settings = msgspec.structs.replace(SETTINGS, activator_pages="127.0.0.1:6082,127.0.0.1:6083")
     ready = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00001"}}
-    cache = a_cache((ResourceKind.CONFIGURATION, ready), (ResourceKind.ROUTE, a_route()), settings=settings)
+    cache = a_cache((kinds.CONFIGURATION, ready), (kinds.ROUTE, a_route()), settings=settings)
     assert cache.activator_addresses() == ("127.0.0.1:6082", "127.0.0.1:6083")
     plan = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
-    assert told(written_status(plan, ResourceKind.ROUTE), "Ready")[:2] == ("Unknown", "Uninitialized")
+    assert told(written_status(plan, kinds.ROUTE), "Ready")[:2] == ("Unknown", "Uninitialized")
     assert cache.confirm(("default", "hello"), plan.unconfirmed) == {ROUTE}
     after = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
-    assert (told(written_status(after, ResourceKind.ROUTE), "Ready")[0], after.unconfirmed) == ("True", "")
-    cache.drop(ResourceKind.ROUTE, ("default", "hello"))
+    assert (told(written_status(after, kinds.ROUTE), "Ready")[0], after.unconfirmed) == ("True", "")
+    cache.drop(kinds.ROUTE, ("default", "hello"))
     assert cache.confirm(("default", "hello"), plan.unconfirmed) == set()
-    cache.put(ResourceKind.ROUTE, stored(a_route(), uid="another"))
+    cache.put(kinds.ROUTE, stored(a_route(), uid="another"))
     assert decide(cache, ROUTE, now=NOW, now_s=NOW_S).unconfirmed
 
 
@@ -352,18 +351,18 @@ def written(one: Object, version: str) -> Object:
 
 def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept() -> None:
     cache = knowing()
-    cache.put_written(ResourceKind.REVISION, written(a_revision(), "5"))
-    cache.put_written(ResourceKind.SERVICE, written(a_service(), "9"))
-    assert REVISION in cache.take_list(ResourceKind.REVISION, (), version="7")
-    assert cache.get(ResourceKind.REVISION, ("default", "hello-00001")) is None
-    assert cache.take_list(ResourceKind.SERVICE, (), version="7") == set()
-    assert cache.get(ResourceKind.SERVICE, ("default", "hello")) is not None
-    assert cache.take_list(ResourceKind.SERVICE, [("default", "hello")], version="10") == set()
-    assert SERVICE in cache.take_list(ResourceKind.SERVICE, (), version="not a number")
+    cache.put_written(kinds.REVISION, written(a_revision(), "5"))
+    cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "9"))
+    assert REVISION in cache.take_list(kinds.REVISION, (), version="7")
+    assert cache.get(kinds.REVISION, ("default", "hello-00001")) is None
+    assert cache.take_list(kinds.SERVING_SERVICE, (), version="7") == set()
+    assert cache.get(kinds.SERVING_SERVICE, ("default", "hello")) is not None
+    assert cache.take_list(kinds.SERVING_SERVICE, [("default", "hello")], version="10") == set()
+    assert SERVICE in cache.take_list(kinds.SERVING_SERVICE, (), version="not a number")
 
 
 def test_the_answer_to_a_write_that_comes_after_a_list_without_the_object_is_ignored() -> None:
     cache = knowing()
-    cache.take_list(ResourceKind.SERVICE, (), version="7")
-    assert cache.put_written(ResourceKind.SERVICE, written(a_service(), "6")) == set()
-    assert SERVICE in cache.put_written(ResourceKind.SERVICE, written(a_service(), "8"))
+    cache.take_list(kinds.SERVING_SERVICE, (), version="7")
+    assert cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "6")) == set()
+    assert SERVICE in cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "8"))

@@ -2,9 +2,12 @@
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Create, Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
-from serving.controller.values.writes import Create, Patch, ResourceKind, WorkKey
+from serving.controller.values.writes import WorkKey
 from serving.model.knative import ACCESS_ANNOTATION, TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import (
@@ -21,8 +24,8 @@ from tests.unit.controller.builders import (
     written_status,
 )
 
-ROUTE: WorkKey = (ResourceKind.ROUTE, "default", "hello")
-REVISION: WorkKey = (ResourceKind.REVISION, "default", "hello-00001")
+ROUTE: WorkKey = (kinds.ROUTE, "default", "hello")
+REVISION: WorkKey = (kinds.REVISION, "default", "hello-00001")
 PUBLIC = msgspec.structs.replace(SETTINGS, public_services=True)
 ACTIVATORS = ("knative-serving", "activator-service-x")
 READY = [{"type": "Ready", "status": "True"}]
@@ -36,16 +39,16 @@ def activators(*addresses: str) -> Object:
     }
 
 
-def knowing(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
+def knowing(*objects: tuple[Kind, Object]) -> ControllerCache:
     return a_cache(*objects, settings=PUBLIC)
 
 
-def made_by(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind, str], Object]:
+def made_by(cache: ControllerCache, key: WorkKey) -> dict[tuple[Kind, str], Object]:
     plan = decide(cache, key, now=NOW, now_s=NOW_S)
-    return {(one.resource, one.body["metadata"]["name"]): one.body for one in plan.writes if isinstance(one, Create)}
+    return {(one.kind, one.body["metadata"]["name"]): dict(one.body) for one in plan.writes if isinstance(one, Create)}
 
 
-def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind, str], Object]:
+def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[Kind, str], Object]:
     """What the plan makes is there."""
     found = made_by(cache, key)
     for (resource, _), body in found.items():
@@ -53,13 +56,13 @@ def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind
     return found
 
 
-def endpoints_of(made: dict[tuple[ResourceKind, str], Object]) -> list[list[str]]:
-    body = made[ResourceKind.ENDPOINT_SLICE, "hello-00001-public"]
+def endpoints_of(made: dict[tuple[Kind, str], Object]) -> list[list[str]]:
+    body = made[kinds.ENDPOINT_SLICE, "hello-00001-public"]
     return [one["addresses"] for one in body["endpoints"]]
 
 
 def test_activators_that_change_wake_all_revisions_and_routes() -> None:
-    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.ROUTE, a_route()))
+    cache = knowing((kinds.REVISION, a_revision()), (kinds.ROUTE, a_route()))
     assert cache.put_activators(ACTIVATORS, activators("10.1.0.1")) == {REVISION, ROUTE}
     assert cache.put_activators(ACTIVATORS, activators("10.1.0.1")) == set()
     assert cache.drop_activators(ACTIVATORS) == {REVISION, ROUTE}
@@ -67,96 +70,94 @@ def test_activators_that_change_wake_all_revisions_and_routes() -> None:
 
 
 def test_a_revision_and_a_route_get_a_service_and_a_slice_each() -> None:
-    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.ROUTE, a_route()))
+    cache = knowing((kinds.REVISION, a_revision()), (kinds.ROUTE, a_route()))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
-    assert {(ResourceKind.CORE_SERVICE, "hello"), (ResourceKind.ENDPOINT_SLICE, "hello-public")} == made_by(
-        cache, ROUTE
-    ).keys()
-    assert {(ResourceKind.CORE_SERVICE, "hello-00001"), (ResourceKind.ENDPOINT_SLICE, "hello-00001-public")} < made_by(
+    assert {(kinds.SERVICE, "hello"), (kinds.ENDPOINT_SLICE, "hello-public")} == made_by(cache, ROUTE).keys()
+    assert {(kinds.SERVICE, "hello-00001"), (kinds.ENDPOINT_SLICE, "hello-00001-public")} < made_by(
         cache, REVISION
     ).keys()
 
 
 def test_without_the_setting_there_are_none() -> None:
-    cache = a_cache((ResourceKind.REVISION, a_revision()))
+    cache = a_cache((kinds.REVISION, a_revision()))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     names = {name for _, name in made_by(cache, REVISION)}
     assert names == {"hello-00001-deployment", "hello-00001-private"}
     public = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
-    assert cache.put(ResourceKind.CORE_SERVICE, public) == set()
+    assert cache.put(kinds.SERVICE, public) == set()
 
 
 def test_a_public_service_or_slice_that_goes_wakes_its_owner() -> None:
-    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.ROUTE, a_route()))
+    cache = knowing((kinds.REVISION, a_revision()), (kinds.ROUTE, a_route()))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     for key, name in ((ROUTE, "hello"), (REVISION, "hello-00001")):
         with_public(cache, key)
-        assert not {resource for resource, _ in made_by(cache, key)} & {ResourceKind.ENDPOINT_SLICE}
-        assert cache.drop(ResourceKind.CORE_SERVICE, ("default", name)) == {key}
-        assert cache.drop(ResourceKind.ENDPOINT_SLICE, ("default", f"{name}-public")) == {key}
-        assert (ResourceKind.ENDPOINT_SLICE, f"{name}-public") in made_by(cache, key)
+        assert not {resource for resource, _ in made_by(cache, key)} & {kinds.ENDPOINT_SLICE}
+        assert cache.drop(kinds.SERVICE, ("default", name)) == {key}
+        assert cache.drop(kinds.ENDPOINT_SLICE, ("default", f"{name}-public")) == {key}
+        assert (kinds.ENDPOINT_SLICE, f"{name}-public") in made_by(cache, key)
 
 
 def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_written() -> None:
     wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH_ANNOTATION: "serve"})
-    cache = knowing((ResourceKind.REVISION, wanting))
+    cache = knowing((kinds.REVISION, wanting))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     for number in (1, 2):
-        cache.put(ResourceKind.POD, a_pod(f"pod-{number}", podIP=f"10.2.0.{number}", conditions=READY))
+        cache.put(kinds.POD, a_pod(f"pod-{number}", podIP=f"10.2.0.{number}", conditions=READY))
     with_public(cache, REVISION)
-    cache.put(ResourceKind.DEPLOYMENT, stored(a_deployment(wanting, replicas=2, ready=2), resourceVersion="9"))
+    cache.put(kinds.DEPLOYMENT, stored(a_deployment(wanting, replicas=2, ready=2), resourceVersion="9"))
     unready = stored(a_pod("pod-1", podIP="10.2.0.1"), resourceVersion="8")
-    assert cache.put(ResourceKind.POD, unready) == {REVISION}
+    assert cache.put(kinds.POD, unready) == {REVISION}
     first, *rest = decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
     assert isinstance(first, Patch)
-    assert first.resource is ResourceKind.ENDPOINT_SLICE
+    assert first.kind is kinds.ENDPOINT_SLICE
     assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
     assert rest, "and then its status"
 
 
 def test_a_private_route_keeps_the_activators_in_front_of_its_revisions() -> None:
     wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH_ANNOTATION: "serve"})
-    cache = knowing((ResourceKind.REVISION, wanting), (ResourceKind.ROUTE, assigned(a_route())))
+    cache = knowing((kinds.REVISION, wanting), (kinds.ROUTE, assigned(a_route())))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
-    cache.put(ResourceKind.POD, a_pod("pod-1", podIP="10.2.0.1", conditions=READY))
+    cache.put(kinds.POD, a_pod("pod-1", podIP="10.2.0.1", conditions=READY))
     assert endpoints_of(with_public(cache, REVISION)) == [["10.2.0.1"]]
     private = assigned(a_route(annotations={ACCESS_ANNOTATION: "private"}))
-    assert REVISION in cache.put(ResourceKind.ROUTE, stored(private, resourceVersion="8"))
+    assert REVISION in cache.put(kinds.ROUTE, stored(private, resourceVersion="8"))
     (patch,) = [
         one
         for one in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
-        if isinstance(one, Patch) and one.resource is ResourceKind.ENDPOINT_SLICE
+        if isinstance(one, Patch) and one.kind is kinds.ENDPOINT_SLICE
     ]
     assert [one["addresses"] for one in patch.patch["endpoints"]] == [["10.1.0.1"]]
 
 
 def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello"}})
-    cache = knowing((ResourceKind.ROUTE, a_route()))
-    assert cache.put(ResourceKind.CORE_SERVICE, theirs) == {ROUTE}
-    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    cache = knowing((kinds.ROUTE, a_route()))
+    assert cache.put(kinds.SERVICE, theirs) == {ROUTE}
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     message = 'There is an existing Service "hello" that we do not own.'
     assert told(status, "IngressReady") == ("False", "NotOwned", message)
-    assert cache.drop(ResourceKind.CORE_SERVICE, ("default", "hello")) == {ROUTE}
+    assert cache.drop(kinds.SERVICE, ("default", "hello")) == {ROUTE}
 
 
 def test_a_revision_tells_of_a_service_in_its_way() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
-    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.CORE_SERVICE, theirs))
-    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    cache = knowing((kinds.REVISION, a_revision()), (kinds.SERVICE, theirs))
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
     assert 'an existing Service "hello-00001"' in told(status, "Ready")[2]
 
 
 def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route()))
+    cache = knowing((kinds.ROUTE, a_route()))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     assert cache.refuse(ROUTE, "no name for a Service") == {ROUTE}
     assert made_by(cache, ROUTE) == {}
-    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
 
 
-def behind_a_gateway(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
+def behind_a_gateway(*objects: tuple[Kind, Object]) -> ControllerCache:
     return a_cache(*objects, settings=msgspec.structs.replace(PUBLIC, gateway="gateways/front"))
 
 
@@ -165,29 +166,29 @@ def assigned(route: Object) -> Object:
 
 
 def test_a_route_gets_httproutes_and_hears_of_them() -> None:
-    cache = behind_a_gateway((ResourceKind.ROUTE, assigned(a_route())), (ResourceKind.REVISION, a_revision("hello")))
-    names = {name for resource, name in with_public(cache, ROUTE) if resource is ResourceKind.HTTP_ROUTE}
+    cache = behind_a_gateway((kinds.ROUTE, assigned(a_route())), (kinds.REVISION, a_revision("hello")))
+    names = {name for resource, name in with_public(cache, ROUTE) if resource is kinds.HTTP_ROUTE}
     assert names == {"hello", "hello.old"}
-    assert not {one for one, _ in made_by(cache, ROUTE)} & {ResourceKind.HTTP_ROUTE}
+    assert not {one for one, _ in made_by(cache, ROUTE)} & {kinds.HTTP_ROUTE}
     for name in names:
         changed = stored({"kind": "HTTPRoute", "metadata": {"name": name}}, resourceVersion="9", uid="u")
-        assert cache.put(ResourceKind.HTTP_ROUTE, changed) == {ROUTE}
-        assert cache.drop(ResourceKind.HTTP_ROUTE, ("default", name)) == {ROUTE}
-        assert (ResourceKind.HTTP_ROUTE, name) in made_by(cache, ROUTE)
+        assert cache.put(kinds.HTTP_ROUTE, changed) == {ROUTE}
+        assert cache.drop(kinds.HTTP_ROUTE, ("default", name)) == {ROUTE}
+        assert (kinds.HTTP_ROUTE, name) in made_by(cache, ROUTE)
     stranger = stored({"kind": "HTTPRoute", "metadata": {"name": "other"}})
-    assert cache.put(ResourceKind.HTTP_ROUTE, stranger) == set()
+    assert cache.put(kinds.HTTP_ROUTE, stranger) == set()
 
 
 def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
-    cache = behind_a_gateway((ResourceKind.ROUTE, assigned(a_route())))
+    cache = behind_a_gateway((kinds.ROUTE, assigned(a_route())))
     assert cache.set_httproutes_missing("") == set()
     assert cache.set_httproutes_missing("there are none") == {ROUTE}
     assert cache.set_httproutes_missing("there are none") == set()
-    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     assert told(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
     assert cache.set_httproutes_missing("") == {ROUTE}
 
 
 def test_without_a_gateway_a_route_has_no_httproutes() -> None:
-    cache = knowing((ResourceKind.ROUTE, assigned(a_route())))
-    assert not {one for one, _ in made_by(cache, ROUTE)} & {ResourceKind.HTTP_ROUTE}
+    cache = knowing((kinds.ROUTE, assigned(a_route())))
+    assert not {one for one, _ in made_by(cache, ROUTE)} & {kinds.HTTP_ROUTE}

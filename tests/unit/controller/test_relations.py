@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from serving.cluster import kinds
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
-from serving.controller.values.writes import ResourceKind
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
 
 Json = dict[str, Any]
@@ -21,8 +21,8 @@ def route(*targets: Json, traffic: tuple[Json, ...] = ()) -> Json:
 def test_what_moves_to_another_owner_is_found_there_alone() -> None:
     known = Relations()
     for resource, label, found in (
-        (ResourceKind.REVISION, CONFIGURATION_LABEL, known.revisions_of),
-        (ResourceKind.POD, REVISION_LABEL, known.pods_of),
+        (kinds.REVISION, CONFIGURATION_LABEL, known.revisions_of),
+        (kinds.POD, REVISION_LABEL, known.pods_of),
     ):
         first, second = labelled("x", label, "a"), labelled("x", label, "b")
         known.put(resource, ("default", "x"), before=None, after=first)
@@ -38,9 +38,9 @@ def test_what_moves_to_another_owner_is_found_there_alone() -> None:
 def test_an_httproute_is_found_by_its_name_whoever_made_it() -> None:
     known, key = Relations(), ("default", "hello.blue")
     one = {"metadata": {"namespace": "default", "name": "hello.blue"}}
-    known.put(ResourceKind.HTTP_ROUTE, key, before=None, after=one)
+    known.put(kinds.HTTP_ROUTE, key, before=None, after=one)
     assert set(known.httproutes_of(("default", "hello"))) == {"hello.blue"}
-    known.put(ResourceKind.HTTP_ROUTE, key, before=one, after=None)
+    known.put(kinds.HTTP_ROUTE, key, before=one, after=None)
     assert not known.httproutes_of(("default", "hello"))
 
 
@@ -48,9 +48,9 @@ def test_routes_are_found_by_what_their_traffic_names() -> None:
     known, key = Relations(), ("default", "r")
     before = route({"configurationName": "hello"}, traffic=({"revisionName": "hello-00001"},))
     after = route({"revisionName": "hello-00002"})
-    known.put(ResourceKind.ROUTE, key, before=None, after=before)
+    known.put(kinds.ROUTE, key, before=None, after=before)
     assert set(known.routes_to_configuration(("default", "hello"))) == {"r"}
-    known.put(ResourceKind.ROUTE, key, before=before, after=after)
+    known.put(kinds.ROUTE, key, before=before, after=after)
     assert not known.routes_to_configuration(("default", "hello"))
     assert set(known.routes_to_revision(("default", "hello-00002"))) == {"r"}
 
@@ -62,5 +62,5 @@ def test_nothing_belongs_to_nobody_and_names_nobody() -> None:
 
 def test_other_kinds_have_no_relations() -> None:
     known = Relations()
-    known.put(ResourceKind.DEPLOYMENT, ("default", "x"), before=None, after=labelled("x", REVISION_LABEL, "a"))
+    known.put(kinds.DEPLOYMENT, ("default", "x"), before=None, after=labelled("x", REVISION_LABEL, "a"))
     assert not known.pods_of(("default", "a"))

@@ -5,8 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Patch
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
-from serving.controller.values.writes import Create, Patch, ResourceKind, WritePlan
+from serving.controller.values.writes import WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
@@ -33,7 +35,7 @@ def plan_for(configuration: Object, *revisions: Object, settings: ControllerSett
 
 
 def status_of(configuration: Object, *revisions: Object) -> Object:
-    return written_status(plan_for(configuration, *revisions), ResourceKind.CONFIGURATION)
+    return written_status(plan_for(configuration, *revisions), kinds.CONFIGURATION)
 
 
 def having(configuration: Object, **status: str) -> Object:
@@ -51,7 +53,7 @@ def test_a_new_generation_gets_a_revision() -> None:
     (create,) = [write for write in plan.writes if isinstance(write, Create)]
     assert create.body["metadata"]["name"] == "hello-00002"
     assert plan.notes[0].message == 'Created Revision "hello-00002"'
-    status = written_status(plan, ResourceKind.CONFIGURATION)
+    status = written_status(plan, kinds.CONFIGURATION)
     assert status["latestCreatedRevisionName"] == "hello-00002"
     assert told(status, "Ready") == ("Unknown", "", "")
 
@@ -71,7 +73,7 @@ def test_a_generation_that_means_the_latest_revision_is_that_one(template: Objec
     configuration = having(a_configuration(generation=2, **template), latestCreatedRevisionName="hello-00001")
     plan = plan_for(configuration, before)
     assert any(isinstance(write, Create) for write in plan.writes) is is_new
-    status = written_status(plan, ResourceKind.CONFIGURATION)
+    status = written_status(plan, kinds.CONFIGURATION)
     created = status.get("latestCreatedRevisionName", "hello-00001")
     assert (created, status["observedGeneration"]) == (f"hello-0000{1 + is_new}", 2)
 
@@ -114,7 +116,7 @@ def test_a_configuration_on_its_way_out_is_left_alone() -> None:
 def test_a_failed_revision_leaves_the_last_good_one() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     plan = plan_for(configuration, ready(1), ready(2, "False", message="boom"))
-    status = written_status(plan, ResourceKind.CONFIGURATION)
+    status = written_status(plan, kinds.CONFIGURATION)
     assert "latestReadyRevisionName" not in status
     assert told(status, "Ready") == ("False", "RevisionFailed", 'Revision "hello-00002" failed with message: boom.')
     assert [(note.reason, note.warning) for note in plan.notes] == [("LatestCreatedFailed", True)]
@@ -157,14 +159,14 @@ def test_going_back_to_a_revision_of_ones_own_name_is_taken_at_once() -> None:
     configuration = having(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")
     plan = plan_for(configuration, blue, ready(2))
     assert not [write for write in plan.writes if isinstance(write, Create)]
-    assert written_status(plan, ResourceKind.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
+    assert written_status(plan, kinds.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
 
 
 def test_a_name_that_is_taken_with_another_content_is_refused() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
     configuration = a_configuration(generation=2, spec=OTHER, **named)
     plan = plan_for(configuration, a_revision(generation=1, **named))
-    status = written_status(plan, ResourceKind.CONFIGURATION)
+    status = written_status(plan, kinds.CONFIGURATION)
     assert told(status, "Ready") == ("False", "RevisionFailed", TAKEN.format("hello-blue"))
     assert "latestCreatedRevisionName" not in status
     assert [note.reason for note in plan.notes] == ["CreationFailed"]
@@ -194,7 +196,7 @@ def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
         a_configuration(), {}, settings=SETTINGS, scaling=SCALING, now=NOW, refusal="containers: too many"
     )
     assert not [write for write in plan.writes if isinstance(write, Create)]
-    status = written_status(plan, ResourceKind.CONFIGURATION)
+    status = written_status(plan, kinds.CONFIGURATION)
     assert told(status, "Ready")[2] == "Revision creation failed with message: containers: too many."
 
 
@@ -217,6 +219,6 @@ def test_revisions_that_are_old_enough_are_retired() -> None:
     labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
     old = stored(ready(1), labels=labels)
     plan = plan_for(a_configuration(generation=2), old, ready(2), settings=settings)
-    (patch,) = [write for write in plan.writes if isinstance(write, Patch) and write.resource is ResourceKind.REVISION]
+    (patch,) = [write for write in plan.writes if isinstance(write, Patch) and write.kind is kinds.REVISION]
     assert merged(old, patch.patch)["spec"]["servingState"] == "Retired"
     assert patch.patch["metadata"] == {"resourceVersion": "7"}

@@ -5,17 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Delete, Patch
 from serving.controller.decide import decide
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.revision_status import start_scale
-from serving.controller.values.writes import Create, Delete, Patch, ResourceKind
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 from tests.unit.config.strict import faults
 from tests.unit.controller.builders import NOW, NOW_S, SCALING, a_cache, a_revision, stored
 
 GROUP = "autoscaling.knative.dev/"
-KEY = (ResourceKind.REVISION, "default", "hello-00001")
+KEY = (kinds.REVISION, "default", "hello-00001")
 
 
 def revision(**asked: str) -> Object:
@@ -27,8 +28,8 @@ def revision(**asked: str) -> Object:
 def made(one: Object, settings: AutoscalerSettings = SCALING) -> Object:
     (write,) = hpa_writes(one, None, settings)
     assert isinstance(write, Create)
-    assert write.resource is ResourceKind.HPA
-    return write.body
+    assert write.kind is kinds.HORIZONTAL_POD_AUTOSCALER
+    return dict(write.body)
 
 
 def spec_of(**asked: str) -> Object:
@@ -183,11 +184,15 @@ def test_it_is_one_that_kubernetes_takes(metric: str) -> None:
 
 
 def test_what_an_hpa_says_is_looked_at_when_its_spec_changes_and_not_when_it_scales() -> None:
-    cache = a_cache((ResourceKind.REVISION, revision()))
-    (write,) = [one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA]
+    cache = a_cache((kinds.REVISION, revision()))
+    (write,) = [
+        one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.kind is kinds.HORIZONTAL_POD_AUTOSCALER
+    ]
     assert isinstance(write, Create)
-    assert cache.put(ResourceKind.HPA, stored(write.body)) == {KEY}
-    assert [one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA] == []
+    assert cache.put(kinds.HORIZONTAL_POD_AUTOSCALER, stored(write.body)) == {KEY}
+    assert [
+        one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.kind is kinds.HORIZONTAL_POD_AUTOSCALER
+    ] == []
     scaled = stored({**write.body, "status": {"currentReplicas": 3}}, resourceVersion="8")
-    assert cache.put(ResourceKind.HPA, scaled) == set()
-    assert cache.drop(ResourceKind.HPA, ("default", "hello-00001")) == {KEY}
+    assert cache.put(kinds.HORIZONTAL_POD_AUTOSCALER, scaled) == set()
+    assert cache.drop(kinds.HORIZONTAL_POD_AUTOSCALER, ("default", "hello-00001")) == {KEY}

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.activators import EndpointGroup, EndpointGroups
 from serving.controller.revisions.public import (
     PublicService,
@@ -14,7 +17,6 @@ from serving.controller.revisions.public import (
     slice_names,
     traffic_path_of,
 )
-from serving.controller.values.writes import Create, Patch, ResourceKind, Write
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
 from serving.model.objects import Object, annotations_of, owner_reference
 from tests.unit.controller.builders import a_pod, a_revision, a_route, stored
@@ -28,18 +30,18 @@ def ready_pod(name: str = "pod", address: str = "10.2.0.1", **more: Any) -> Obje
     return a_pod(name, podIP=address, conditions=READY, **more)
 
 
-def made(writes: tuple[Write, ...], resource: ResourceKind) -> Object:
-    (body,) = [one.body for one in writes if isinstance(one, Create) and one.resource is resource]
-    return body
+def made(writes: tuple[Write, ...], resource: Kind) -> Object:
+    (body,) = [one.body for one in writes if isinstance(one, Create) and one.kind is resource]
+    return dict(body)
 
 
 def service_of(owner: Object) -> Object:
-    return stored(made(public_writes(owner, public(None)), ResourceKind.CORE_SERVICE))
+    return stored(made(public_writes(owner, public(None)), kinds.SERVICE))
 
 
 def slice_of(owner: Object, **more: object) -> Object:
     """The slice that was made when activators were there."""
-    body = made(public_writes(owner, public(None)), ResourceKind.ENDPOINT_SLICE)
+    body = made(public_writes(owner, public(None)), kinds.ENDPOINT_SLICE)
     return {**stored(body), **more}
 
 
@@ -56,13 +58,13 @@ def public(
 def patched(owner: Object, now: PublicService) -> Object:
     (patch,) = public_writes(owner, now)
     assert isinstance(patch, Patch)
-    return patch.patch
+    return dict(patch.patch)
 
 
 @pytest.mark.parametrize("owner", [REVISION, a_route()])
 def test_it_gets_a_service_without_selector_and_a_slice_with_the_activators(owner: Object) -> None:
     writes = public_writes(owner, public(None))
-    service, endpoints = made(writes, ResourceKind.CORE_SERVICE), made(writes, ResourceKind.ENDPOINT_SLICE)
+    service, endpoints = made(writes, kinds.SERVICE), made(writes, kinds.ENDPOINT_SLICE)
     name = owner["metadata"]["name"]
     assert service["metadata"]["name"] == name
     assert "selector" not in service["spec"]
@@ -128,7 +130,7 @@ def test_pods_that_are_gone_stay_as_not_ready_when_nobody_else_is_there() -> Non
 def test_before_anybody_is_there_no_slice_is_made() -> None:
     (write,) = public_writes(REVISION, public(None, activators={}))
     assert isinstance(write, Create)
-    assert write.resource is ResourceKind.CORE_SERVICE
+    assert write.kind is kinds.SERVICE
 
 
 def test_a_slice_that_somebody_emptied_is_left_until_there_is_somebody() -> None:

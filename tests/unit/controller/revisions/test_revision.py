@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Delete, Patch
 from serving.controller.revisions.revision import RevisionContext, desired_revision, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
-from serving.controller.values.writes import Create, Delete, Patch, ResourceKind, WritePlan
+from serving.controller.values.writes import WritePlan
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
@@ -229,5 +231,5 @@ def test_a_failure_does_not_wait_for_pods() -> None:
     )
     children = RevisionChildren(deployment=a_deployment(revision, ready=0), pods=[pod])
     plan = plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
-    assert told(written_status(plan, ResourceKind.REVISION), "Ready")[0] == "False"
+    assert told(written_status(plan, kinds.REVISION), "Ready")[0] == "False"
     assert plan.debounce_s == 0.0

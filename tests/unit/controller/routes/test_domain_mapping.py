@@ -5,13 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Delete
 from serving.controller.routes.domain_mapping import (
     MappingContext,
     reconcile_claim,
     reconcile_domain_mapping,
     target_of,
 )
-from serving.controller.values.writes import Create, Delete, ResourceKind
 from serving.model.objects import Object
 from tests.unit.controller.builders import NOW, SETTINGS, a_route, a_service, merged, stored, told, written_status
 
@@ -44,7 +45,7 @@ def reachable(one: Object, host: str = "hello.default.svc.cluster.local") -> Obj
 def status_of(mapping: Object, **context: Any) -> Object:  # noqa: ANN401 - of any kind
     given = {"claim": a_claim(), "target": reachable(a_service()), **context}
     plan = reconcile_domain_mapping(mapping, MappingContext(**given), settings=SETTINGS, now=NOW)
-    return written_status(plan, ResourceKind.DOMAIN_MAPPING)
+    return written_status(plan, kinds.DOMAIN_MAPPING)
 
 
 def conditions(mapping: Object, **context: Any) -> dict[str, tuple[str, str]]:  # noqa: ANN401 - of any kind
@@ -70,7 +71,7 @@ def test_a_mapping_with_a_certificate_has_a_url_of_https(port: int, url: str) ->
     settings = msgspec.structs.replace(SETTINGS, public_tls_port=port)
     context = MappingContext(claim=a_claim(), target=reachable(a_service()))
     plan = reconcile_domain_mapping(a_mapping(tls="cert"), context, settings=settings, now=NOW)
-    assert written_status(plan, ResourceKind.DOMAIN_MAPPING)["url"] == url
+    assert written_status(plan, kinds.DOMAIN_MAPPING)["url"] == url
     assert conditions(a_mapping(tls="cert"))["CertificateProvisioned"] == ("True", "CertificateExternallyProvided")
 
 
@@ -146,11 +147,11 @@ def test_a_host_that_a_route_has_is_not_mapped() -> None:
 
 
 def test_targets_are_of_three_kinds() -> None:
-    assert target_of(a_mapping()) == (ResourceKind.SERVICE, ("default", "hello"))
-    assert target_of(a_mapping(kind="Route")) == (ResourceKind.ROUTE, ("default", "hello"))
-    assert target_of(a_mapping(apiVersion="v1")) == (ResourceKind.CORE_SERVICE, ("default", "hello"))
+    assert target_of(a_mapping()) == (kinds.SERVING_SERVICE, ("default", "hello"))
+    assert target_of(a_mapping(kind="Route")) == (kinds.ROUTE, ("default", "hello"))
+    assert target_of(a_mapping(apiVersion="v1")) == (kinds.SERVICE, ("default", "hello"))
     assert target_of(a_mapping(apiVersion="", group="serving.knative.dev")) == (
-        ResourceKind.SERVICE,
+        kinds.SERVING_SERVICE,
         ("default", "hello"),
     )
     assert target_of({"metadata": {"name": HOST}}) is None

@@ -2,17 +2,19 @@
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Delete
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.routes.domain_mapping import Domains
-from serving.controller.values.writes import Create, Delete, ResourceKind, WorkKey
+from serving.controller.values.writes import WorkKey
 from serving.model.objects import Object
 from tests.unit.controller.builders import NOW, SCALING, SETTINGS, a_route, a_service, stored, written_status
 from tests.unit.controller.routes.test_domain_mapping import CLAIMING, HOST, a_claim, a_mapping, reachable
 
 KEY = ("default", HOST)
-MAPPING: WorkKey = (ResourceKind.DOMAIN_MAPPING, *KEY)
-CLAIM: WorkKey = (ResourceKind.DOMAIN_CLAIM, "", HOST)
+MAPPING: WorkKey = (kinds.DOMAIN_MAPPING, *KEY)
+CLAIM: WorkKey = (kinds.CLUSTER_DOMAIN_CLAIM, "", HOST)
 
 
 def later(one: Object) -> Object:
@@ -35,27 +37,27 @@ def test_two_mappings_of_one_target_are_told_apart() -> None:
     for name in ("a.b", "c.d"):
         domains.put(("default", name), before=None, after=a_mapping())
     domains.put(("default", "a.b"), before=a_mapping(), after=None)
-    woken = domains.woken(ResourceKind.SERVICE, ("default", "hello"), before=None, after=a_service())
-    assert list(woken) == [(ResourceKind.DOMAIN_MAPPING, "default", "c.d")]
+    woken = domains.woken(kinds.SERVING_SERVICE, ("default", "hello"), before=None, after=a_service())
+    assert list(woken) == [(kinds.DOMAIN_MAPPING, "default", "c.d")]
 
 
 def test_a_mapping_follows_its_target_only() -> None:
     cache = ControllerCache(SETTINGS, SCALING)
-    assert cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
-    assert MAPPING in cache.put(ResourceKind.SERVICE, reachable(a_service()))
+    assert cache.put(kinds.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
+    assert MAPPING in cache.put(kinds.SERVING_SERVICE, reachable(a_service()))
     # What a mapping does not read of it is nothing to look at.
-    assert MAPPING not in cache.put(ResourceKind.SERVICE, later(reachable(a_service())))
-    assert MAPPING in cache.drop(ResourceKind.SERVICE, ("default", "hello"))
+    assert MAPPING not in cache.put(kinds.SERVING_SERVICE, later(reachable(a_service())))
+    assert MAPPING in cache.drop(kinds.SERVING_SERVICE, ("default", "hello"))
     moved = later(a_mapping(kind="Route"))
-    cache.put(ResourceKind.DOMAIN_MAPPING, moved)
-    assert MAPPING not in cache.put(ResourceKind.SERVICE, reachable(a_service()))
-    assert MAPPING in cache.put(ResourceKind.ROUTE, a_route())
+    cache.put(kinds.DOMAIN_MAPPING, moved)
+    assert MAPPING not in cache.put(kinds.SERVING_SERVICE, reachable(a_service()))
+    assert MAPPING in cache.put(kinds.ROUTE, a_route())
 
 
 def test_a_claim_wakes_the_mappings_of_its_host() -> None:
     cache = ControllerCache(SETTINGS, SCALING)
-    cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
-    assert cache.put(ResourceKind.DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
+    cache.put(kinds.DOMAIN_MAPPING, a_mapping())
+    assert cache.put(kinds.CLUSTER_DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
 
 
 def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
@@ -64,22 +66,22 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
     )
     cache = ControllerCache(settings, SCALING)
     mapping = stored({**a_mapping(), "metadata": {"name": "shop-default.example.com"}})
-    key: WorkKey = (ResourceKind.DOMAIN_MAPPING, "default", "shop-default.example.com")
-    cache.put(ResourceKind.DOMAIN_MAPPING, mapping)
-    assert key in cache.put(ResourceKind.ROUTE, a_route("shop"))
-    status = written_status(decide(cache, key, now=NOW, now_s=0.0), ResourceKind.DOMAIN_MAPPING)
+    key: WorkKey = (kinds.DOMAIN_MAPPING, "default", "shop-default.example.com")
+    cache.put(kinds.DOMAIN_MAPPING, mapping)
+    assert key in cache.put(kinds.ROUTE, a_route("shop"))
+    status = written_status(decide(cache, key, now=NOW, now_s=0.0), kinds.DOMAIN_MAPPING)
     assert {one["type"]: one["status"] for one in status["conditions"]}["IngressReady"] == "False"
-    assert key in cache.drop(ResourceKind.ROUTE, ("default", "shop"))
+    assert key in cache.drop(kinds.ROUTE, ("default", "shop"))
 
 
 def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
     cache = ControllerCache(CLAIMING, SCALING)
-    cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
+    cache.put(kinds.DOMAIN_MAPPING, a_mapping())
     (create,) = decide(cache, MAPPING, now=NOW, now_s=0.0).writes
     assert isinstance(create, Create)
-    cache.put(ResourceKind.DOMAIN_CLAIM, stored(create.body, namespace=""))
+    cache.put(kinds.CLUSTER_DOMAIN_CLAIM, stored(create.body, namespace=""))
     assert decide(cache, CLAIM, now=NOW, now_s=0.0).writes == ()
-    assert cache.drop(ResourceKind.DOMAIN_MAPPING, KEY) == {MAPPING, CLAIM}
+    assert cache.drop(kinds.DOMAIN_MAPPING, KEY) == {MAPPING, CLAIM}
     (delete,) = decide(cache, CLAIM, now=NOW, now_s=0.0).writes
     assert isinstance(delete, Delete)
-    assert MAPPING in cache.reconfigure(SETTINGS, SCALING) or not cache.keys(ResourceKind.DOMAIN_MAPPING)
+    assert MAPPING in cache.reconfigure(SETTINGS, SCALING) or not cache.keys(kinds.DOMAIN_MAPPING)

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.port import Create, Delete, Patch, Write
 from serving.controller.routes.httproutes import (
     HttpRoutes,
     desired_httproutes,
@@ -13,7 +15,6 @@ from serving.controller.routes.httproutes import (
     reconcile_httproutes,
 )
 from serving.controller.values.conditions import Condition
-from serving.controller.values.writes import Create, Delete, Patch, ResourceKind, Write
 from serving.model.knative import VISIBILITY_LABEL
 from serving.model.objects import Object
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout
@@ -173,7 +174,7 @@ def test_more_than_an_httproute_takes_is_told_and_what_is_there_stays(targets: l
 def test_what_is_not_there_is_made_and_waited_for() -> None:
     writes, told = decided([])
     assert [one.body["metadata"]["name"] for one in writes if isinstance(one, Create)] == ["hello", "hello.old"]
-    assert {one.resource for one in writes} == {ResourceKind.HTTP_ROUTE}
+    assert {one.kind for one in writes} == {kinds.HTTP_ROUTE}
     message = 'HTTPRoute "hello" waits for Gateway "gateways/front" to accept it.'
     assert told == ("Unknown", "HTTPRouteNotReady", message)
 

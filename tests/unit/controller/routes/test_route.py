@@ -5,12 +5,14 @@ from collections.abc import Mapping
 import msgspec
 
 from serving.aio.clock import stamp
+from serving.cluster import kinds
+from serving.cluster.port import Create, Patch
 from serving.controller.routes.hosts import Key
 from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.routes.traffic import RouteTargets
 from serving.controller.values.naming import revisions_named_by
-from serving.controller.values.writes import Create, Note, Patch, ResourceKind, WritePlan
+from serving.controller.values.writes import Note, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
 from serving.model.routepolicy import route_digest
@@ -49,7 +51,7 @@ def plan_for(
 
 
 def status_of(route: Object, known: RouteTargets = READY, *, lost: Mapping[str, Key] | None = None) -> Object:
-    return written_status(plan_for(route, known, lost=lost), ResourceKind.ROUTE)
+    return written_status(plan_for(route, known, lost=lost), kinds.ROUTE)
 
 
 def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
@@ -63,7 +65,7 @@ def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
 
 def test_port_80_is_left_out_of_urls() -> None:
     settings = msgspec.structs.replace(SETTINGS, public_port=80, inner_port=80)
-    status = written_status(plan_for(a_route(), settings=settings), ResourceKind.ROUTE)
+    status = written_status(plan_for(a_route(), settings=settings), kinds.ROUTE)
     assert (status["url"], status["address"]["url"]) == (
         "http://hello.default.localhost",
         "http://hello.default.svc.cluster.local",
@@ -170,7 +172,7 @@ def made_names(plan: WritePlan) -> list[str]:
 def test_a_route_behind_a_gateway_waits_for_it() -> None:
     plan = by_gateway(a_route(traffic=SPLIT))
     assert made_names(plan) == ["hello", "hello.old"]
-    status = written_status(plan, ResourceKind.ROUTE)
+    status = written_status(plan, kinds.ROUTE)
     assert told(status, "IngressReady")[:2] == told(status, "Ready")[:2] == ("Unknown", "HTTPRouteNotReady")
     assert status["url"] == "http://hello.default.localhost:8080"
 
@@ -184,14 +186,14 @@ def test_what_was_assigned_before_keeps_its_httproutes() -> None:
 def test_what_the_server_refuses_is_not_asked_again() -> None:
     plan = by_gateway(a_route(), refusal="no such name")
     assert made_names(plan) == []
-    assert told(written_status(plan, ResourceKind.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
+    assert told(written_status(plan, kinds.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
 
 
 def test_that_nobody_gets_there_is_told_once() -> None:
     plan = by_gateway(a_route(), missing="there are none")
     (note,) = plan.notes
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
-    after = merged(a_route(), {"status": written_status(plan, ResourceKind.ROUTE)})
+    after = merged(a_route(), {"status": written_status(plan, kinds.ROUTE)})
     assert by_gateway(after, missing="there are none").notes == ()
     assert [one.message for one in by_gateway(after, missing="still none").notes] == ["still none"]
     assert by_gateway(after).notes == ()

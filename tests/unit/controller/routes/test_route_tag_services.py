@@ -2,9 +2,12 @@
 
 import msgspec
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Create, Delete, Patch
 from serving.controller.decide import decide
 from serving.controller.routes.route import TagServices, is_local_tag
-from serving.controller.values.writes import Create, Delete, Patch, ResourceKind, WorkKey
+from serving.controller.values.writes import WorkKey
 from serving.model.objects import Object, labels_of, name_of
 from tests.unit.controller.builders import (
     NOW,
@@ -19,19 +22,19 @@ from tests.unit.controller.builders import (
 )
 from tests.unit.controller.test_cache_public import activators, knowing
 
-ROUTE: WorkKey = (ResourceKind.ROUTE, "default", "hello")
+ROUTE: WorkKey = (kinds.ROUTE, "default", "hello")
 TAGGED = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
 LOCAL = {"networking.knative.dev/visibility": "cluster-local"}
 
 
-def writes(*objects: tuple[ResourceKind, Object]) -> list[object]:
-    cache = knowing((ResourceKind.REVISION, with_ready(a_revision(), "True")), *objects)
+def writes(*objects: tuple[Kind, Object]) -> list[object]:
+    cache = knowing((kinds.REVISION, with_ready(a_revision(), "True")), *objects)
     cache.put_activators(("knative-serving", "activator-service-x"), activators("10.0.0.1"))
     return list(decide(cache, ROUTE, now=NOW, now_s=NOW_S).writes)
 
 
-def created(found: list[object], resource: ResourceKind) -> dict[str, Object]:
-    return {name_of(one.body): one.body for one in found if isinstance(one, Create) and one.resource is resource}
+def created(found: list[object], resource: Kind) -> dict[str, Object]:
+    return {name_of(one.body): dict(one.body) for one in found if isinstance(one, Create) and one.kind is resource}
 
 
 def status_of(found: list[object]) -> Object:
@@ -41,23 +44,23 @@ def status_of(found: list[object]) -> Object:
 
 def a_tag_service(**labels: str) -> Object:
     route = a_route(traffic=TAGGED, annotations={"mine": "x"})
-    body = created(writes((ResourceKind.ROUTE, route)), ResourceKind.CORE_SERVICE)["blue-hello"]
+    body = created(writes((kinds.ROUTE, route)), kinds.SERVICE)["blue-hello"]
     return merged(stored(body), {"metadata": {"labels": labels}})
 
 
 def test_each_tag_has_a_service_and_a_slice_beside_the_routes_own() -> None:
-    found = writes((ResourceKind.ROUTE, a_route(traffic=TAGGED)))
-    services = created(found, ResourceKind.CORE_SERVICE)
+    found = writes((kinds.ROUTE, a_route(traffic=TAGGED)))
+    services = created(found, kinds.SERVICE)
     assert set(services) == {"hello", "blue-hello"}
     assert labels_of(services["blue-hello"])["serving.knative.dev/route"] == "hello"
-    slices = created(found, ResourceKind.ENDPOINT_SLICE)
+    slices = created(found, kinds.ENDPOINT_SLICE)
     assert set(slices) == {"hello-public", "blue-hello-public"}
     assert labels_of(slices["blue-hello-public"])["kubernetes.io/service-name"] == "blue-hello"
 
 
 def test_a_service_has_the_labels_and_annotations_of_its_route_but_not_its_visibility() -> None:
     route = a_route(traffic=TAGGED, labels={"team": "a", **LOCAL}, annotations={"mine": "x"})
-    service = created(writes((ResourceKind.ROUTE, route)), ResourceKind.CORE_SERVICE)["blue-hello"]
+    service = created(writes((kinds.ROUTE, route)), kinds.SERVICE)["blue-hello"]
     assert labels_of(service)["team"] == "a"
     assert not labels_of(service).keys() & LOCAL.keys()
     assert service["metadata"]["annotations"] == {"mine": "x"}
@@ -66,23 +69,23 @@ def test_a_service_has_the_labels_and_annotations_of_its_route_but_not_its_visib
 def test_labels_of_the_route_reach_services_that_exist_and_leave_what_others_wrote() -> None:
     service = a_tag_service(**LOCAL)
     route = a_route(traffic=TAGGED, labels={"team": "b"}, annotations={"mine": "x"})
-    found = writes((ResourceKind.ROUTE, route), (ResourceKind.CORE_SERVICE, service))
-    (patch,) = [one for one in found if isinstance(one, Patch) and one.resource is ResourceKind.CORE_SERVICE]
+    found = writes((kinds.ROUTE, route), (kinds.SERVICE, service))
+    (patch,) = [one for one in found if isinstance(one, Patch) and one.kind is kinds.SERVICE]
     assert (patch.name, patch.patch["metadata"]["labels"]) == ("blue-hello", {"team": "b"})
 
 
 def test_a_label_on_its_service_makes_a_tag_cluster_local() -> None:
     route = a_route(traffic=TAGGED, annotations={"mine": "x"})
-    public = status_of(writes((ResourceKind.ROUTE, route), (ResourceKind.CORE_SERVICE, a_tag_service())))
+    public = status_of(writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service())))
     assert public["traffic"][0]["url"] == "http://blue-hello.default.localhost:8080"
-    local = status_of(writes((ResourceKind.ROUTE, route), (ResourceKind.CORE_SERVICE, a_tag_service(**LOCAL))))
+    local = status_of(writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service(**LOCAL))))
     assert local["traffic"][0]["url"] == "http://blue-hello.default.svc.cluster.local:8081"
     assert local["url"] == "http://hello.default.localhost:8080"
 
 
 def test_the_service_of_a_tag_that_is_gone_is_deleted() -> None:
     route = a_route(traffic=[{"revisionName": "hello-00001", "percent": 100}])
-    found = writes((ResourceKind.ROUTE, route), (ResourceKind.CORE_SERVICE, a_tag_service()))
+    found = writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service()))
     assert [one.name for one in found if isinstance(one, Delete)] == ["blue-hello"]
 
 
@@ -90,13 +93,13 @@ def test_a_service_that_only_names_the_route_is_left_alone() -> None:
     foreign = stored(
         {"kind": "Service", "metadata": {"name": "mine", "labels": {"serving.knative.dev/route": "hello"}}}
     )
-    found = writes((ResourceKind.ROUTE, a_route(traffic=TAGGED)), (ResourceKind.CORE_SERVICE, foreign))
+    found = writes((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.SERVICE, foreign))
     assert not [one for one in found if isinstance(one, Delete)]
 
 
 def test_a_changed_service_wakes_its_route() -> None:
-    cache = knowing((ResourceKind.ROUTE, a_route(traffic=TAGGED)), (ResourceKind.CONFIGURATION, a_configuration()))
-    assert ROUTE in cache.put(ResourceKind.CORE_SERVICE, a_tag_service())
+    cache = knowing((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.CONFIGURATION, a_configuration()))
+    assert ROUTE in cache.put(kinds.SERVICE, a_tag_service())
 
 
 def test_a_tag_of_a_cluster_local_route_is_local_without_a_service() -> None:

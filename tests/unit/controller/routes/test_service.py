@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from serving.cluster import kinds
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Create, Patch
 from serving.controller.routes.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
-from serving.controller.values.writes import Create, Patch, ResourceKind, WritePlan
+from serving.controller.values.writes import WritePlan
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION
 from serving.model.objects import Object, is_controlled_by
 from tests.unit.controller.builders import (
@@ -45,18 +48,18 @@ def plan_for(service: Object, children: ServiceChildren) -> WritePlan:
 
 
 def status_of(service: Object, children: ServiceChildren) -> Object:
-    return written_status(plan_for(service, children), ResourceKind.SERVICE)
+    return written_status(plan_for(service, children), kinds.SERVING_SERVICE)
 
 
-def patches(plan: WritePlan, resource: ResourceKind) -> list[Object]:
-    return [write.patch for write in plan.writes if isinstance(write, Patch) and write.resource is resource]
+def patches(plan: WritePlan, resource: Kind) -> list[Object]:
+    return [write.patch for write in plan.writes if isinstance(write, Patch) and write.kind is resource]
 
 
 def test_an_empty_field_changes_no_child() -> None:
     service = a_service(spec={"containers": [{"image": "app", "resources": {}, "volumeMounts": []}], "volumes": []})
     children = ready_children()
     plan = plan_for(service, children)
-    assert not patches(plan, ResourceKind.CONFIGURATION)
+    assert not patches(plan, kinds.CONFIGURATION)
     assert told(status_of(service, children), "ConfigurationsReady")[0] == "True"
 
 
@@ -105,7 +108,7 @@ def test_a_new_service_is_out_of_date_with_its_children() -> None:
 
 def test_a_service_says_what_its_children_say() -> None:
     plan = plan_for(a_service(), ready_children())
-    status = written_status(plan, ResourceKind.SERVICE)
+    status = written_status(plan, kinds.SERVING_SERVICE)
     assert [told(status, one)[0] for one in ("Ready", "ConfigurationsReady", "RoutesReady")] == ["True"] * 3
     assert (status["url"], status["address"]) == ("http://hello", {"url": "http://inner"})
     assert status["latestReadyRevisionName"] == status["latestCreatedRevisionName"] == "hello-00001"
@@ -128,7 +131,7 @@ def test_a_service_on_its_way_out_is_left_alone() -> None:
 def test_a_failed_configuration_is_told_once() -> None:
     children = ServiceChildren(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
     plan = plan_for(a_service(), children)
-    status = written_status(plan, ResourceKind.SERVICE)
+    status = written_status(plan, kinds.SERVING_SERVICE)
     assert told(status, "Ready") == ("False", "", "boom")
     assert [(note.message, note.warning) for note in plan.notes] == [("boom", True)]
     assert plan_for({**a_service(), "status": status}, children).notes == ()
@@ -136,17 +139,17 @@ def test_a_failed_configuration_is_told_once() -> None:
 
 def test_a_change_of_the_template_goes_to_the_configuration() -> None:
     plan = plan_for(a_service(spec=OTHER), ready_children())
-    (patch,) = patches(plan, ResourceKind.CONFIGURATION)
+    (patch,) = patches(plan, kinds.CONFIGURATION)
     assert patch == {"spec": {"template": {"spec": OTHER}}, "metadata": {"resourceVersion": "7"}}
-    assert told(written_status(plan, ResourceKind.SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
+    assert told(written_status(plan, kinds.SERVING_SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
 
 
 def test_a_change_of_traffic_goes_to_the_route() -> None:
     traffic = [{"revisionName": "hello-00001", "percent": 100}]
     plan = plan_for(a_service(traffic=traffic), ready_children())
-    (patch,) = patches(plan, ResourceKind.ROUTE)
+    (patch,) = patches(plan, kinds.ROUTE)
     assert patch["spec"] == {"traffic": [{**traffic[0], "latestRevision": False}]}
-    assert told(written_status(plan, ResourceKind.SERVICE), "RoutesReady")[1] == "OutOfDate"
+    assert told(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady")[1] == "OutOfDate"
 
 
 def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
@@ -154,7 +157,7 @@ def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
     assert children.route is not None
     kept = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
     (patch,) = patches(
-        plan_for(a_service(), ServiceChildren(configuration=children.configuration, route=kept)), ResourceKind.ROUTE
+        plan_for(a_service(), ServiceChildren(configuration=children.configuration, route=kept)), kinds.ROUTE
     )
     after = merged(kept, patch)["metadata"]
     assert after["annotations"] == {CLAIMED_TAGS_ANNOTATION: "{}"}
@@ -175,7 +178,7 @@ def test_children_of_somebody_else_are_told_and_left_alone() -> None:
     )
     plan = plan_for(a_service(), children)
     assert len(plan.writes) == 1
-    status = written_status(plan, ResourceKind.SERVICE)
+    status = written_status(plan, kinds.SERVING_SERVICE)
     assert told(status, "ConfigurationsReady") == (
         "False",
         "NotOwned",
@@ -201,9 +204,9 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
         name_is_taken=True,
     )
     plan = plan_for(service, children)
-    assert patches(plan, ResourceKind.ROUTE) == []
+    assert patches(plan, kinds.ROUTE) == []
     message = 'The revision name "hello-blue" is taken by a conflicting Revision, so traffic will not be migrated'
-    assert told(written_status(plan, ResourceKind.SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
+    assert told(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
 
 
 def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:

@@ -1,19 +1,21 @@
 """Writes as data: fenced, and none where nothing changes."""
 
-from serving.controller.values.writes import Delete, Patch, ResourceKind, deletion_of, patch_of, status_patch
+from serving.cluster import kinds
+from serving.cluster.port import Delete, Patch
+from serving.controller.values.writes import deletion_of, patch_of, status_patch, text_of
 from tests.unit.controller.builders import a_service
 
 
 def test_no_change_is_no_write() -> None:
     service = {**a_service(), "status": {"url": "a"}}
-    assert patch_of(ResourceKind.SERVICE, service, {}) == ()
-    assert status_patch(ResourceKind.SERVICE, service, {"url": "a"}) == ()
+    assert patch_of(kinds.SERVING_SERVICE, service, {}) == ()
+    assert status_patch(kinds.SERVING_SERVICE, service, {"url": "a"}) == ()
 
 
 def test_a_patch_is_fenced_by_the_version_it_was_decided_on() -> None:
-    (patch,) = patch_of(ResourceKind.SERVICE, a_service(), {"metadata": {"labels": {"a": "b"}}, "spec": {}})
+    (patch,) = patch_of(kinds.SERVING_SERVICE, a_service(), {"metadata": {"labels": {"a": "b"}}, "spec": {}})
     assert patch == Patch(
-        resource=ResourceKind.SERVICE,
+        kind=kinds.SERVING_SERVICE,
         namespace="default",
         name="hello",
         patch={"metadata": {"labels": {"a": "b"}, "resourceVersion": "7"}, "spec": {}},
@@ -22,16 +24,20 @@ def test_a_patch_is_fenced_by_the_version_it_was_decided_on() -> None:
 
 def test_a_status_is_patched_by_what_differs() -> None:
     service = {**a_service(), "status": {"url": "a", "traffic": [1]}}
-    (patch,) = status_patch(ResourceKind.SERVICE, service, {"traffic": [2]})
+    (patch,) = status_patch(kinds.SERVING_SERVICE, service, {"traffic": [2]})
     assert patch.subresource == "status"
     assert patch.patch == {"status": {"url": None, "traffic": [2]}, "metadata": {"resourceVersion": "7"}}
 
 
 def test_a_deletion_is_of_what_was_seen() -> None:
-    assert deletion_of(ResourceKind.SERVICE, a_service()) == Delete(
-        resource=ResourceKind.SERVICE,
+    assert deletion_of(kinds.SERVING_SERVICE, a_service()) == Delete(
+        kind=kinds.SERVING_SERVICE,
         namespace="default",
         name="hello",
         uid="uid-of-service-hello",
         resource_version="7",
     )
+
+
+def test_a_key_in_a_log_is_the_resource_and_the_place() -> None:
+    assert text_of((kinds.ROUTE, "default", "hello")) == "routes.serving.knative.dev default/hello"

@@ -56,9 +56,6 @@ class QueueProxyMiddleware:
         self._is_pod = spec is not None or _MARK in os.environ
         self._pod: _InProcessPod | None = None
 
-    def __repr__(self) -> str:
-        return f"QueueProxyMiddleware({self._pod or ('not started' if self._is_pod else 'no pod')})"
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, websocket, or the lifespan of the server."""
         if not self._is_pod:
@@ -95,9 +92,6 @@ class _InProcessPod:
         self._task: asyncio.Task[None] | None = None
         if spec.settings.logging.is_on:
             _log.warning("request_log.unavailable", extra={"reason": "the server of the app has a log of its own"})
-
-    def __repr__(self) -> str:
-        return f"{self._spec.namespace}/{self._spec.pod}, {self._calls!r}"
 
     async def start(self) -> None:
         """Begin. Raises ``OSError`` when another process is the queue-proxy of this pod."""

@@ -45,9 +45,6 @@ class _Turns:
         self._numbers = itertools.count()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def __repr__(self) -> str:
-        return f"Turns({len(self._waiting)} waiting)"
-
     def may_go_on(self) -> bool:
         """Whether a step may be made right now. A few at most while others wait: to change places costs as much as one."""
         if self._waiting:

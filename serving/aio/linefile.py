@@ -32,9 +32,6 @@ class LineFile:
         self._thread = threading.Thread(target=self._write_all, name=f"write {path.name}", daemon=True)
         self._is_failing = False
 
-    def __repr__(self) -> str:
-        return f"LineFile({self._path}, {self._waiting.qsize()} waiting, {self.dropped_count} dropped)"
-
     def __enter__(self) -> Self:
         self._thread.start()
         return self

@@ -66,9 +66,6 @@ class Followers:
     def __len__(self) -> int:
         return len(self._wishes)
 
-    def __repr__(self) -> str:
-        return f"Followers({len(self._wishes)})"
-
     @property
     def want_samples(self) -> bool:
         """Whether anybody wants each decision."""
@@ -103,9 +100,6 @@ class PolicyBook:
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
     ) -> None:
         self._keys, self._scaler = keys, scaler
-
-    def __repr__(self) -> str:
-        return f"PolicyBook({len(list(self._keys()))} revisions)"
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
         """Costs of both policies for a revision; None for a class without a policy."""
@@ -177,9 +171,6 @@ class DecisionPublisher:
         self._change = change
         self._encode = msgspec.json.Encoder().encode
 
-    def __repr__(self) -> str:
-        return f"DecisionPublisher({self._followers})"
-
     def publish(self, event: DecisionEvent) -> None:
         """Tell a decision, in the turn of the loop in which it was event."""
         key, entry = event.revision.key, event.entry
@@ -215,9 +206,6 @@ class DecisionBook:
         self._keys = keys
         self._decisions = decisions
         self.policies = policies
-
-    def __repr__(self) -> str:
-        return f"DecisionBook({self._followers})"
 
     def encoded(self, names: Mapping[str, str]) -> bytes:
         """A JSON list, oldest first; ``namespace``, ``revision`` and ``since`` (seconds since the epoch) narrow it down."""

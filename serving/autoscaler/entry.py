@@ -23,10 +23,6 @@ class PodStarts:
     def __init__(self) -> None:
         self._seen_s: dict[str, float | None] = {}
 
-    def __repr__(self) -> str:
-        starting = sum(one is not None for one in self._seen_s.values())
-        return f"PodStarts({starting} of {len(self._seen_s)} pods are starting)"
-
     def take(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> float | None:
         """Update or remove a pod. Returns the seconds of its start when it is ready for the first time."""
         if is_gone or pod.is_ending:
@@ -69,9 +65,6 @@ class PodStates:
 
     def __init__(self) -> None:
         self._by_name: dict[str, PodState] = {}
-
-    def __repr__(self) -> str:
-        return f"PodStates({len(self._by_name)} pods)"
 
     def take(self, pod: ScaledPod, *, is_gone: bool) -> None:
         """A pod as it is now, or that it is gone."""
@@ -128,9 +121,6 @@ class RevisionEntry:
         self.is_woken = False
         self.latest: ScalerOutcome | None = None
         self.history = DecisionHistory(decisions_max)
-
-    def __repr__(self) -> str:
-        return f"RevisionEntry({len(self.ready_names)} ready pods, {self.scaler!r})"
 
     @property
     def is_empty(self) -> bool:

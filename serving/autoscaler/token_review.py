@@ -133,9 +133,6 @@ class Reviewed:
     def __len__(self) -> int:
         return len(self._known)
 
-    def __repr__(self) -> str:
-        return f"Reviewed({len(self._known)} tokens)"
-
     def known(self, token: str, now_s: float) -> Verdict | None:
         """The verdict about a token; None if it has to be asked for."""
         digest = _digest_of(token)

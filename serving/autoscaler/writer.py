@@ -105,9 +105,6 @@ class Writer:
         self._learn = learn
         self._prove = prove
 
-    def __repr__(self) -> str:
-        return f"Writer({self.proof_count} proofs, {self.proof_failure_count} in vain)"
-
     async def write(self, key: RevisionKey) -> float | None:
         """Do what the latest decision still wants. None: not again before the next decision."""
         latest = self._latest(key)

@@ -37,9 +37,6 @@ class ConfigMapWatch:
         self.reflector = Reflector(cluster, CONFIG_MAP, namespace)
         self.reflector.on_change(self._changed)
 
-    def __repr__(self) -> str:
-        return f"ConfigMapWatch({self.reflector!r}, {len(self.refused)} refused)"
-
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back after each change of settings; the callback must not block."""
 

@@ -45,9 +45,6 @@ class FencedCluster(Cluster):
         self._cluster = cluster
         self._check = check
 
-    def __repr__(self) -> str:
-        return f"FencedCluster({self._cluster!r})"
-
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         """Read one object."""
         return await self._cluster.get(kind, namespace, name, subresource=subresource)

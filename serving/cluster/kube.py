@@ -96,9 +96,6 @@ class KubeCluster(Cluster):
         self._opening = asyncio.Lock()
         self._recorder = recorder_from_environment()
 
-    def __repr__(self) -> str:
-        return f"KubeCluster({self._kubeconfig or 'in-cluster'})"
-
     @classmethod
     def from_kubeconfig(cls, path: str | os.PathLike[str], *, timeouts: KubeTimeouts | None = None) -> Self:
         """The server that the current context of a kubeconfig names."""

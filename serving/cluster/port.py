@@ -61,9 +61,6 @@ class Encoded:
         self.encoded = encoded
         self._shared: Object | None = None
 
-    def __repr__(self) -> str:
-        return f"Encoded({len(self.encoded)} bytes)"
-
     @property
     def shared(self) -> Object:
         """The object, shared by all readers: do not change it."""

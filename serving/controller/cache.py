@@ -56,10 +56,6 @@ class ControllerCache:
         # By route: the digest that all activators served last.
         self._confirmed: dict[Key, str] = {}
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{len(found)} {kind.plural}" for kind, found in self._objects.items())
-        return f"ControllerCache({counts})"
-
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
     ) -> set[WorkKey]:

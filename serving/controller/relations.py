@@ -29,9 +29,6 @@ class Relations:
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
 
-    def __repr__(self) -> str:
-        return f"Relations({len(self._revisions)} configurations with revisions, {len(self._pods)} revisions with pods)"
-
     def put(self, kind: Kind, key: Key, *, before: Object | None, after: Object | None) -> None:
         """Take an object before and after a change; None where it does not exist."""
         match kind:

@@ -69,9 +69,6 @@ class DashboardActions:
         self._activator_address = activator_address
         self._event_count = 0
 
-    def __repr__(self) -> str:
-        return f"DashboardActions({self._gate})"
-
     @property
     def is_open(self) -> bool:
         """Whether a token is configured."""

@@ -34,9 +34,6 @@ class RevisionHistory:
         self._times = array("d")
         self._columns: dict[str, tuple[array[float], ...]] = {}
 
-    def __repr__(self) -> str:
-        return f"RevisionHistory({len(self._columns)} revisions, {len(self._times)} rows)"
-
     def add(self, at_s: float, rows: Mapping[str, Sequence[float | None]]) -> None:
         """Append one row per revision. A revision without a row is deleted with its history."""
         self._times.append(at_s)
@@ -88,9 +85,6 @@ class Board:
         self._requests: Mapping[str, RequestRates] | None = None
         self._decisions: dict[str, deque[Mapping[str, Any]]] = {}
         self._rows: dict[str, list[float | None]] = {}
-
-    def __repr__(self) -> str:
-        return f"Board({len(self._views)} objects at {self.version}, {self.history})"
 
     def put(self, kind: str, key: str, view: View | None) -> None:
         """Store the current view of an object; None deletes it."""

@@ -91,9 +91,6 @@ class Deciders:
         self._on_event = on_event
         self._followed: dict[_DecisionSource, asyncio.Task[None]] = {}
 
-    def __repr__(self) -> str:
-        return f"Deciders({', '.join(sorted(str(one.url) for one in self._followed))})"
-
     async def run(self) -> None:
         """Follow every autoscaler until cancelled."""
         async with asyncio.TaskGroup() as group:

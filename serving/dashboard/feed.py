@@ -82,9 +82,6 @@ class Feed:
         self._deciders: Deciders | None = None
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
 
-    def __repr__(self) -> str:
-        return f"Feed({self._board})"
-
     @property
     def is_synced(self) -> bool:
         """Whether all objects have been seen once."""

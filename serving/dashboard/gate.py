@@ -32,9 +32,6 @@ class Gate:
         self._actions: deque[float] = deque(maxlen=_ACTIONS_MAX)
         self._wrong: deque[float] = deque(maxlen=_WRONG_MAX)
 
-    def __repr__(self) -> str:
-        return f"Gate({'open to its token' if self._token else 'read-only'})"
-
     @property
     def is_open(self) -> bool:
         """Whether a token is configured."""

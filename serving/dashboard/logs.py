@@ -42,9 +42,6 @@ class LineSplitter:
         self._rest = b""
         self._is_cut = False
 
-    def __repr__(self) -> str:
-        return f"LineSplitter({len(self._rest)} bytes of a line)"
-
     def feed(self, piece: bytes) -> list[str]:
         """The lines that a piece completes."""
         *ends, rest = piece.split(b"\n")
@@ -77,9 +74,6 @@ class LogQueue:
         self._lines: deque[tuple[str, str]] = deque(maxlen=lines_max)
         self._lines_max = lines_max
         self._dropped = 0
-
-    def __repr__(self) -> str:
-        return f"LogQueue({len(self._lines)} of {self._lines_max} lines, {self._dropped} dropped)"
 
     def add(self, pod: str, text: str) -> None:
         """Append a line. A full queue drops its oldest one."""
@@ -134,9 +128,6 @@ class LogPages:
         self._gate = gate
         self._pods = pods
         self._open_count = 0
-
-    def __repr__(self) -> str:
-        return f"LogPages({self._open_count} open, {self._gate})"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Stream the logs of one service until the page goes away."""

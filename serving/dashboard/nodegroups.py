@@ -22,9 +22,6 @@ class NodeGroups:
         self._labels: list[tuple[str, str, str]] = []
         self._kept: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"NodeGroups({', '.join(one['name'] for one in self.views)})"
-
     def take(self, items: Iterable[Mapping[str, Any]]) -> bool:
         """Replace all NodeGroups; whether anything changed."""
         listed = sorted(items, key=name_of)

@@ -114,9 +114,6 @@ class Nodes:
         self._kept: dict[str, View] = {}
         self._kept_for: tuple[NodeTable, float] | None = None
 
-    def __repr__(self) -> str:
-        return f"Nodes({len(self._views)} nodes, {len(self._used)} measured)"
-
     def put_node(self, name: str, found: Mapping[str, Any] | None) -> None:
         """Store the current Node; None deletes it."""
         self._kept.clear()

@@ -109,9 +109,6 @@ class Requests:
     def __init__(self) -> None:
         self._before: dict[str, _CounterReading] = {}
 
-    def __repr__(self) -> str:
-        return f"Requests({len(self._before)} sources)"
-
     def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
         """Rates by "namespace/revision" since the last readings, and waiting requests. ``pages`` by source."""
         before = self._before

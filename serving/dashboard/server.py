@@ -85,9 +85,6 @@ class Pages:
         folder = importlib.resources.files("serving.dashboard") / "static"
         self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rsplit(".", 1)[-1] in _TYPES}
 
-    def __repr__(self) -> str:
-        return f"Pages({len(self._pages)} open, {self._board})"
-
     def application(self) -> web.Application:
         """The aiohttp application."""
         app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES_MAX)

@@ -76,17 +76,11 @@ class Extender:
     """Answers calls about the nodes of a book."""
 
     def __init__(self, book: NodeBook, scorer: Scorer) -> None:
-        self.filter_count = 0
-        self.prioritize_count = 0
         self._book = book
         self._scorer = scorer
 
-    def __repr__(self) -> str:
-        return f"Extender({self._book}, {self.filter_count} filtered, {self.prioritize_count} prioritized)"
-
     def filter(self, call: ExtenderCall) -> bytes:
         """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other one."""
-        self.filter_count += 1
         table, demand = self._book.table(), demand_of(call.pod)
         failed = {name: why for name in call.node_names if (why := self._refusal(table, name, demand))}
         answer: dict[str, Any] = {"FailedNodes": failed, "Error": ""}
@@ -99,7 +93,6 @@ class Extender:
 
     def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
         """HostPriorityList: a whole number from 0 to 10 for each node."""
-        self.prioritize_count += 1
         scores = self._score(call.pod, now_s=now_s)
         given, places = scores.extender_score(), scores.table.index_by_name
         return msgspec.json.encode(

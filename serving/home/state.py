@@ -34,9 +34,6 @@ class ApiCertificate:
         self.authority = folder / "authority.crt"
         self._certificate, self._key = folder / "api.crt", folder / "api.key"
 
-    def __repr__(self) -> str:
-        return f"ApiCertificate({str(self._folder)!r})"
-
     def make(self) -> str:
         """Make what is missing; the authority in PEM. Raises ``OSError``."""
         if not all(path.exists() for path in (self.authority, self._certificate, self._key)):

@@ -117,9 +117,6 @@ class ActivatorMetrics:
         page.before = self._keep
         page.pull(self._pull)
 
-    def __repr__(self) -> str:
-        return f"ActivatorMetrics({len(self._rows)} revisions)"
-
     def of(self, key: tuple[str, str]) -> RevisionRows:
         """The rows of a revision."""
         found = self._rows.get(key)

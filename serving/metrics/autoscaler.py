@@ -49,9 +49,6 @@ class AutoscalerMetrics:
         self._decisions = self.page.counter("serving_decisions_total")
         self.page.pull(self._pull)
 
-    def __repr__(self) -> str:
-        return f"AutoscalerMetrics({len(self._latest)} revisions)"
-
     def decided(self, numbers: RevisionNumbers) -> None:
         """Measure a decision."""
         self._reporter.report(numbers)

@@ -26,9 +26,6 @@ class ControllerMetrics:
         self._duration = self.page.histogram("serving_reconcile_duration_seconds")
         self.page.pull(self._pull)
 
-    def __repr__(self) -> str:
-        return f"ControllerMetrics({self.page})"
-
     def looked(self, resource: str, duration_s: float, result: str) -> None:
         """Count a reconciliation by its result: done, conflict or failed."""
         self._reconciles.labels(resource, result).inc()
@@ -47,9 +44,6 @@ class LocalMetrics:
         page.gauge("serving_local_pods").set_function(pods)
         self._requests = page.counter("serving_api_requests_total")
         self._duration = page.histogram("serving_api_request_duration_seconds")
-
-    def __repr__(self) -> str:
-        return "LocalMetrics()"
 
     def answered(self, verb: str, status: int, duration_s: float) -> None:
         """The API answered a call. ``verb`` is a method of HTTP, or watch, whose duration says nothing."""

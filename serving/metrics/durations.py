@@ -36,9 +36,6 @@ class Durations:
         self._due_s = [0.0] * len(_BOUNDS)
         self._exemplars: list[Exemplar | None] = [None] * len(_BOUNDS)
 
-    def __repr__(self) -> str:
-        return f"Durations({sum(self._counts)} of {self._sum_s:.3f} s)"
-
     def note(self, took_s: float, *, at_s: float, traceparent: bytes = b"") -> None:
         """Something took ``took_s`` seconds and has ended at ``at_s`` on a monotonic clock."""
         bucket = bisect_left(BUCKETS_S, took_s)

@@ -38,9 +38,6 @@ class NodeGroupMetrics:
         self._gauges["serving_nodegroup_leader"].set_function(lambda: float(self.is_leading()))
         self._rows: dict[str, tuple[str, str]] = {}
 
-    def __repr__(self) -> str:
-        return f"NodeGroupMetrics({len(self._rows)} groups)"
-
     def passed(self, duration_s: float, groups: Collection[str]) -> None:
         """A pass over all groups is over; rows of other groups go."""
         self._duration.observe(duration_s)

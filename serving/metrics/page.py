@@ -56,9 +56,6 @@ class MetricsPage:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def __repr__(self) -> str:
-        return f"MetricsPage({len(self._metrics)} metrics)"
-
     def counter(self, name: str) -> Counter:
         """The counter of this name in the daemon's table."""
         metric = named(self._metrics, name)

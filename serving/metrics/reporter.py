@@ -65,9 +65,6 @@ class StatsReporter:
         # By namespace and revision: the row that it has, and the tags that lead there.
         self._tags: dict[tuple[str, str], tuple[tuple[str, str, str], TagMap]] = {}
 
-    def __repr__(self) -> str:
-        return f"StatsReporter({len(self._tags)} revisions)"
-
     def __len__(self) -> int:
         """Revisions that have rows."""
         return len(self._tags)

@@ -61,18 +61,10 @@ class RequestTrace:
         self.refused = ""
         """Why it was refused."""
 
-    def __repr__(self) -> str:
-        return f"RequestTrace({self.trace_hex})"
-
     def grant(self, at_s: float) -> None:
         """It has a pod. What it waits for between two tries is a part of the call to upstream."""
         if self.is_queued and self.granted_s is None:
             self.granted_s = at_s
-
-    @property
-    def trace_hex(self) -> str:
-        """The trace's id as it is written."""
-        return f"{self.trace_id:032x}"
 
     @property
     def traceparent(self) -> bytes:

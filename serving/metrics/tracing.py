@@ -79,9 +79,6 @@ class Tracer:
         self._bound = int(ratio * 2**_SPAN_BITS)
         self._draw = draw
 
-    def __repr__(self) -> str:
-        return f"Tracer({self._bound / 2**_SPAN_BITS})"
-
     def begin(self, traceparent: bytes) -> RequestTrace | None:
         """Draw ids for a request, given the traceparent that it came with or nothing; None when it is not traced."""
         parent = read_traceparent(traceparent) if traceparent else None

@@ -30,9 +30,6 @@ class AnticipatedBook:
         self._revision_of: dict[str, RevisionKey] = {}
         self._existing: Counter[RevisionKey] = Counter()
 
-    def __repr__(self) -> str:
-        return f"AnticipatedBook({len(self._templates)} revisions, {len(self._published)} publish)"
-
     def take_revision(self, found: Mapping[str, Any]) -> None:
         """A Revision that is new or has changed."""
         key = (namespace_of(found), name_of(found))

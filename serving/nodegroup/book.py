@@ -89,9 +89,6 @@ class NodeGroupBook:
         self._pods: dict[str, GroupPod] = {}
         self._shelves: dict[str, _Shelf] = {}
 
-    def __repr__(self) -> str:
-        return f"NodeGroupBook({len(self._nodes)} nodes, {len(self._pods)} pods, {len(self._shelves)} groups)"
-
     def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
         """The groups from now on. One whose settings changed is sorted afresh."""
         before = self._shelves

@@ -29,9 +29,6 @@ class NodeBook:
         self._is_other_set = True
         self._table = node_table((), version=0)
 
-    def __repr__(self) -> str:
-        return f"NodeBook({len(self._nodes)} nodes, {len(self._pods)} pods, version {self._table.version})"
-
     def node(self, name: str) -> NodeFacts | None:
         """A node; None if there is none by that name."""
         return self._nodes.get(name)

@@ -36,9 +36,6 @@ class NodeLoads:
         self._samples_max = samples_max
         self._by_node: dict[str, deque[_LoadSample]] = {}
 
-    def __repr__(self) -> str:
-        return f"NodeLoads({len(self._by_node)} nodes)"
-
     def take(
         self, items: Iterable[Mapping[str, Any]], node: Callable[[str], NodeFacts | None], now_s: float
     ) -> dict[str, NodeUsage]:

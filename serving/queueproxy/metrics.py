@@ -44,9 +44,6 @@ class RequestMetrics:
         # As of the last call of ``answered_since``.
         self._answered_count, self._answered_s = 0, 0.0
 
-    def __repr__(self) -> str:
-        return f"RequestMetrics({', '.join(f'{name} {count}' for name, count in self.counts().items())})"
-
     def note(self, status: int, took_s: float) -> None:
         """A request has ended with a status, 0 for none, after ``took_s`` seconds."""
         hundreds = status // 100
@@ -135,9 +132,6 @@ class AppGauges:
     def __init__(self) -> None:
         self._gauges: dict[str, float] = {}
         self._at_s = -math.inf
-
-    def __repr__(self) -> str:
-        return f"AppGauges({self._gauges})"
 
     def take(self, wire: bytes, now_s: float) -> None:
         """Read the header lines of a response."""

@@ -54,9 +54,6 @@ class Sources:
         self._pods: dict[str, Stat] = {}
         self._told: dict[str, deque[Stat]] = {}
 
-    def __repr__(self) -> str:
-        return f"Sources({len(self._pods)} pods, {len(self._told)} activators, second {self._number})"
-
     @property
     def pods(self) -> dict[str, Stat]:
         """The latest report of each pod that still counts, as of the last call."""

@@ -53,9 +53,6 @@ class LiveSettings(Generic[R]):
         self._is_running = False
         self.settings: R = self._load(self._good)
 
-    def __repr__(self) -> str:
-        return f"LiveSettings({self._daemon.name}, {len(self._good)} ConfigMaps, {len(self._refused)} refused)"
-
     def begin(self) -> R:
         """The settings for the start of the daemon; from now on only live fields change."""
         self._is_running = True

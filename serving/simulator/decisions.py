@@ -35,9 +35,6 @@ class Periods:
     def __init__(self, period_s: float) -> None:
         self.made_s, self.period_s = 0.0, period_s
 
-    def __repr__(self) -> str:
-        return f"Periods({self.period_s:g} s from {self.made_s:g} s)"
-
     def at(self, at_s: float) -> float:
         """The first period at or after a time, but after the last decision."""
         periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
@@ -119,9 +116,6 @@ class Decisions:
         # Decisions begin when the revision is there, not with its first request.
         self.due_s = 0.0
         self.count = 0
-
-    def __repr__(self) -> str:
-        return f"Decisions({self.latest_count} wanted, next at {self.due_s:g} s)"
 
     @property
     def capacity(self) -> float:

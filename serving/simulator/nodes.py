@@ -83,9 +83,6 @@ class SharedNodes:
         self._waiting: deque[tuple[NodeTenant, SimulatedPod]] = deque()
         self.tenant: NodeTenant | None = None
 
-    def __repr__(self) -> str:
-        return f"SharedNodes({self._free_count} free, {len(self._waiting)} pods wait)"
-
     @property
     def next_s(self) -> float:
         """When a waiting pod gets a place; infinite if none will."""
@@ -176,9 +173,6 @@ class SimulatedPlacing:
         self._scorer = Scorer(PlacementSettings(provider=NODE_POLICIES[policy]))
         self._closed: set[str] = set()
         self._turn = 0
-
-    def __repr__(self) -> str:
-        return f"SimulatedPlacing({self._book!r})"
 
     def put_node(self, name: str, *, cpu_m: int, memory_bytes: int) -> None:
         """A node that takes pods from now on."""

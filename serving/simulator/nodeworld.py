@@ -72,9 +72,6 @@ class SimulatedNodes:
             self._boot(self._new_name(), 0.0)
         self._push(0.0, _PASS, "")
 
-    def __repr__(self) -> str:
-        return f"SimulatedNodes({len(self._nodes)} nodes, {len(self._waiting)} pods wait)"
-
     # What revisions ask.
 
     @property

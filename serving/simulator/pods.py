@@ -63,9 +63,6 @@ class PodSet:
         self._free: FreePods = self._line_of(policy)
         self.ready: list[SimulatedPod] = []
 
-    def __repr__(self) -> str:
-        return f"PodSet({len(self._pods)} pods, {len(self.ready)} ready, {len(self._free)} free)"
-
     @property
     def scale(self) -> int:
         """Pods that are ready or starting."""

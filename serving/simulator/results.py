@@ -30,9 +30,6 @@ class WaitHistogram:
         self._bins: dict[int, list[float]] = {}
         self.count = 0
 
-    def __repr__(self) -> str:
-        return f"WaitHistogram({self.count} waits, {len(self._bins)} bins)"
-
     def add(self, wait_s: float) -> None:
         """Count one wait above 0."""
         self.count += 1

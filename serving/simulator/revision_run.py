@@ -120,9 +120,6 @@ class RevisionRun:
         self._direction = 0
         self._latest_ready_s = -math.inf
 
-    def __repr__(self) -> str:
-        return f"RevisionRun({self.result.name}, {self._inside} inside, {self.pods})"
-
     def run(self) -> RevisionResult:
         """Simulate up to the end."""
         self.run_until(math.inf)

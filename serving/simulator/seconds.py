@@ -27,9 +27,6 @@ class LoadedSeconds:
         self.pending: deque[LoadedSecond] = deque(maxlen=self._stable + 2)
         self._loaded_number = self._loaded_before = self._hot_number = self._taken_number = -1
 
-    def __repr__(self) -> str:
-        return f"LoadedSeconds({len(self.pending)} pending, the last one is {self._loaded_number})"
-
     @property
     def was_ever_hot(self) -> bool:
         """Whether there was a second with more than a small load since the windows were reset."""

@@ -69,9 +69,6 @@ class SilenceWatch(Generic[RequestId]):
         self._slowest_s = 0.0
         self._looked_s = 0.0
 
-    def __repr__(self) -> str:
-        return f"SilenceWatch({len(self._unanswered)} without an answer, slowest {self._slowest_s:g} s)"
-
     def look(
         self,
         in_flight: Mapping[RequestId, str],
@@ -129,9 +126,6 @@ class EjectedPods(Generic[RequestId]):
         """When each pod last ended a request with an answer."""
         self._listed: Collection[str] = ()
         self._silence = SilenceWatch[RequestId]()
-
-    def __repr__(self) -> str:
-        return f"EjectedPods({', '.join(sorted(self.addresses)) or 'none'})"
 
     @property
     def addresses(self) -> set[str]:

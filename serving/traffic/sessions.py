@@ -43,9 +43,6 @@ class SessionRing:
         self._numbers = [number for number, _ in points]
         self._owners = [address for _, address in points]
 
-    def __repr__(self) -> str:
-        return f"SessionRing({len(self.addresses)} pods)"
-
     def preferred(self, session: int) -> Iterator[str]:
         """Each address once, the most preferred first."""
         first, count = bisect.bisect_left(self._numbers, session), len(self._owners)

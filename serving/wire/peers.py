@@ -28,9 +28,6 @@ class Peers:
         self._ending: set[asyncio.Task[None]] = set()
         self._dropped_count = 0
 
-    def __repr__(self) -> str:
-        return f"Peers({sorted(self._peers)}, {self.dropped_count} dropped)"
-
     async def __aenter__(self) -> Self:
         return self
 

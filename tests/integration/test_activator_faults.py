@@ -146,7 +146,7 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
     async with staged() as stage:
         await stage.service(state="Retired")
         stage.activator.view.flip(stale_wake())
-        await until(lambda: "0 flips" in repr(stage.activator.view))
+        await until(lambda: not stage.activator.view._flipping)
         found = await stage.cluster.get(REVISION, "default", "hello-00001")
     assert found["spec"]["servingState"] == "Retired"
 
@@ -154,7 +154,7 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
 async def test_a_flip_of_what_is_gone_is_nothing() -> None:
     async with staged() as stage:
         stage.activator.view.flip(stale_wake())
-        await until(lambda: "0 flips" in repr(stage.activator.view))
+        await until(lambda: not stage.activator.view._flipping)
         assert stage.level == 0
 
 

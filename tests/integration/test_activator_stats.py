@@ -61,7 +61,7 @@ async def test_what_cannot_be_told_is_dropped_and_counted(spot: socket.socket) -
     async with telling(port_of(spot)) as client:
         client.report([(("default", "r"), LOAD)])
         assert (client.link.dropped_count, client.link.is_connected) == (1, False)
-        assert repr(client).endswith("/stats?activator=activator, not connected, 0 to send, 0 sent, 1 dropped))")
+        assert repr(client.link).endswith("/stats?activator=activator, not connected, 0 to send, 0 sent, 1 dropped)")
 
 
 async def test_nothing_to_tell_is_no_frame(spot: socket.socket) -> None:

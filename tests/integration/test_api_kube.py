@@ -312,10 +312,6 @@ async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
     assert (await cluster.list(POD)).items == []
 
 
-def test_it_says_where_it_points_to() -> None:
-    assert (repr(KubeCluster("a/b")), repr(KubeCluster(None))) == ("KubeCluster(a/b)", "KubeCluster(in-cluster)")
-
-
 async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_path: Path) -> None:
     arrived: list[str] = []
     checks = iter([True, False, True, True, False])

@@ -176,7 +176,7 @@ async def test_later_containers_find_their_network_ready(machine: Machine) -> No
     await machine.start(boxed())
     await machine.ready()
     folder = machine.state.path / "networks"
-    await until(lambda: repr(machine.kubelet._ahead) == "AheadNetworks(2 ready)")
+    await until(lambda: len(machine.kubelet._ahead._ready) == 2)
     ahead = {path.stat().st_ino for path in folder.glob("ahead-*")}
     second = boxed()
     second["metadata"]["name"] = "q"

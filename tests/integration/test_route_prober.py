@@ -80,7 +80,6 @@ async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
             assert confirmed.empty()
             other.serves["default/hello"] = "new"
             assert await confirmed.get() == (HELLO, "new")
-        assert repr(prober).startswith("RouteProber(0 routes waiting")
 
 
 async def test_a_later_question_about_a_route_replaces_the_first() -> None:

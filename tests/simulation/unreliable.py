@@ -55,9 +55,6 @@ class UnreliableCluster(Cluster):
         self._dice = dice
         self.write_count = 0
 
-    def __repr__(self) -> str:
-        return f"UnreliableCluster({self._cluster!r}, {self._faults})"
-
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         await self._reached()
         return await self._cluster.get(kind, namespace, name, subresource=subresource)

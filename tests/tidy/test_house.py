@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from tests.tidy.sources import ROOT, named, product_files
 from tests.tidy.test_circles import circles, import_graph
 
-LINES_MAX = 88_100
+LINES_MAX = 87_600
 FILES_MAX = 570
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30
@@ -23,6 +23,7 @@ SMALL_FILES: dict[str, str] = {
     "serving/activator/io/placeholder.py": "the page for browsers, which is text",
     "serving/controller/routes/confirmation.py": "the pure decision of a shell",
     "serving/nodegroup/io/clouds/choice.py": "the registry of clouds",
+    "serving/proxy/forwarding/redirect.py": "a handler in front of any other",
     "serving/samples/hello.py": "a program that is run, not imported",
 }
 RINGS = {"home", "simulator", "dashboard", "cli"}

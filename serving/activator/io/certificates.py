@@ -39,9 +39,6 @@ class CertificateWatch:
         self.turn = 0
         """How often all has been looked at."""
 
-    def __repr__(self) -> str:
-        return f"CertificateWatch({self.certificates!r})"
-
     def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
         """Serve the certificates of DomainMappings: namespace and name of a Secret by host. They are read at once."""
         if secrets != self._mapped:

@@ -61,9 +61,6 @@ class ClusterView:
         self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None
         """Called with the Secret of each mapped host whenever mappings change."""
 
-    def __repr__(self) -> str:
-        return f"ClusterView({self._ingress!r}, {len(self._flipping)} flips)"
-
     def reconfigure(self, scaling: AutoscalerSettings, rules: HostRules) -> None:
         """Resolve the targets of all revisions and the hosts of all routes from these settings, soon."""
         if rules != self._rules:

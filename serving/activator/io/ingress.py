@@ -118,9 +118,6 @@ class Ingress:
         )
         self.ticker = Ticker(router, apply=self.apply, clock=clock)
 
-    def __repr__(self) -> str:
-        return f"Ingress({self.router!r}, {self.routes!r})"
-
     def reconfigure(self, settings: ActivatorSettings) -> None:
         """Apply new settings where they may change at run time; existing queues keep their bounds."""
         self._settings = settings

@@ -63,9 +63,6 @@ class PeerProcesses:
         self._server: asyncio.Server | None = None
         self._view_seen = -1
 
-    def __repr__(self) -> str:
-        return f"PeerProcesses({self._index} of {self._count}, knows {sorted(self._peers)})"
-
     async def start(self, apply: Callable[[RoutingOutcome[Exchange]], None]) -> None:
         """Listen, and connect to all peers; from now on the broker has slots. ``apply`` carries out what it decides."""
         self._apply = apply

@@ -43,9 +43,6 @@ class StatsClient:
         # 64 frames are a second of pokes; a connection that is so far behind takes no more.
         self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected)
 
-    def __repr__(self) -> str:
-        return f"StatsClient({self.link})"
-
     def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
         """Send loads as soon as the connection takes them."""
         stats = [

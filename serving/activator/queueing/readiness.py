@@ -61,10 +61,6 @@ class UnreadyPods:
         self._pods: dict[RevisionKey, dict[str, _UnreadyPod]] = {}
         self._probe_counts: Counter[RevisionKey] = Counter()
 
-    def __repr__(self) -> str:
-        pod_count = sum(map(len, self._pods.values()))
-        return f"UnreadyPods({pod_count} pods of {len(self._pods)} revisions, {self.probe_count} probes)"
-
     @property
     def probe_count(self) -> int:
         """Probes without an answer."""
@@ -145,9 +141,6 @@ class RevisionDirectory:
         self._revisions: dict[RevisionKey, ServedRevision] = {}
         self.slices = SliceIndex()
         self.unready = UnreadyPods()
-
-    def __repr__(self) -> str:
-        return f"RevisionDirectory({len(self._revisions)} revisions, {self.slices!r}, {self.unready!r})"
 
     @property
     def keys(self) -> AbstractSet[RevisionKey]:

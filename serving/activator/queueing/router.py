@@ -72,9 +72,6 @@ class TickSchedule:
         # Only what equals the revision's due time counts; the rest is out of date.
         self._heap: list[tuple[float, RevisionKey]] = []
 
-    def __repr__(self) -> str:
-        return f"TickSchedule({len(self._pending)} pending, {len(self._due_s)} due later)"
-
     @property
     def has_pending_work(self) -> bool:
         """Whether a revision has news, so that a tick is due soon."""

@@ -108,9 +108,6 @@ class SliceIndex:
         self._slices_of: dict[RevisionKey, dict[str, ServedSlice]] = {}
         self._revision_of: dict[str, RevisionKey] = {}
 
-    def __repr__(self) -> str:
-        return f"SliceIndex({len(self._revision_of)} of {len(self._slices_of)} revisions)"
-
     def set(self, found: ServedSlice) -> set[RevisionKey]:
         """Add or update a slice; return the revisions whose pods may have changed."""
         before = self._revision_of.get(found.key)
@@ -170,9 +167,6 @@ class PodEndpoints:
         self._listed_prefix, _, self._used_prefix = override.partition("=")
         self._lines_to = lines_to
         self._endpoints: dict[str, PodEndpoint] = {}
-
-    def __repr__(self) -> str:
-        return f"PodEndpoints({len(self._endpoints)} pods)"
 
     def to(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
         """The endpoint of a pod of a revision."""

@@ -102,7 +102,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     def __repr__(self) -> str:
         inside = f"{len(self.address_of)} run, {self.waiting_count} wait"
-        return f"RevisionThrottler({self.key[1]}, {inside}, {self.balancer!r}, {self.ejected!r})"
+        return f"RevisionThrottler({self.key[1]}, {inside}, {self.balancer!r})"
 
     @property
     def level(self) -> int:

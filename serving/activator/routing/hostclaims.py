@@ -183,9 +183,6 @@ class DomainTargets:
         self._targets: dict[tuple[str, str], DomainTarget] = {}
         self._owners: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"DomainTargets({len(self._targets)})"
-
     def put(self, key: tuple[str, str], mapping: Mapping[str, Any] | None) -> bool:
         """Store a mapping, or remove it with None; whether it changed."""
         before = self._targets.pop(key, None)

@@ -42,11 +42,6 @@ class Routes:
         self.turn = 0
         """Grows with each change: a lookup in the same turn has the same result."""
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{len(sites)} {listener} hosts" for listener, sites in self._sites.items())
-        route_count = sum(not key.endswith(_REVISION) for key in self._claims_of)
-        return f"Routes({route_count} routes, {counts})"
-
     def set(self, facts: ServedRoute) -> None:
         """Add or update a route."""
         self._set(facts.key, list(claims_of(facts)))

@@ -60,9 +60,6 @@ class SlotBroker(Generic[RequestId]):
         # When to ask again, for revisions whose ask was too early or got nothing.
         self._ask_due_s: dict[RevisionKey, float] = {}
 
-    def __repr__(self) -> str:
-        return f"SlotBroker({self.ledger!r}, asks for {len(self._own_asks)} revisions)"
-
     # What peers do.
 
     def set_peers(self, peers: Iterable[int], now_s: float) -> RoutingOutcome[RequestId]:

@@ -79,10 +79,6 @@ class Ledger:
         # The slots given by each peer, minus those given to it.
         self._loans: dict[_Slot, dict[int, int]] = {}
 
-    def __repr__(self) -> str:
-        state = "frozen" if self._view is None else "shares"
-        return f"Ledger({self._index} of {self._members}, {state}, {len(self._loans)} pods with loans)"
-
     @property
     def is_frozen(self) -> bool:
         """Whether no view has begun: no slot can be given, and no more be used than what is in use."""

@@ -89,9 +89,6 @@ class Frames:
     def __init__(self) -> None:
         self._bytes = bytearray()
 
-    def __repr__(self) -> str:
-        return f"Frames({len(self._bytes)} bytes of the next)"
-
     def feed(self, data: bytes) -> Iterator[SlotMessage]:
         """The messages that are complete now.
 

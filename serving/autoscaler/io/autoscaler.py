@@ -71,10 +71,6 @@ class Autoscaler:
         self.counts = self._decisions.counts
         self._is_synced = False
 
-    def __repr__(self) -> str:
-        state = "synced" if self._is_synced else "not synced"
-        return f"Autoscaler({len(self._watch.entries)} revisions, {state}, {self._decisions})"
-
     @property
     def is_synced(self) -> bool:
         """Whether every watch has delivered its first list; no decision is made before."""

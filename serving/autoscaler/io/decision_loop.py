@@ -99,9 +99,6 @@ class DecisionLoop:
         self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
         self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
 
-    def __repr__(self) -> str:
-        return f"DecisionLoop({self._writes})"
-
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """The loop's tasks: names, and coroutines that run until cancelled."""
         yield "autoscaler soon", self._soon.run(1, self._decide_now)

@@ -44,9 +44,6 @@ class EventBudget:
     def __init__(self) -> None:
         self._purses: dict[str, _Purse] = {}
 
-    def __repr__(self) -> str:
-        return f"EventBudget({len(self._purses)} revisions)"
-
     def take(self, uid: str, now_s: float) -> EventPermit | None:
         """Leave for a revision to say something now; None if it said too much of late."""
         purse = self._purses.get(uid) or _Purse(tokens=_BURST, at_s=now_s)
@@ -97,9 +94,6 @@ class ScaleEventWriter:
         self._sharing = sharing or Sharing()
         self._budget = EventBudget()
         self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
-
-    def __repr__(self) -> str:
-        return f"ScaleEventWriter({self._budget})"
 
     def add(self, revision: ScaledRevision, sentence: str) -> None:
         """A change; left out when its revision, or all together, say too much."""

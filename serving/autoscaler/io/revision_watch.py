@@ -58,9 +58,6 @@ class RevisionWatch:
         slices.on_change(self._slice_changed)
         self._reflectors = (self._revisions, deployments, self._pods, slices)
 
-    def __repr__(self) -> str:
-        return f"RevisionWatch({len(self.entries)} revisions)"
-
     @property
     def scaled_count(self) -> int:
         """Revisions that are scaled."""

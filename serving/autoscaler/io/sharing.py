@@ -38,9 +38,6 @@ class Sharing:
         self._writing: Counter[int] = Counter()
         self._quiet = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"Sharing({self.shards or 'all'})"
-
     def is_ours(self, group: Group) -> bool:
         """Whether we decide on a group at this moment."""
         return self.shards is None or self.shards.owns(self.shards.of(group))
@@ -82,9 +79,6 @@ class Relay:
         self.peers: Peers | None = None
         self._sharing, self._group, self._record = sharing, group, record
         self._waiting: dict[str, list[RelayedStat]] = {}
-
-    def __repr__(self) -> str:
-        return f"Relay({self.relayed_count} passed on, {self.ownerless_count} without an owner)"
 
     @property
     def numbers(self) -> dict[str, int]:

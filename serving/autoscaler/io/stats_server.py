@@ -85,9 +85,6 @@ class StatsServer:
         self._all: set[StatsConnection] = set()
         self._senders: dict[tuple[str, ...], StatsConnection] = {}
 
-    def __repr__(self) -> str:
-        return f"StatsServer({len(self._all)} connections, {self.counts.frames} frames)"
-
     @property
     def numbers(self) -> dict[str, int]:
         """All counts by name, for metrics."""

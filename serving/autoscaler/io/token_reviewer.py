@@ -49,9 +49,6 @@ class TokenReviewer:
         self._pace = Pace(per_s=_PER_S, wait_max_s=_WAIT_MAX_S)
         self._told_s = float("-inf")
 
-    def __repr__(self) -> str:
-        return f"TokenReviewer({self._reviewed!r}, {self.counts.token_reviews} asked)"
-
     @property
     def numbers(self) -> dict[str, int]:
         """All counts by name, for metrics."""

@@ -111,9 +111,6 @@ class ShownDecisions:
         self._first = {(one.revision, one.entry.since_wall_s) for one in lines}
         self._latest_s: dict[str, float] = {}
 
-    def __repr__(self) -> str:
-        return f"ShownDecisions({len(self._first)} at first, then of {len(self._latest_s)} revisions)"
-
     def is_new(self, line: DecisionLine) -> bool:
         """Whether to print a decision; it then counts as printed. Repetitions keep the first time."""
         revision, since_s = line.revision, line.entry.since_wall_s

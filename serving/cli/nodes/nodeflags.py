@@ -19,9 +19,6 @@ class AmountFlags:
         self._flags = flags
         self._problems: list[Problem] = []
 
-    def __repr__(self) -> str:
-        return f"AmountFlags({len(self._problems)} problems)"
-
     def above_zero(self, name: str, parse: Callable[[str], float], expected: str) -> float:
         """The value of a flag; 0 with a problem unless it can be read and is above 0."""
         try:

@@ -59,9 +59,6 @@ class Channels:
             raise
         self.subprotocol = self._connection.subprotocol
 
-    def __repr__(self) -> str:
-        return f"Channels({self.subprotocol})"
-
     def __enter__(self) -> Self:
         return self
 

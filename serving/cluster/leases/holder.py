@@ -167,9 +167,6 @@ class Leader:
         self._name = str(client.name)
         self._candidate = LeaseElector(client, me, times=times, clock=clock)
 
-    def __repr__(self) -> str:
-        return f"Leader({self._name}, {'leads' if self.is_leading else 'does not lead'})"
-
     @property
     def is_leading(self) -> bool:
         """Whether this process holds the lease now."""

@@ -46,9 +46,6 @@ class LeaseClient:
         self._said = {"labels": dict(labels or {}), "annotations": dict(annotations or {})}
         self._last: Object | None = None
 
-    def __repr__(self) -> str:
-        return f"LeaseClient({self.name})"
-
     def is_old(self, body: Object) -> bool:
         """Whether a lease is older than the last one seen: a watch may deliver the state before an own write."""
         versions = [one["metadata"].get("resourceVersion", "") for one in (body, self._last or {"metadata": {}})]

@@ -126,9 +126,6 @@ class Shards:
         self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{_LABEL}={options.daemon}")
         self._leases.on_change(self._changed)
 
-    def __repr__(self) -> str:
-        return f"Shards({self.options.daemon}, {len(self._won)} of {self.options.count})"
-
     @property
     def synced(self) -> asyncio.Event:
         """Set once all leases have been listed."""

@@ -71,9 +71,6 @@ class Controller:
             metrics.waiting = lambda: len(self._queue)
             metrics.writes = lambda: self.writes_count
 
-    def __repr__(self) -> str:
-        return f"Controller({self._cache}, {self._queue}, {self.writes_count} writes)"
-
     @property
     def writes_count(self) -> int:
         """Objects that were created, patched or deleted, Events included."""

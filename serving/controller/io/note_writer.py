@@ -47,9 +47,6 @@ class NoteWriter:
         self._known: OrderedDict[tuple[str, str], Object] = OrderedDict()
         self.writes_count = 0
 
-    def __repr__(self) -> str:
-        return f"NoteWriter({self._queued.qsize()} queued, {self.writes_count} writes)"
-
     def enqueue(self, note: Note) -> None:
         """Write a note that belongs to no plan."""
         self._queued.put_nowait(note)

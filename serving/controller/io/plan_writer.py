@@ -37,9 +37,6 @@ class PlanWriter:
         self._on_call = on_call
         self.writes_count = 0
 
-    def __repr__(self) -> str:
-        return f"PlanWriter({self.writes_count} writes)"
-
     async def carry_out(self, key: WorkKey, plan: WritePlan) -> None:
         """Make the plan's writes. A conflict raises: the decision is made again on newer state."""
         # The version that this plan's own writes gave an object fences its next patch.

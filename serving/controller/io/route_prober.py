@@ -37,9 +37,6 @@ class RouteProber:
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
 
-    def __repr__(self) -> str:
-        return f"RouteProber({len(self._waiting)} routes waiting, {self._answers})"
-
     async def run(self) -> None:
         """Answer ``ask`` until cancelled."""
         # The addresses are pods of this system: a proxy of the environment has no part in it.

@@ -90,9 +90,6 @@ class CacheSources:
         self._activators = self._activator_reflector() if settings.public_services else None
         self.synced = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"CacheSources({len(self._reflectors)} kinds)"
-
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
         optional = self._reflectors.get(kinds.HTTP_ROUTE)

@@ -48,9 +48,6 @@ class ViewWriter:
         self._deployments.on_change(self._deployment_changed)
         self._slices.on_change(lambda change: self._wake((change.key[0], public_owner_name(change.key[1]))))
 
-    def __repr__(self) -> str:
-        return f"ViewWriter({len(self._written)} views, {self._queue!r})"
-
     async def run(self) -> None:
         """Follow and write until cancelled."""
         reflectors = (self._revisions, self._deployments, self._slices)

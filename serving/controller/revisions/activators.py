@@ -39,10 +39,6 @@ class Activators:
         self._slices: dict[tuple[str, str], Object] = {}
         self.backends: EndpointGroups = {}
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{len(one.endpoints)} {family}" for family, one in self.backends.items())
-        return f"Activators({counts or 'none'})"
-
     def put(self, key: tuple[str, str], found: Object) -> bool:
         """Take a slice; returns whether the endpoints change."""
         self._slices[key] = found

@@ -33,9 +33,6 @@ class ConcurrencyLimit:
         self._mean_s = 0.0
         self._decreased_s = float("-inf")
 
-    def __repr__(self) -> str:
-        return f"ConcurrencyLimit({self.limit} of {self._low} to {self._high})"
-
     @property
     def limit(self) -> int:
         """Resources that may be reconciled at once."""

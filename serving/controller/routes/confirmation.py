@@ -24,9 +24,6 @@ class ActivatorAnswers:
     def __init__(self) -> None:
         self._silences: dict[str, float] = {}
 
-    def __repr__(self) -> str:
-        return f"ActivatorAnswers({len(self._silences)} silent)"
-
     def note_answer(self, address: str) -> None:
         """The activator has answered, whatever it said."""
         self._silences.pop(address, None)

@@ -188,9 +188,6 @@ class Domains:
         self._by_host: defaultdict[str, set[Key]] = defaultdict(set)
         self._by_target: defaultdict[_Target, set[Key]] = defaultdict(set)
 
-    def __repr__(self) -> str:
-        return f"Domains({sum(map(len, self._by_host.values()))} mappings)"
-
     def put(self, key: Key, *, before: Object | None, after: Object | None) -> None:
         """A mapping was ``before`` and is ``after``; None where there is none."""
         old, new = before and target_of(before), after and target_of(after)

@@ -38,9 +38,6 @@ class Claims:
         self._by_host: dict[str, dict[Key, str]] = {}
         self._by_route: dict[Key, frozenset[str]] = {}
 
-    def __repr__(self) -> str:
-        return f"Claims({len(self._by_route)} routes, {len(self._by_host)} hosts)"
-
     def put(self, route: Key, claims: Mapping[str, str]) -> set[Key]:
         """Replace the claims of a route; returns the other routes that claim one of the hosts."""
         touched = self._by_route.get(route, frozenset()) | claims.keys()

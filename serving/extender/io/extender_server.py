@@ -39,9 +39,6 @@ class ExtenderServer:
         self._report = report
         self._bind = bind
 
-    def __repr__(self) -> str:
-        return f"ExtenderServer({self._extender!r})"
-
     def application(self) -> web.Application:
         """The aiohttp application."""
         extender = self._extender

@@ -56,9 +56,6 @@ class _MetricsServer:
         self._node = node
         self._loads = NodeLoads(settings.load_samples_max)
 
-    def __repr__(self) -> str:
-        return f"MetricsServer({self._loads!r})"
-
     async def look(self, now_s: float, wall_s: float) -> LoadReport:
         """As the protocol."""
         listing = await self._cluster.list(NODE_METRICS)

@@ -29,9 +29,6 @@ class TlsSite:
         self._seen: Mapping[str, bytes] = {}
         self._site: web.SockSite | None = None
 
-    def __repr__(self) -> str:
-        return f"TlsSite({'over TLS' if self._settings.paths else 'plain'}, {'not ' * (self._site is None)}serving)"
-
     async def start(self) -> None:
         """Serve. Raises ``InvalidCertificate`` for files that do not work."""
         if self._settings.paths:

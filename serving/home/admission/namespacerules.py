@@ -61,9 +61,6 @@ class NamespaceRules:
         self._tables = tables
         self._is_enforced = False
 
-    def __repr__(self) -> str:
-        return f"NamespaceRules({'enforced' if self._is_enforced else 'not enforced yet'})"
-
     def enforce(self) -> None:
         """Apply the rules from now on. Pods adopted before are exempt."""
         self._is_enforced = True

@@ -68,9 +68,6 @@ class TokenReviews:
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
 
-    def __repr__(self) -> str:
-        return f"TokenReviews({self._identify!r})"
-
     def answer(self, asked: object) -> Object:
         """The TokenReview with its status. Raises ``Fault`` 400 if ``asked`` is not a TokenReview."""
         try:

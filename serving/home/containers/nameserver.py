@@ -114,9 +114,6 @@ class NameServer:
         self._address, self._answers, self._hosts, self._resolv_conf = address, answers, hosts, resolv_conf
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __repr__(self) -> str:
-        return f"NameServer({self._address}, {self._answers})"
-
     async def run(self, *, port: int = _PORT) -> None:
         """Answer until cancelled. Without the port pods have no names, which is logged."""
         loop = asyncio.get_running_loop()

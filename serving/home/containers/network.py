@@ -73,9 +73,6 @@ class PodNetworks:
         self._folder = folder
         self.gateway = gateway
 
-    def __repr__(self) -> str:
-        return f"PodNetworks({self._folder}, {self.gateway})"
-
     def path_of(self, pod: str) -> Path:
         """The file of a pod's namespace."""
         return self._folder / pod
@@ -221,9 +218,6 @@ class AheadNetworks:
         self._locations, self._networks = locations, networks
         self._ready: list[PodLocation] = []
         self._wanted = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"AheadNetworks({len(self._ready)} ready)"
 
     def take(self) -> PodLocation:
         """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""

@@ -84,9 +84,6 @@ class PodBox:
         self.refused_limits: list[str] = []
         self._oom_kills: dict[str, int] = {}
 
-    def __repr__(self) -> str:
-        return f"PodBox({self._pod_id}, {self._host.runtime})"
-
     @property
     def has_containers(self) -> bool:
         """Whether the pod runs as containers and not as processes."""

@@ -56,9 +56,6 @@ class HostsFile:
         self._routes.on_change(lambda _: self._changed.set())
         self._written = ""
 
-    def __repr__(self) -> str:
-        return f"HostsFile({self._path}, {len(self._routes.cache)} routes)"
-
     async def run(self) -> None:
         """Keep the file up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -105,9 +102,6 @@ class ServiceHosts:
         self._known: tuple[HostRules, frozenset[str]] | None = None
         for one in self.reflectors:
             one.on_change(lambda _: self._forget())
-
-    def __repr__(self) -> str:
-        return f"ServiceHosts({len(self._known[1]) if self._known else 0})"
 
     def _forget(self) -> None:
         self._known = None

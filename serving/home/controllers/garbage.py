@@ -115,9 +115,6 @@ class EventAges:
         self._age_max_s, self._count_max = age_max_s, count_max
         self._written: dict[Key, tuple[float, str]] = {}
 
-    def __repr__(self) -> str:
-        return f"EventAges({len(self._written)} events)"
-
     def put(self, seen: WatchEvent, *, now_s: float) -> None:
         """Take a change of an Event."""
         metadata = seen.object["metadata"]

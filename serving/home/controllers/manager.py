@@ -68,10 +68,6 @@ class Manager:
         self._services.on_change(self._service_changed)
         self._pods.on_change(self._pod_changed)
 
-    def __repr__(self) -> str:
-        owners, labels, selectors = len(self._pods_of), len(self._pods_with), len(self._services_with)
-        return f"Manager({owners} owners and {labels} labels of pods, {selectors} selectors, {len(self._made)} waiting)"
-
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -37,9 +37,6 @@ class NamespaceObjects:
         self._accounts.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0])))
         self._quotas.on_change(self._quota_changed)
 
-    def __repr__(self) -> str:
-        return f"NamespaceObjects({len(self._quotas.cache)} quotas, {self._queue!r})"
-
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -50,9 +50,6 @@ class PodScaler:
         self._pods = Reflector(cluster, POD)
         self._states: dict[str, PodScalingState] = {}
 
-    def __repr__(self) -> str:
-        return f"PodScaler({len(self._scalers.cache)} objects)"
-
     async def run(self) -> None:
         """Follow and scale until cancelled."""
         async with asyncio.TaskGroup() as group:

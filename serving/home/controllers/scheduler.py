@@ -129,9 +129,6 @@ class NodePlacing:
         self._scorer = Scorer(PlacementSettings(provider=NODE_POLICIES[policy]))
         self._turn = 0
 
-    def __repr__(self) -> str:
-        return f"NodePlacing({self.book!r})"
-
     def take_node(self, node: Object) -> None:
         """A node that is new or has changed."""
         self._nodes[name_of(node)] = node
@@ -217,9 +214,6 @@ class PodScheduler:
         self._written: dict[Key, int] = {}
         self._wake = asyncio.Event()
         self._tokens = itertools.count()
-
-    def __repr__(self) -> str:
-        return f"PodScheduler({len(self._waiting)} waiting)"
 
     async def run(self) -> None:
         """Follow nodes and pods and bind what waits, until cancelled."""

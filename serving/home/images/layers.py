@@ -55,9 +55,6 @@ class Unpacker:
         self.entry_count = 0
         self.left_out: list[str] = []
 
-    def __repr__(self) -> str:
-        return f"Unpacker({self._root}, {self.entry_count} entries, {self.bytes_written} bytes)"
-
     def unpack(self, layer: IO[bytes], *, diff_id: str = "") -> None:
         """Unpack a layer, a tar file that may be compressed by gzip, bzip2 or xz.
 

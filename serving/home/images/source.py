@@ -23,9 +23,6 @@ class ImagePins:
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / "pins.json"
 
-    def __repr__(self) -> str:
-        return f"ImagePins({self._path})"
-
     def get(self, key: str) -> str:
         """The id of the image that a key is pinned to; "" if there is none."""
         return self._read().get(key, "")
@@ -83,9 +80,6 @@ class ImageSource:
         self.store, self._pins = store, ImagePins(store.folder)
         self._pullers = pullers
         self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}
-
-    def __repr__(self) -> str:
-        return f"ImageSource({self.store}, {len(self._pulling)} being pulled)"
 
     async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
         """The image, pulled if it is not there. ``policy`` is a container's ``imagePullPolicy``.

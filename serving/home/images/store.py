@@ -59,9 +59,6 @@ class ImageStore:
         self.folder = folder
         self._limits = limits
 
-    def __repr__(self) -> str:
-        return f"ImageStore({self.folder})"
-
     def root_of(self, image: StoredImage) -> Path:
         """The folder with an image's files."""
         return self.folder / image.id / "rootfs"

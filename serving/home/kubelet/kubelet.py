@@ -109,9 +109,6 @@ class Kubelet:
         self._nodes = LocalNodes(node.cluster, self._machine, name=node.name, virtual=node.virtual)
         self._group: asyncio.TaskGroup | None = None
 
-    def __repr__(self) -> str:
-        return f"Kubelet({len(self._running)} pods, {self._locations})"
-
     @property
     def pod_count(self) -> int:
         """The number of pods, including starting and ending ones."""

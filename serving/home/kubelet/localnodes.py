@@ -34,9 +34,6 @@ class LocalNodes:
         self._virtual = virtual
         self._changed = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"LocalNodes({self._virtual or self._name})"
-
     async def register(self) -> None:
         """Create the initial nodes, so that adopted pods find theirs."""
         if self._virtual is None:

@@ -103,9 +103,6 @@ class ReadinessExplainer:
         self._seen: Unready | None = None
         self._seen_count = 0
 
-    def __repr__(self) -> str:
-        return f"ReadinessExplainer({self._seen}, seen {self._seen_count} times)"
-
     async def run(self) -> None:
         """Look again and again until cancelled."""
         looks = 0

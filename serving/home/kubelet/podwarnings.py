@@ -93,9 +93,6 @@ class PodWarnings:
     def __init__(self, cluster: Cluster, manifest: Object, group: asyncio.TaskGroup) -> None:
         self._cluster, self._manifest, self._group = cluster, manifest, group
 
-    def __repr__(self) -> str:
-        return f"PodWarnings({name_of(self._manifest)})"
-
     def send_later(self, reason: str, message: str) -> None:
         """Write a warning without waiting for the store."""
         self._group.create_task(self.send(reason, message), name="warn")

@@ -34,9 +34,6 @@ class StartPacer:
         self._had: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
 
-    def __repr__(self) -> str:
-        return f"StartPacer({self._free_count} free, {len(self._waiting)} waiting)"
-
     async def take(self, revision: str) -> bool:
         """Wait for a turn, ended by ``give_back``; returns whether it is the revision's first in this storm."""
         if self._free_count and not self._waiting:

@@ -36,9 +36,6 @@ class WaitingDescriptor:
         self._number = number
         self._waits: set[asyncio.Future[None]] = set()
 
-    def __repr__(self) -> str:
-        return f"WaitingDescriptor({self._number})"
-
     @property
     def number(self) -> int:
         """The descriptor; -1 after ``close``."""
@@ -113,9 +110,6 @@ class Stdio:
             self._open_terminal(has_stdin=has_stdin)
         else:
             self._open_fifos(has_stdin=has_stdin, streams=streams)
-
-    def __repr__(self) -> str:
-        return f"Stdio({'terminal' if self.has_terminal else sorted(self._output)})"
 
     def _open_terminal(self, *, has_stdin: bool) -> None:
         ours, theirs = pty.openpty()
@@ -212,9 +206,6 @@ class ContainerInput:
     def __init__(self, path: Path, *, is_once: bool) -> None:
         self.path, self.is_once = path, is_once
         self._held = -1
-
-    def __repr__(self) -> str:
-        return f"ContainerInput({str(self.path)!r}, is_once={self.is_once})"
 
     def ordered(self, start: StartProcess, *, is_new: bool) -> StartProcess:
         """The order that starts the container with this input. Makes the FIFO of a new container. Raises ``OSError``."""

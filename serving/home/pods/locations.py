@@ -40,9 +40,6 @@ class PodLocations:
         self._next_address = dice.randrange(_ADDRESSES)
         self._next_port = dice.randrange(_PORT_FIRST, self._port_end)
 
-    def __repr__(self) -> str:
-        return f"PodLocations({len(self._taken) // 2} taken)"
-
     def take(self, network: str = _NETWORK) -> PodLocation:
         """Reserve a free location; ``network`` is the beginning of its address. Raises ``OSError`` if there is none."""
         return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))

@@ -177,9 +177,6 @@ class UsageReporter:
         self._sessions: dict[int, SessionTotals] = {}
         self._reported: set[Key] = set()
 
-    def __repr__(self) -> str:
-        return f"UsageReporter({len(self._reported)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
-
     async def run(self) -> None:
         """Measure until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -55,9 +55,6 @@ class ContainerLaunch:
                 os.close(descriptor)
         self.descriptor = os.pidfd_open(self._process.pid)
 
-    def __repr__(self) -> str:
-        return f"ContainerLaunch({self.order.pod}/{self.order.name}, pid {self._process.pid})"
-
     @property
     def has_ended(self) -> bool:
         """Whether ``finish`` need not wait."""
@@ -145,9 +142,6 @@ class Launches:
         self._deferred: list[Order] = []
         # By process id: a container may end before the runtime that started it does.
         self._exit_codes: dict[int, int] = {}
-
-    def __repr__(self) -> str:
-        return f"Launches({len(self._running)} running, {len(self._deferred)} orders deferred)"
 
     def __contains__(self, key: _Key) -> bool:
         """Whether a container of a pod is being started."""

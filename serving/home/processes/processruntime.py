@@ -62,10 +62,6 @@ class TemplateProcess:
         self.ended: asyncio.Future[int] = loop.create_future()
         self.drained: asyncio.Future[None] = loop.create_future()
 
-    def __repr__(self) -> str:
-        state = "starting" if not self.started.done() else "ended" if self.ended.done() else f"pid {self.pid}"
-        return f"TemplateProcess({self._pod}/{self._name}, {state})"
-
     def send(self, number: signal.Signals) -> None:
         """Send a signal to it and its group."""
         if not self.ended.done():
@@ -123,9 +119,6 @@ class ProcessRuntime:
         self._notes: dict[str, KeepNote] = {}
         self.connected = asyncio.Event()
         self.held: list[HeldPod] = []
-
-    def __repr__(self) -> str:
-        return f"ProcessRuntime({len(self._processes)} processes, {'not ' * (self._writer is None)}connected)"
 
     async def run(self) -> None:
         """Stay connected until cancelled."""

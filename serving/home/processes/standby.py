@@ -97,9 +97,6 @@ class Standbys:
         self._waiting: dict[bool, list[Standby]] = {False: [], True: []}
         self._due_s = 0.0
 
-    def __repr__(self) -> str:
-        return f"Standbys({len(self._waiting[False])} queue-proxies, {len(self._waiting[True])} apps)"
-
     @property
     def is_full(self) -> bool:
         """Whether there are enough."""

@@ -28,9 +28,6 @@ class Commits:
         self._journal = journal
         self._under_way: dict[tuple[Kind, Key], asyncio.Future[Stored]] = {}
 
-    def __repr__(self) -> str:
-        return f"Commits({len(self._under_way)} under way)"
-
     async def other(self, kind: Kind, key: Key) -> bool:
         """Wait for a pending disk write of the same object; returns whether there was one.
 

@@ -112,9 +112,6 @@ class History:
         self._changes: deque[StoreChange] = deque()
         self._bytes = 0
 
-    def __repr__(self) -> str:
-        return f"History({len(self._changes)} changes after {self.floor}, {self._bytes} bytes)"
-
     def add(self, change: StoreChange) -> None:
         """Add a change; drop the oldest ones beyond the limits."""
         self._changes.append(change)

@@ -125,9 +125,6 @@ class MemoryCluster(Cluster):
         )
         self._commits = Commits(self._state, journal)
 
-    def __repr__(self) -> str:
-        return f"MemoryCluster({self._state!r}, {self._journal!r})"
-
     @property
     def owners(self) -> Owners:
         """The owner references, for the collector."""

@@ -22,9 +22,6 @@ class Owners:
         self._dependents: dict[str, set[Reference]] = {}
         self._deleting: set[Reference] = set()
 
-    def __repr__(self) -> str:
-        return f"Owners({len(self._living)} objects, {len(self._dependents)} owners, {len(self.suspects)} suspects)"
-
     def is_living(self, uid: str, *, namespace: str) -> bool:
         """Whether an owner exists in this namespace or is cluster-scoped."""
         found = self._living.get(uid)

@@ -84,10 +84,6 @@ class StoreState:
         for one in first:
             self._load(NAMESPACE, one)
 
-    def __repr__(self) -> str:
-        count = sum(len(table.objects) for table in self._tables.values())
-        return f"StoreState({count} objects @{self.version})"
-
     def table(self, kind: Kind) -> KindTable:
         """The objects of a kind. Raises ``NotFound`` for an unknown kind."""
         found = self._tables.get(kind)

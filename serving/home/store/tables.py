@@ -71,9 +71,6 @@ class KindTable:
         self._paths: list[str] = []
         self._keys: dict[str, Key] = {}
 
-    def __repr__(self) -> str:
-        return f"KindTable({self.kind.resource}, {len(self.objects)} objects, {len(self.watches)} watches)"
-
     def load(self, one: Stored) -> None:
         """Add an object without an event."""
         self.objects[one.key] = one

@@ -54,9 +54,6 @@ class NodeGroupNotes:
         self._cluster = cluster
         self._known: OrderedDict[str, Object] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"NodeGroupNotes({len(self._known)} known)"
-
     async def write(self, of: Mapping[str, Any], words: Words) -> None:
         """An Event about an object, or one more count of it."""
         suffix = digest(uid_of(of), words.reason, words.message)
@@ -143,9 +140,6 @@ class Actor:
         self._notes = notes
         self._seen = seen
         self._at_once = asyncio.Semaphore(_AT_ONCE_MAX)
-
-    def __repr__(self) -> str:
-        return f"Actor({self._cloud!r})"
 
     async def carry_out(
         self,

@@ -30,9 +30,6 @@ class PodAnticipation:
         self._revisions.on_change(self._revision_changed)
         self._deployments.on_change(self._deployment_changed)
 
-    def __repr__(self) -> str:
-        return f"PodAnticipation({self.pods!r}, {len(self._counted)} pods)"
-
     async def follow(self) -> None:
         """Follow both kinds from the first group on that wants them, until cancelled."""
         await self._is_wanted.wait()

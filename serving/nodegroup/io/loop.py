@@ -32,9 +32,6 @@ class NodeGroupLoop:
         passes.on_pass = self._count
         passes.on_cloud_error = self._count_cloud_error
 
-    def __repr__(self) -> str:
-        return f"NodeGroupLoop({self._passes!r})"
-
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
         following = asyncio.create_task(self._passes.follow(), name="nodegroup following")

@@ -107,9 +107,6 @@ class NodeGroupPasses:
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
 
-    def __repr__(self) -> str:
-        return f"NodeGroupPasses({self.book!r})"
-
     @property
     def is_synced(self) -> bool:
         """Whether all nodes, pods and groups have been seen once."""

@@ -56,9 +56,6 @@ class ExchangeLog(ABC, Generic[R]):
         self._soon: asyncio.TimerHandle | None = None
         self.dropped_count = 0
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(waiting {len(self._waiting)}, dropped {self.dropped_count})"
-
     @abstractmethod
     def _record(self, exchange: Exchange, *, now_s: float) -> R | None:
         """What the line is made of, taken when the exchange has ended; None if it gets no line."""

@@ -28,9 +28,6 @@ class RequestBuffer:
         self.can_replay = True
         """Whether all that was sent is still here."""
 
-    def __repr__(self) -> str:
-        return f"RequestBuffer({self.held_bytes} bytes held, {'' if self.can_replay else 'no '}replay)"
-
     def hold(self, piece: bytes) -> None:
         """Keep a piece until an upstream is there."""
         self._held.append(piece)

@@ -15,16 +15,12 @@ _OURS = object()
 
 
 class HttpsRedirect:
-    """Redirects requests to https. ``port`` is the public TLS port; ``count`` counts redirected requests."""
+    """Redirects requests to https. ``port`` is the public TLS port."""
 
     def __init__(self, handler: Handler, *, stays: Callable[[RequestHead], bool], port: int) -> None:
         self._handler = handler
         self._stays = stays
         self._port = port
-        self.count = 0
-
-    def __repr__(self) -> str:
-        return f"HttpsRedirect(port {self._port}, {self.count} redirected)"
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come."""
@@ -32,7 +28,6 @@ class HttpsRedirect:
         if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
             self._handler.begin(exchange)
             return
-        self.count += 1
         exchange.context = _OURS
         exchange.answer(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
 

@@ -31,9 +31,6 @@ class Stream(RespondingStream):
         # When the client was last seen to send something of the request.
         self._last_body_s = self._taken_s
 
-    def __repr__(self) -> str:
-        return f"Stream({self.stream_id}, {self._exchange!r})"
-
     @property
     def sink(self) -> ResponseSink:
         """A stream takes answers itself."""

@@ -36,9 +36,6 @@ class Acceptor:
         self._paused: asyncio.TimerHandle | None = None
         self._resume()
 
-    def __repr__(self) -> str:
-        return f"Acceptor({self._listening!r}{', paused' if self._paused else ''})"
-
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         """As a server's: the socket that it accepts from."""
@@ -114,9 +111,6 @@ class HttpServer:
         self._empty.set()
         self._only_tunnels = asyncio.Event()
         self._only_tunnels.set()
-
-    def __repr__(self) -> str:
-        return f"HttpServer(connections {len(self._connections)}, draining {self.draining}, {self.pool!r})"
 
     @property
     def connection_count(self) -> int:

@@ -44,9 +44,6 @@ class CertificateChoice:
                 else:
                     self._exact[plain] = identity.name
 
-    def __repr__(self) -> str:
-        return f"CertificateChoice({len(self._exact)} hosts, {len(self._wildcards)} wildcards, default {self._default})"
-
     def find(self, server_name: str | None) -> str | None:
         """The certificate's name for a server name; None: no certificate, and the handshake must fail.
 

@@ -41,9 +41,6 @@ class Certificates:
         context.sni_callback = self._choose
         self.terms = TlsTerms(context=context, handshake_max_s=handshake_max_s, failures=self.failures)
 
-    def __repr__(self) -> str:
-        return f"Certificates({sorted(self._by_name)}, refused {sorted(self._refused)})"
-
     @property
     def count(self) -> int:
         """Certificates that are served."""
@@ -144,9 +141,6 @@ class CertificateFiles:
         self._pairs = {certificate: (Path(certificate), Path(key)) for certificate, key in pairs}
         self._folder = Path(folder) if folder else None
         self._known: dict[str, tuple[tuple[_Stamp, _Stamp], Pair]] = {}
-
-    def __repr__(self) -> str:
-        return f"CertificateFiles({sorted(self._known)})"
 
     def read(self) -> Found:
         """The present pairs. A folder that cannot be read is reported under its own path, and keeps its pairs."""

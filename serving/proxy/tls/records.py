@@ -31,9 +31,6 @@ class Records:
         # The client's goodbye is there, behind bytes that may still be read.
         self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"Records({self.ssl.version()}, {self._incoming.pending} bytes to read)"
-
     @property
     def has_more(self) -> bool:
         """Whether another ``read`` is worth it, although nothing has come since the last."""

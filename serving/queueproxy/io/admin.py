@@ -40,9 +40,6 @@ class AdminHandler:
         self._asking: set[Exchange] = set()
         self._leaving: set[Exchange] = set()
 
-    def __repr__(self) -> str:
-        return f"AdminHandler({len(self._asking)} ask for readiness, {len(self._leaving)} wait for the drain)"
-
     def begin(self, exchange: Exchange) -> None:
         """Answer, by method and path."""
         head = exchange.head

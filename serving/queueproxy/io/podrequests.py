@@ -65,9 +65,6 @@ class PodRequests(Generic[_Request]):
             idle_s=settings.idle_timeout_s or math.inf,
         )
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._breaker or 'no limit'}, {self._meter!r})"
-
     @property
     def inside_count(self) -> int:
         """Requests that run or wait."""

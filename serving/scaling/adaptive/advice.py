@@ -67,9 +67,6 @@ class PreWarmBudget:
         self._permits = float(per_minute)
         self._at_s: float | None = None
 
-    def __repr__(self) -> str:
-        return f"PreWarmBudget({self._permits:.1f} of {self._per_minute} left)"
-
     def take(self, now_s: float) -> bool:
         """Whether one more pod may be started now; if so, it counts. A clock that jumps back adds nothing."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)

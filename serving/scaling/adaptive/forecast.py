@@ -48,9 +48,6 @@ class LoadForecast:
         self._first: int | None = None
         self._second = 0
 
-    def __repr__(self) -> str:
-        return f"LoadForecast({self._fast:.2f} in flight, slowly {self._slow:.2f})"
-
     def take(self, second: int, concurrency: float) -> None:
         """Add the mean load of a second that is over. Skipped seconds had no load; earlier seconds are ignored."""
         if self._first is None:

@@ -77,9 +77,6 @@ class GapPrior:
         self._exposure_s = self._events / rates
         self._rates: Array | None = None
 
-    def __repr__(self) -> str:
-        return f"GapPrior({self._events.sum():.0f} gaps)"
-
     @property
     def rates(self) -> Array:
         """Arrivals per second of idleness, by group."""
@@ -105,9 +102,6 @@ class GapHistory:
         self.gap_count = 0
         self._counts: Array = np.zeros(len(BIN_STARTS_S))
         self._weight = 1.0
-
-    def __repr__(self) -> str:
-        return f"GapHistory({self.gap_count} gaps)"
 
     def record(self, gap_s: float) -> None:
         """A gap has ended after so many seconds."""

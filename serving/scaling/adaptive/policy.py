@@ -120,9 +120,6 @@ class RevisionPolicy:
         self._saved_count = 0
         self._said: tuple[KeepWindow | None, KeepReason] | None = None
 
-    def __repr__(self) -> str:
-        return f"RevisionPolicy({self._gaps})"
-
     @property
     def has_room(self) -> bool:
         """Whether the forecast counts the pods in use: only a hard limit says how many requests a pod can take."""

@@ -37,9 +37,6 @@ class ServedLoad:
         self._second = 0
         self._waiting: list[float] = []
 
-    def __repr__(self) -> str:
-        return f"ServedLoad({self._load:.2f} in flight)"
-
     @property
     def request_s(self) -> float | None:
         """Mean time that a request takes in a pod, in seconds; None while too few were answered."""
@@ -91,9 +88,6 @@ class HeldCount:
         self.count = 0
         self._low_since_s: float | None = None
         self._asked_at_s = 0.0
-
-    def __repr__(self) -> str:
-        return f"HeldCount({self.count} pods)"
 
     def hold(self, count: int, *, patience_s: float, now_s: float) -> int:
         """The pods that stay, ``count`` at least. 10 wanted at 0 s and 8 from 2 s on, with patience for 10 s: 10 up to 30 s."""
@@ -160,9 +154,6 @@ class PodRoom:
         self._slot_count = 0.0
         # Whether one pod is enough for every level to come, and for which numbers; None: not known since the last load.
         self._low: tuple[ScalingSpec, float, bool] | None = None
-
-    def __repr__(self) -> str:
-        return f"PodRoom({self._held}, {self._forecast})"
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:
         """The mean load and the arrivals of a second that is over."""

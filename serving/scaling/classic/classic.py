@@ -71,10 +71,6 @@ class ClassicScaler:
         self._panic_count_max = 0.0
         self._last_traffic_ns = _nanoseconds(started_s)
 
-    def __repr__(self) -> str:
-        mode = "stable" if self._panic_ns is None else f"panic at {self._panic_count_max:g}"
-        return f"<ClassicScaler {mode}, {self._points!r}>"
-
     @property
     def is_panicking(self) -> bool:
         """Whether the last decision left the scaler in panic."""

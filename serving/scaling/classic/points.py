@@ -94,9 +94,6 @@ class Points:
     def __len__(self) -> int:
         return self._end - self._begin + len(self._new_at_s)
 
-    def __repr__(self) -> str:
-        return f"<Points {len(self)} of {len(self._pod_ids)} pods>"
-
     def record(self, stat: Stat) -> None:
         """Keep one point. A second point of the same pod and instant replaces the first. Late ones are welcome."""
         pod_id = self._pod_ids.get(stat.pod)

@@ -310,9 +310,6 @@ class MetricWindows:
         self._stable = window_of(kind, stable_window_s, quirks=quirks)
         self._panic = window_of(kind, panic_window_s, quirks=quirks)
 
-    def __repr__(self) -> str:
-        return f"MetricWindows({self._metric.name} {self._stable})"
-
     def record(self, stat: Stat, now_s: float) -> bool:
         """Count a report that is received at ``now_s``; whether it could be.
 

@@ -56,9 +56,6 @@ class LatencyCurve:
     def __init__(self) -> None:
         self._sums = array("f", bytes(4 * 4 * _BINS))
 
-    def __repr__(self) -> str:
-        return f"LatencyCurve({sum(self._sums[_SECONDS : _SECONDS + _BINS]):.0f} s)"
-
     def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
         """One second of one pod: ``response_time_s`` is the mean of the requests that ended."""
         sums, at = self._sums, bisect_right(_EDGES, concurrency)

@@ -146,9 +146,6 @@ class TargetLearner:
         self._saved_total: float | None = None
         self._saved_s: float | None = None
 
-    def __repr__(self) -> str:
-        return f"TargetLearner({self._state.total}, {self._state.bound})"
-
     def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
         """One second of one pod; a second in which no request ended says nothing."""
         peak = self._peak * _PEAK_RATIO
@@ -319,9 +316,6 @@ class RevisionTarget:
         self._settings = settings
         self._learner = TargetLearner()
         self.learnt: LearntTarget | None = None
-
-    def __repr__(self) -> str:
-        return f"RevisionTarget({self._learner})"
 
     def follow(self, revision: ScaledRevision) -> bool:
         """Take over numbers of the revision; whether they have changed."""

@@ -30,9 +30,6 @@ class MemoryLine:
         # Sums of squared and multiplied deviations from the means.
         self._loads = self._both = self._squares = 0.0
 
-    def __repr__(self) -> str:
-        return f"MemoryLine({self._weight:.0f} measurements)"
-
     def take(self, concurrency: float, used_bytes: float) -> None:
         """One pod, measured once."""
         weight = self._weight = self._weight + 1.0

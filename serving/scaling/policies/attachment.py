@@ -72,9 +72,6 @@ class Triggered:
         self._panic_until_s: float | None = None
         self._panic_count = 0
 
-    def __repr__(self) -> str:
-        return f"Triggered(by {self._name}, {self.last.decision.rule if self.last else 'not decided yet'})"
-
     def follow(self, spec: ScalingPolicySpec, now_s: float) -> None:
         """The policy as it is now; if it has changed, the next evaluation is due."""
         if spec != self._spec:

@@ -43,9 +43,6 @@ class PolicyCalendar:
         self._name, self._schedules, self._state_at = name, schedules, state_at
         self._seen: list[tuple[float, ScheduleState]] = []
 
-    def __repr__(self) -> str:
-        return f"PolicyCalendar({len(self._schedules)} schedules of {self._name})"
-
     @property
     def min_count(self) -> int:
         """The highest minimum of the active schedules; 0 without one."""
@@ -131,9 +128,6 @@ class Triggers:
         self._on_news = on_news
         self._policies = Policies()
         self._held: dict[RevisionKey, _Held] = {}
-
-    def __repr__(self) -> str:
-        return f"Triggers({len(self._policies)} policies, {len(self._held)} revisions)"
 
     @property
     def revision_count(self) -> int:

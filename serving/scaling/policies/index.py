@@ -171,9 +171,6 @@ class Policies:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def __repr__(self) -> str:
-        return f"Policies({len(self._by_key)} for {len(self._by_target)} targets)"
-
     def keys(self) -> tuple[PolicyKey, ...]:
         """All of them."""
         return tuple(self._by_key)

@@ -38,9 +38,6 @@ class Usages:
     def __len__(self) -> int:
         return len(self._by_pod)
 
-    def __repr__(self) -> str:
-        return f"Usages({len(self._by_pod)} pods)"
-
     def take(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
         """All PodMetrics that there are; pods without are forgotten."""
         before, self._by_pod = self._by_pod, {}

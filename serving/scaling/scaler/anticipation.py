@@ -39,9 +39,6 @@ class LoadTrend:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES + 1)
 
-    def __repr__(self) -> str:
-        return f"LoadTrend({len(self._samples)} samples)"
-
     def record(self, load: float, *, at_s: float, window_s: float) -> None:
         """The load at a time. Samples that come closer than a thirtieth of the window are left out."""
         samples = self._samples
@@ -97,9 +94,6 @@ class Anticipation:
     def __init__(self) -> None:
         self._held = DelayWindow()
         self._trend = LoadTrend()
-
-    def __repr__(self) -> str:
-        return f"Anticipation({self._held.peaks})"
 
     def look(self, outcome: ScalerOutcome, policy: RevisionPolicy | None, *, boot_s: float) -> int:
         """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""

@@ -37,9 +37,6 @@ class DayCosts:
         self._hour = math.floor(wall_s / _HOUR_S)
         self._since_s = wall_s
 
-    def __repr__(self) -> str:
-        return f"DayCosts({self._hour})"
-
     @property
     def hour(self) -> int:
         """The hour that is counted in, since the epoch."""

@@ -104,9 +104,6 @@ class KpaDecider(Decider):
             ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks
         )
 
-    def __repr__(self) -> str:
-        return f"KpaDecider({self._windows})"
-
     @classmethod
     def restored(cls, spec: ScalingSpec, *, quirks: KpaQuirks, state: KpaState, windows: WindowContents) -> Self:
         """Restore a decider from a recorded state and its windows."""
@@ -191,9 +188,6 @@ class ClassicDecider(Decider):
         self._hold_count = present_scale
         self._watched_since_s: float | None = None
         self._heard_s = now_s
-
-    def __repr__(self) -> str:
-        return f"ClassicDecider({self._scaler})"
 
     @property
     def state(self) -> None:

@@ -44,9 +44,6 @@ class DecisionHistory:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __repr__(self) -> str:
-        return f"DecisionHistory({len(self._entries)} of {self._entries.maxlen})"
-
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
         """Remember a decision; what goes into the log, None if nothing does.
 

@@ -38,9 +38,6 @@ class PublicSlices:
         self._names_pods: dict[str, bool] = {}
         self.proxy_since_s: float | None = None
 
-    def __repr__(self) -> str:
-        return f"PublicSlices({len(self._names_pods)}, proxy since {self.proxy_since_s})"
-
     @property
     def is_there(self) -> bool:
         """Whether there is such a Service, as far as is known."""

@@ -170,7 +170,7 @@ class Scaler:
         self._facts = facts
 
     def __repr__(self) -> str:
-        return f"Scaler({self._gate.phase}, {self._latest_count} wanted, {self._decider!r}, {self._sources!r})"
+        return f"Scaler({self._gate.phase}, {self._latest_count} wanted)"
 
     @property
     def _counts_waiting(self) -> bool:

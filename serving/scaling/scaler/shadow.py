@@ -99,9 +99,6 @@ class PolicyShadow:
         self._costs = DayCosts(now_s + wall_offset_s)
         self._saved_hour, self._has_new_costs = self._costs.hour, False
 
-    def __repr__(self) -> str:
-        return f"PolicyShadow({self._scale} pods where there are {self._present_scale})"
-
     @property
     def scale(self) -> int:
         """Pods under the shadow policy now, including starting ones."""

@@ -187,7 +187,7 @@ async def test_a_report_that_fails_does_not_end_the_reports() -> None:
     stop.set()
     await task
     assert handler.failures == 0
-    assert "0 sent" in repr(client)
+    assert client.sent_count == 0
 
 
 def test_the_admin_port_neither_forwards_nor_queues() -> None:
@@ -200,4 +200,4 @@ def test_the_admin_port_neither_forwards_nor_queues() -> None:
         admin.lost(exchange, "")
     with pytest.raises(NotImplementedError):
         admin.overdue(exchange)
-    assert repr(handler) == "PodHandler(no limit, Meter(inside 0, proxied 0, arrived 0 in 0.000 s))"
+    assert handler.inside_count == 0

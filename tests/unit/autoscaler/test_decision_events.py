@@ -87,7 +87,6 @@ def test_what_is_new_is_logged_and_a_change_is_an_event_too() -> None:
     told.decide()
     assert len(told.lines) == 2
     assert told.changes[0].startswith("1 → ")
-    assert repr(told.teller) == "DecisionPublisher(Followers(0))"
 
 
 def test_who_follows_gets_decisions_and_samples() -> None:
@@ -146,7 +145,6 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
     end()
     book.follow({}, Ear())()
     assert len(ear.heard) == 2
-    assert repr(book) == "DecisionBook(Followers(0))"
     assert msgspec.json.decode(told.lines[-1])["revision"] == "hello-00001"
 
 
@@ -192,7 +190,7 @@ def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
     assert heard == [b"event: sample\ndata: 1\n\n"]
     end()
     end()
-    assert (len(followers), followers.want_samples, repr(followers)) == (0, False, "Followers(0)")
+    assert (len(followers), followers.want_samples) == (0, False)
 
 
 def test_a_name_that_comes_twice_is_not_believed() -> None:
@@ -237,7 +235,6 @@ def test_the_book_has_savings_and_curves_of_adaptive_revisions() -> None:
     (with_curve,) = json.loads(book.encoded({"revision": "a", "curve": ""}, now_s=world.now_s))
     assert len(with_curve["curve"]["ages_s"]) == len(with_curve["curve"]["rates"]) > 50
     assert json.loads(book.encoded({"namespace": "other"}, now_s=world.now_s)) == []
-    assert repr(book) == "PolicyBook(3 revisions)"
 
 
 def test_under_knatives_policy_the_book_has_the_curve_and_the_costs_of_the_adaptive_shadow() -> None:

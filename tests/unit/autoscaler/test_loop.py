@@ -362,7 +362,7 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
 
 
 def test_a_revision_that_is_deleted_is_forgotten() -> None:
-    async def run() -> tuple[int, int, str]:
+    async def run() -> tuple[int, int]:
         async with awake("p") as stage:
             await asyncio.sleep(3)
             before = stage.autoscaler.numbers()["revisions"]
@@ -376,11 +376,9 @@ def test_a_revision_that_is_deleted_is_forgotten() -> None:
             stage.tell(5.0)
             assert stage.autoscaler.counts.unknown_stats == 1
             assert stage.autoscaler.decisions(KEY) == []
-            return before, stage.autoscaler.numbers()["revisions"], repr(stage.autoscaler)
+            return before, stage.autoscaler.numbers()["revisions"]
 
-    before, after, text = run_virtually(run())
-    assert (before, after) == (1, 0)
-    assert text.startswith("Autoscaler(0 revisions, synced, ")
+    assert run_virtually(run()) == (1, 0)
 
 
 def test_a_revision_of_the_same_name_begins_anew() -> None:

@@ -136,7 +136,6 @@ def test_what_is_known_is_bounded_and_the_oldest_goes(monkeypatch: pytest.Monkey
     for name in ("a", "b", "a", "c"):
         reviewed.learn(name, PROOF, 0.0)
     assert [reviewed.known(name, 1.0) for name in ("a", "b", "c")] == [PROOF, None, PROOF]
-    assert repr(reviewed) == "Reviewed(2 tokens)"
 
 
 def test_no_token_is_in_what_is_known() -> None:

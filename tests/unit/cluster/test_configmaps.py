@@ -62,7 +62,7 @@ def test_what_is_refused_is_told_with_the_object_and_remembered_until_it_is_righ
             ((taken, found),) = told
             assert taken.problems[0].where == f"ConfigMap {NAME}"
             assert found["metadata"]["name"] == NAME
-            assert repr(watch).endswith("1 refused)")
+            assert len(watch.refused) == 1
             await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "20s"}})
             await seen()
             assert watch.refused == {}

@@ -260,13 +260,6 @@ def test_all_of_a_kind_can_be_woken() -> None:
     assert knowing((kinds.SERVING_SERVICE, a_service())).keys(kinds.SERVING_SERVICE) == [SERVICE]
 
 
-def test_it_says_how_much_it_knows() -> None:
-    assert repr(knowing((kinds.POD, a_pod()))).endswith(
-        "0 services, 1 pods, 0 endpointslices, 0 horizontalpodautoscalers, 0 httproutes, "
-        "0 domainmappings, 0 clusterdomainclaims)"
-    )
-
-
 def test_a_refusal_holds_until_the_spec_changes() -> None:
     cache = knowing((kinds.CONFIGURATION, a_configuration()))
     assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}

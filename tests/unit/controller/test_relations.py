@@ -32,7 +32,6 @@ def test_what_moves_to_another_owner_is_found_there_alone() -> None:
         assert (set(found(("default", "a"))), set(found(("default", "b")))) == ({"y"}, {"x"})
         known.put(resource, ("default", "x"), before=second, after=None)
         assert not found(("default", "b"))
-    assert repr(known) == "Relations(1 configurations with revisions, 1 revisions with pods)"
 
 
 def test_an_httproute_is_found_by_its_name_whoever_made_it() -> None:

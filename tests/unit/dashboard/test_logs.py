@@ -22,7 +22,6 @@ def test_lines_do_not_depend_on_how_a_log_is_cut_into_pieces(lines: list[str], c
 def test_a_last_line_without_an_end_is_a_line() -> None:
     splitter = LineSplitter()
     assert splitter.feed(b"a\r\n\nb") == ["a", ""]
-    assert repr(splitter) == "LineSplitter(1 bytes of a line)"
     assert splitter.finish() == ["b"]
     assert splitter.finish() == []
 
@@ -31,7 +30,7 @@ def test_a_long_line_is_cut_and_its_rest_is_not_kept() -> None:
     splitter = LineSplitter()
     for _ in range(100):
         assert splitter.feed(b"x" * 1000) == []
-        assert int(repr(splitter).split("(")[1].split()[0]) <= 4096
+        assert len(splitter._rest) <= 4096
     assert splitter.feed(b"y\nnext\n") == ["x" * 4096 + " … (cut)", "next"]
     assert splitter.feed(b"z" * 4096 + b"\n") == ["z" * 4096]
 
@@ -55,7 +54,7 @@ def test_each_line_is_taken_or_counted_as_dropped(steps: list[int | None], lines
         # What is dropped was older than what is left.
         assert [text for _, text in batch.lines] == [str(taken + dropped + at) for at in range(len(batch.lines))]
         taken += len(batch.lines)
-    assert (taken + dropped, repr(queue)) == (added, f"LogQueue(0 of {lines_max} lines, 0 dropped)")
+    assert (taken + dropped, len(queue._lines)) == (added, 0)
 
 
 def test_a_batch_is_json_that_the_page_reads() -> None:

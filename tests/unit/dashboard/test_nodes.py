@@ -123,7 +123,6 @@ def test_use_is_shown_until_nobody_measures_any_more() -> None:
     assert (found["a"]["used"], found["b"]["used"]) == ({"cpu_millicores": 500, "memory_bytes": 2**30}, None)
     assert lines(made, now_s=70.0)["a"]["used"] is None
     made.measured([], 71.0)
-    assert repr(made) == "Nodes(3 nodes, 0 measured)"
 
 
 def test_one_node_with_a_size_has_no_scores() -> None:

@@ -96,10 +96,3 @@ def test_why_is_told_of_nodes_that_are_known() -> None:
 def test_what_cannot_be_read_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidValue, match="ExtenderArgs"):
         read_call(body)
-
-
-def test_it_counts_its_calls() -> None:
-    one = extender()
-    one.filter(read_call(asking()))
-    one.prioritize(read_call(asking()), now_s=0)
-    assert repr(one) == "Extender(NodeBook(3 nodes, 2 pods, version 1), 1 filtered, 1 prioritized)"

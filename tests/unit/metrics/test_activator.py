@@ -96,7 +96,7 @@ def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
     assert "going" not in made.page.text("")
     for index in range(1000):
         made.of(("default", f"r{index}"))
-    assert repr(made) in {f"ActivatorMetrics({count} revisions)" for count in range(102)}
+    assert len(made._rows) < 102
 
 
 def test_the_old_count_is_there_where_wanted() -> None:

@@ -69,4 +69,4 @@ def test_rows_are_bounded_though_nobody_asks_for_the_page() -> None:
     made = metrics(("default", "r0"))
     for index in range(1000):
         made.decided(numbers(revision=f"r{index}"))
-    assert repr(made) in {f"AutoscalerMetrics({count} revisions)" for count in range(200)}
+    assert len(made._latest) < 200

@@ -107,7 +107,3 @@ def test_a_group_at_zero_grows_for_anticipated_pods() -> None:
     seen = snapshot((), tuple(book(0, 1).pods(NOW_S).values()))
     _, plan = decided(seen, settings(anticipation=True, min_nodes=0))
     assert (plan.decided_by, plan.effects) == (GroupRule.FROM_ZERO, (IncreaseSize(count=1),))
-
-
-def test_it_says_how_much_it_knows() -> None:
-    assert repr(book(3, 8)) == "AnticipatedBook(1 revisions, 1 publish)"

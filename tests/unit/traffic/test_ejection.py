@@ -58,9 +58,8 @@ def test_pods_off_the_list_are_forgotten() -> None:
     made.failed("q", 0.0)
     made.answered("p", 0.1)
     made.set_listed({"q"})
-    assert repr(made) == "EjectedPods(q)"
+    assert set(made.ejections) == {"q"}
     assert made.answered_s == {}
-    assert repr(listed()) == "EjectedPods(none)"
 
 
 def test_a_pod_off_the_list_is_not_ejected() -> None:
@@ -177,7 +176,6 @@ class Watched:
 def test_a_pod_whose_requests_wait_while_another_answers_is_silent() -> None:
     made = Watched()
     assert [made.look("abc", now_s) for now_s in (10.0, 11.0, 12.0, 13.0)] == [[], [], [], ["p"]]
-    assert repr(made.watch) == "SilenceWatch(3 without an answer, slowest 0 s)"
 
 
 def test_two_requests_are_not_enough() -> None:

@@ -58,9 +58,6 @@ class AwsCloud:
         self._machines: Any = session.client("ec2", **where)
         self._options = options
 
-    def __repr__(self) -> str:
-        return "AwsCloud()"
-
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         return _size_of(await asyncio.to_thread(self._found, group))

@@ -45,9 +45,6 @@ class ClusterApiCloud:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def __repr__(self) -> str:
-        return "ClusterApiCloud()"
-
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group. Without the annotations of its bounds a group may shrink to 0 and not grow."""
         found = await self._read(_owner_of(group))

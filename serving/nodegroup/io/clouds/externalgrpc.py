@@ -99,9 +99,6 @@ class ExternalGrpcCloud:
             for name in METHODS
         }
 
-    def __repr__(self) -> str:
-        return "ExternalGrpcCloud()"
-
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         answer = await self._call("NodeGroups")

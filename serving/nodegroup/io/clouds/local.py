@@ -22,9 +22,6 @@ class LocalCloud:
         self._cluster = cluster
         self._namespace = namespace
 
-    def __repr__(self) -> str:
-        return "LocalCloud()"
-
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         return (await self._read(group))[0].group

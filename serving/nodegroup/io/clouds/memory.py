@@ -25,9 +25,6 @@ class MemoryCloud:
         self.strangers: set[str] = set()
         """Names of nodes whose machines belong to no group."""
 
-    def __repr__(self) -> str:
-        return f"MemoryCloud({len(self.groups)} groups)"
-
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         self._fail()

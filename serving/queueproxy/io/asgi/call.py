@@ -47,9 +47,6 @@ class Inbox:
         self._held: deque[Message] = deque()
         self._reading: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"Inbox({len(self._held)} messages)"
-
     def read_ahead(self) -> None:
         """Read until the client leaves, or as much as is held at most."""
         self._reading = asyncio.get_running_loop().create_task(self._read(), name="read ahead")
@@ -153,9 +150,6 @@ class AppCall:
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None]
         self._is_left = False
-
-    def __repr__(self) -> str:
-        return f"AppCall({self.scope['type']} {self.scope['path']}, status {self.status})"
 
     @property
     def final_status(self) -> int:

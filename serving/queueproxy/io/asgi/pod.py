@@ -28,9 +28,6 @@ class RunningCalls:
         self._tunnels: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"RunningCalls({len(self._requests)} requests, {len(self._tunnels)} websockets)"
-
     def add(self, task: asyncio.Task[None]) -> None:
         """A call has begun."""
         self._requests.add(task)

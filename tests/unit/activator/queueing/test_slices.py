@@ -98,7 +98,6 @@ def test_slices_of_a_revision_add_up() -> None:
     slices.set(slice_facts(endpoint("10.0.0.2"), endpoint("10.0.0.3"), name="s2"))
     found = slices.pods_of(("default", "hello-00001"))
     assert sorted(found) == ["10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.3:8012"]
-    assert repr(slices) == "SliceIndex(2 of 1 revisions)"
 
 
 def test_a_slice_that_changes_hands_changes_both_revisions() -> None:
@@ -160,7 +159,6 @@ def test_a_way_is_kept_until_another_pod_has_the_address() -> None:
     assert first.lines == b"hello-00001/p"
     assert known.to(pod(), REVISION) is first
     assert known.to(pod(name="q"), REVISION).lines == b"hello-00001/q"
-    assert repr(known) == "PodEndpoints(1 pods)"
 
 
 def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,4 +166,4 @@ def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     known = ways()
     for number in range(3):
         known.to(pod(f"10.0.0.{number}:1"), REVISION)
-    assert repr(known) == "PodEndpoints(1 pods)"
+    assert len(known._endpoints) == 1

@@ -289,7 +289,7 @@ def test_a_throttler_shows_what_is_inside() -> None:
     made.listed("p")
     assert repr(made) == (
         "RevisionThrottler(hello-00001, 1 run, 0 wait, Balancer(first-free, 1 pods, 0 free, 0 draining, in flight 1, "
-        "free slots 0), EjectedPods(none))"
+        "free slots 0))"
     )
 
 

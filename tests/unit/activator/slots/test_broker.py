@@ -269,8 +269,3 @@ def test_a_pod_without_a_limit_has_no_part_in_a_view() -> None:
     settle(world)
     assert not first.broker.ledger.is_frozen
     assert list(first.broker.ledger.borrowed()) == []
-
-
-def test_a_broker_shows_its_ledger_and_its_asks() -> None:
-    _, (first, _) = world_of(PODS[0])
-    assert repr(first.broker) == f"SlotBroker({first.broker.ledger!r}, asks for 0 revisions)"

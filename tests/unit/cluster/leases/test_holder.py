@@ -96,7 +96,7 @@ def test_the_first_one_leads_and_the_other_waits() -> None:
             assert (one.works(), two.works()) == (True, False)
             assert (one.leader.is_leading, two.leader.is_leading) == (True, False)
             assert two.leader.holder == "one"
-            assert "does not lead" in repr(two.leader)
+            assert repr(two.leader._candidate).endswith("two, does not hold it)")
             one.leader.check()
             with pytest.raises(NotLeading):
                 two.leader.check()

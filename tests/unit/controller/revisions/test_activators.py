@@ -24,7 +24,6 @@ def test_the_slices_of_a_service_add_up() -> None:
     assert activators.put((KEY[0], "other"), a_slice("10.0.0.1", "10.0.0.2"))
     assert named(activators) == ["10.0.0.1", "10.0.0.2"]
     assert activators.backends["IPv4"].port == 8081
-    assert repr(activators) == "Activators(2 IPv4)"
 
 
 def test_each_family_has_its_own() -> None:
@@ -40,7 +39,7 @@ def test_what_is_not_ready_or_goes_takes_no_requests_and_what_does_not_say_does(
     assert not activators.put(KEY, a_slice("10.0.0.1", ready=True, terminating=True))
     assert activators.put(KEY, a_slice("10.0.0.1"))
     assert activators.put(KEY, {**a_slice("10.0.0.1"), "endpoints": [{"addresses": []}]})
-    assert repr(activators) == "Activators(none)"
+    assert not activators.backends
 
 
 def test_of_two_ports_that_of_most_counts() -> None:

@@ -60,9 +60,3 @@ def test_a_host_that_is_given_up_goes_to_the_next() -> None:
 
 def test_what_nobody_claimed_is_dropped_without_a_word() -> None:
     assert Claims().drop(HELLO) == set()
-
-
-def test_claims_say_how_many_they_are() -> None:
-    claims = Claims()
-    claims.put(HELLO, {"a": "1", "b": "1"})
-    assert repr(claims) == "Claims(1 routes, 2 hosts)"

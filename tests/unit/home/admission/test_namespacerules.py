@@ -115,8 +115,8 @@ async def test_a_pod_that_runs_is_taken_over_whatever_the_rules_are() -> None:
     cluster = Ruled()
     cluster.rules = NamespaceRules(cluster.table)
     await cluster.create(RESOURCE_QUOTA, quota(pods=0))
-    await cluster.create(POD, pod("a", serviceAccountName="gone"))
-    assert repr(cluster.rules) == "NamespaceRules(not enforced yet)"
+    made = await cluster.create(POD, pod("a", serviceAccountName="gone"))
+    assert made["spec"]["serviceAccountName"] == "gone"
 
 
 async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> None:

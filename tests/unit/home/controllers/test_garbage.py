@@ -96,7 +96,6 @@ async def test_a_thousand_dependents_go_with_their_owner() -> None:
             await cluster.create(CONFIG_MAP, owned(f"child-{number}", owner))
         await cluster.delete(CONFIG_MAP, "default", "owner")
         assert await names(cluster) == []
-        assert repr(cluster.owners) == "Owners(3 objects, 0 owners, 0 suspects)"
 
 
 async def test_what_lost_its_owner_in_a_crash_is_collected_at_the_next_start(tmp_path: Path) -> None:
@@ -138,7 +137,6 @@ def test_an_event_expires_an_hour_after_its_last_write() -> None:
     assert list(ages.pop_expired(now_s=3600)) == []
     assert list(ages.pop_expired(now_s=3601)) == [(("default", "once"), "1")]
     assert list(ages.pop_expired(now_s=5401)) == [(("default", "again"), "4")]
-    assert repr(ages) == "EventAges(0 events)"
 
 
 def test_of_too_many_events_the_oldest_expire() -> None:

@@ -378,7 +378,3 @@ async def test_names_and_uids_follow_from_the_dice() -> None:
 async def test_times_are_those_of_the_clock_it_was_given() -> None:
     made = await MemoryCluster(wall_s=lambda: 86_400.0).create(CONFIG_MAP, config_map())
     assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
-
-
-async def test_its_repr_is_a_summary() -> None:
-    assert repr(MemoryCluster()) == "MemoryCluster(StoreState(3 objects @2), None)"

@@ -8,7 +8,6 @@ def test_what_is_held_is_sent_once_and_can_be_sent_again() -> None:
     buffer.hold(b"ab")
     buffer.hold(b"c")
     assert buffer.held_bytes == 3
-    assert repr(buffer) == "RequestBuffer(3 bytes held, replay)"
     assert buffer.send() == b"abc"
     assert (buffer.send(), buffer.held_bytes) == (b"", 0)
     buffer.rewind()
@@ -23,7 +22,6 @@ def test_what_was_streamed_past_the_buffer_cannot_be_sent_again() -> None:
     buffer.send()
     buffer.drop()
     assert not buffer.can_replay
-    assert repr(buffer) == "RequestBuffer(0 bytes held, no replay)"
     with pytest.raises(AssertionError):
         buffer.rewind()
 

@@ -121,11 +121,6 @@ def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
     assert {CertificateChoice(order).find("a.example") for order in (equal, equal[::-1])} == {"a"}
 
 
-def test_it_says_what_it_has() -> None:
-    choice = CertificateChoice([identity("one", "a.example", "*.b.example")], default="one")
-    assert repr(choice) == "CertificateChoice(1 hosts, 1 wildcards, default one)"
-
-
 labels = st.text("ab-", min_size=1, max_size=3)
 names = st.lists(labels, min_size=1, max_size=4).map(".".join)
 

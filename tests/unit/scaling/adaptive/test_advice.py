@@ -20,4 +20,3 @@ def test_a_clock_that_jumps_back_adds_nothing() -> None:
     budget = PreWarmBudget(1)
 
     assert [budget.take(at_s) for at_s in (100.0, 40.0, 60.0)] == [True, False, False]
-    assert repr(budget) == "PreWarmBudget(0.3 of 1 left)"

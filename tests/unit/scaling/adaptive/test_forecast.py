@@ -71,4 +71,3 @@ def test_before_the_first_load_there_is_none() -> None:
 
     assert forecast.level(ahead_s=5.0, now_s=9.0).mean == 0.0
     assert forecast.seen_s(9.0) == 0.0
-    assert repr(forecast) == "LoadForecast(0.00 in flight, slowly 0.00)"

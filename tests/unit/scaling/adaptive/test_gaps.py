@@ -103,12 +103,6 @@ def test_the_prior_learns_from_the_population() -> None:
     assert len(prior.rates) == GROUP_COUNT
 
 
-def test_lines_say_how_many_gaps_there_are() -> None:
-    assert repr(history_of(3.0, 4.0)) == "GapHistory(2 gaps)"
-    prior = GapPrior(SHIPPED_PRIOR)
-    assert repr(prior) == "GapPrior(200 gaps)"
-
-
 BOUNDS = KeepBounds(worth_s=100.0, min_s=6.0, max_s=1800.0, bridge_s=60.0, start_s=2.0, pre_warms=True)
 LOW, HIGH = 0.001, 0.05
 

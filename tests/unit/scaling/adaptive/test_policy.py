@@ -140,7 +140,6 @@ def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
     policy.take(101, 0.5, 0.0)
 
     assert policy.curve() is None
-    assert repr(policy) == "RevisionPolicy(GapHistory(0 gaps))"
 
 
 def test_slow_starts_are_started_for_earlier() -> None:

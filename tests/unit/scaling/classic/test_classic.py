@@ -131,11 +131,3 @@ def test_the_original_cuts_off_a_request_that_runs_for_longer_than_the_threshold
     settings = ClassicSettings(quirks=ORIGINAL)
     scaler.decide(settings, target_concurrency=TARGET, now_s=1.0)
     assert decide(scaler, now_s=399.5, settings=settings).mode is ClassicMode.IDLE
-
-
-def test_repr_is_one_line_that_tells_the_state() -> None:
-    scaler = scaler_with(to_s=3, concurrency=50.0)
-    assert repr(scaler) == "<ClassicScaler stable, <Points 3 of 1 pods>>"
-    decide(scaler, now_s=2.5)
-    assert repr(scaler) == "<ClassicScaler panic at 5, <Points 3 of 1 pods>>"
-    assert scaler.point_count == 3

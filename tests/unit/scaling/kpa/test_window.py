@@ -326,10 +326,6 @@ def test_another_way_of_averaging_keeps_what_was_seen() -> None:
     assert 16.0 < observed.stable < observed.panic < 32.0
 
 
-def test_windows_have_a_repr_of_one_line() -> None:
-    assert repr(fed(windows_of(), [1.0])) == "MetricWindows(concurrency LinearWindow(60 s, 1 buckets to 0, total 1))"
-
-
 def test_a_gauge_that_the_app_reports_is_a_load() -> None:
     windows = windows_of(metric=QUEUE_LENGTH)
     assert windows.record(Stat(pod="p", gauges={"queue_length": 30.0}), 0.0)

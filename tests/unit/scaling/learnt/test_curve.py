@@ -49,8 +49,6 @@ def test_a_response_time_that_falls_is_noise() -> None:
 
 def test_what_is_old_counts_for_less() -> None:
     curve = seen((1.0, 0.02), seconds=60)
-    assert repr(curve) == "LatencyCurve(60 s)"
     curve.fade(0.5)
-    assert repr(curve) == "LatencyCurve(30 s)"
     curve.fade(0.05)
     assert curve.knee() is None

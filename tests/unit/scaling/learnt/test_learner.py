@@ -164,7 +164,6 @@ def test_it_is_saved_once_it_has_settled_or_was_on_its_way_for_a_minute() -> Non
     assert learner.due_save(DEFAULTS, 160.0) is not None
     learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
     assert learner.due_save(DEFAULTS, 161.0) is not None
-    assert repr(learner).startswith("TargetLearner(")
 
 
 @pytest.mark.parametrize("text", ["", "7", '{"total": "x"}', '{"total": -1}', '{"knee": 0}', '{"bound": "disk"}'])
@@ -262,10 +261,6 @@ def test_numbers_that_change_keep_the_learnt_target() -> None:
     target.follow(revision_with(DEFAULTS))
     target.follow(revision_with(DEFAULTS))
     assert target.spec is DEFAULTS
-
-
-def test_its_state_is_shown_in_a_line() -> None:
-    assert repr(target_of(ACTING)) == "RevisionTarget(TargetLearner(10.0, cpu))"
 
 
 def scaler_with(spec: ScalingSpec) -> Scaler:

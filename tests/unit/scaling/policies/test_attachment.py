@@ -155,13 +155,6 @@ def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -
     assert [proposal.is_content for proposal in one.proposals(0.0)] == [False]
 
 
-def test_it_says_who_decided_what() -> None:
-    one = triggered()
-    assert repr(one) == "Triggered(by p, not decided yet)"
-    one.evaluate("r", pods(idle=1), 0.0)
-    assert repr(one) == "Triggered(by p, in-sync)"
-
-
 LIMITED = policy(up=(trigger(70, time_s=10, limit=80),), max_count=11)
 OWN = policy(up=(trigger(70, kind="own", time_s=10),))
 CPU = policy(up=(trigger(50, kind="cpu", time_s=10, limit=1000),))

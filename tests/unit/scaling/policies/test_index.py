@@ -130,9 +130,3 @@ def test_a_policy_for_nothing_is_told_so() -> None:
     assert found.reason is Reason.TARGET_NOT_FOUND
     assert "no Service hello" in found.message
     assert policies.attachment(other, revisions=[], problems=[]).message.endswith(": there is none")
-
-
-def test_it_says_what_it_holds() -> None:
-    policies = Policies()
-    policies.take(policy())
-    assert repr(policies) == "Policies(1 for 1 targets)"

@@ -178,12 +178,6 @@ def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
     assert 6 <= counts[-1] <= 8
 
 
-def test_it_shows_what_it_holds() -> None:
-    anticipation = Anticipation()
-    anticipation.look(outcome_of([10.0] * 70), None, boot_s=BOOT_S)
-    assert repr(anticipation) == "Anticipation(((35, 0),))"
-
-
 def trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0) -> LoadTrend:
     made = LoadTrend()
     for number, load in enumerate(loads):
@@ -218,5 +212,4 @@ def test_only_the_window_counts() -> None:
 
 def test_samples_that_come_close_together_are_left_out() -> None:
     made = trend([float(number) for number in range(1000)], step_s=0.1)
-    assert repr(made) == "LoadTrend(31 samples)"
     assert made.expected(ahead_s=1.0) == pytest.approx(1009.0, abs=11.0)

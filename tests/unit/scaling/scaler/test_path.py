@@ -67,7 +67,6 @@ def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice()
         is_other = taken(slices, name, names_pods=names_pods, now_s=float(now_s))
         told.append((is_other, slices.proxy_since_s))
     assert told == [(True, 0.0), (True, None), (False, None), (False, None), (True, 4.0), (False, 4.0)]
-    assert repr(slices) == "PublicSlices(2, proxy since 4.0)"
 
 
 def test_without_slices_there_is_no_public_service() -> None:

@@ -1,4 +1,4 @@
-"""The words of the resource API: groups, labels, annotations, states and condition types.
+"""The words of the resource API: groups, labels, annotations, states, condition types, and fields of specs.
 
 Each word is defined here and nowhere else (``tests/tidy/test_vocabulary.py``). The names and values are Knative's and
 Kubernetes' own; ``serving.dev`` is the group of this project's additions.
@@ -7,6 +7,7 @@ Source: knative/serving 98e5ef90, pkg/apis/serving/register.go, pkg/apis/autosca
 """
 
 import enum
+from typing import TypedDict
 
 SERVING_GROUP = "serving.knative.dev"
 SERVING_API_VERSION = f"{SERVING_GROUP}/v1"
@@ -49,8 +50,6 @@ BECAME_READY_ANNOTATIONS = frozenset({BECAME_READY_ANNOTATION, FORMER_BECAME_REA
 NO_GC_ANNOTATION = f"{SERVING_GROUP}/no-gc"
 """The value "true" exempts a revision from garbage collection."""
 PROGRESS_DEADLINE_ANNOTATION = f"{SERVING_GROUP}/progress-deadline"
-ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
-"""The state of a gradual rollout, on a Route."""
 ROLLOUT_DURATION_ANNOTATION = f"{SERVING_GROUP}/rollout-duration"
 ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
 """The state of a route's gradual rollouts (``model/rollout.py``)."""
@@ -157,3 +156,83 @@ class QueueProxyPlace(enum.StrEnum):
 
     BESIDE = "beside"
     IN_PROCESS = "in-process"
+
+
+# The fields of specs, as JSON has them. Tests hold them to config/crd, in both directions, and to the code that reads them. What
+# is Kubernetes' own has no record here: it goes to pods unchanged.
+class TrafficFields(TypedDict, total=False):
+    """A share of a route's requests, and the revision that gets it."""
+
+    revisionName: str
+    configurationName: str
+    latestRevision: bool
+    percent: int
+    tag: str
+    url: str
+
+
+class TemplateFields(TypedDict, total=False):
+    """What a template says beside the fields of a pod."""
+
+    containerConcurrency: int
+    timeoutSeconds: int
+    responseStartTimeoutSeconds: int
+    idleTimeoutSeconds: int
+
+
+class RevisionFields(TemplateFields, total=False):
+    """The spec of a Revision, beside the fields of a pod."""
+
+    servingState: str
+
+
+class RevisionTemplate(TypedDict, total=False):
+    """What each revision of a Configuration is made from."""
+
+    spec: TemplateFields
+
+
+class RouteFields(TypedDict, total=False):
+    """The spec of a Route."""
+
+    traffic: list[TrafficFields]
+
+
+class ConfigurationFields(TypedDict, total=False):
+    """The spec of a Configuration."""
+
+    template: RevisionTemplate
+
+
+class ServiceFields(ConfigurationFields, RouteFields, total=False):
+    """The spec of a Service: a Configuration's and a Route's."""
+
+
+class MappingReference(TypedDict, total=False):
+    """The object that a DomainMapping sends requests to. ``apiVersion`` or ``group`` names its API."""
+
+    apiVersion: str
+    group: str
+    kind: str
+    name: str
+    namespace: str
+    address: str
+
+
+class MappingCertificate(TypedDict, total=False):
+    """The Secret with the certificate of a DomainMapping's host."""
+
+    secretName: str
+
+
+class DomainMappingFields(TypedDict, total=False):
+    """The spec of a DomainMapping, which is named as its host."""
+
+    ref: MappingReference
+    tls: MappingCertificate
+
+
+class DomainClaimFields(TypedDict, total=False):
+    """The spec of a ClusterDomainClaim: the namespace that has the host."""
+
+    namespace: str

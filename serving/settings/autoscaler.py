@@ -112,14 +112,7 @@ class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 SAFE = KpaQuirks()
 """The product's behaviour."""
 
-ORIGINAL = KpaQuirks(
-    window_ends_in_zero=True,
-    weighted_window_reads_low=True,
-    resize_reads_low=True,
-    delay_keeps_its_length=True,
-    restart_may_lower=True,
-    zero_without_proof=True,
-)
+ORIGINAL = KpaQuirks(**dict.fromkeys(KpaQuirks.__struct_fields__, True))
 """Knative's behaviour, for conformance and comparisons."""
 
 

@@ -66,11 +66,7 @@ NUMBER = Unit(
     write=quantity.format_number,
 )
 COUNT = Unit(
-    name="whole number",
-    plain="whole number",
-    read=quantity.parse_count,
-    read_plain=quantity.parse_count,
-    write=str,
+    name="whole number", plain="whole number", read=quantity.parse_count, read_plain=quantity.parse_count, write=str
 )
 BYTES = Unit(
     name="memory quantity",

@@ -195,15 +195,7 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     and the mean alone decides."""
 
 
-ORIGINAL = PlacementQuirks(
-    assumed_requests_fill_nodes=True,
-    best_effort_pods_score_zero=True,
-    unmeasured_nodes_score_zero=True,
-    any_entry_is_a_mean=True,
-    metrics_never_expire=True,
-    limits_outrank_load=True,
-    small_deviations_get_lost=True,
-)
+ORIGINAL = PlacementQuirks(**dict.fromkeys(PlacementQuirks.__struct_fields__, True))
 
 
 class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ Source of defaults: knative/serving 98e5ef90, pkg/queue and config-defaults. A p
 environment. Nothing here needs YAML: the sidecar stays small.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -167,6 +167,24 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
             low_s, high_s = getattr(self, low), getattr(self, high)
             if low_s > high_s:
                 yield Clash(fields=(low, high), what=f"{low} is {low_s}, above {high}", expected=f"at most {high_s}")
+
+
+# Settings that a revision has for itself, by the field of its spec.
+_FIELDS = {
+    "containerConcurrency": "container_concurrency",
+    "timeoutSeconds": "request_timeout_s",
+    "responseStartTimeoutSeconds": "response_start_timeout_s",
+    "idleTimeoutSeconds": "idle_timeout_s",
+}
+
+
+def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
+    """The settings in a revision's spec, as environment variables of its queue-proxies."""
+    return {
+        f"SERVING_QUEUEPROXY_{name.upper()}": str(spec[field])
+        for field, name in _FIELDS.items()
+        if spec.get(field) is not None
+    }
 
 
 def changed_variables(settings: QueueProxySettings) -> dict[str, str]:

@@ -68,21 +68,7 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     every change does."""
 
 
-ORIGINAL = TriggerQuirks(
-    points_without_times=True,
-    examines_one_point_more=True,
-    threshold_is_exclusive=True,
-    stored_length_follows_last_trigger=True,
-    limit_takes_any_delta=True,
-    divides_by_zero=True,
-    single_precision=True,
-    counts_unmeasured_containers=True,
-    old_trigger_becomes_room=True,
-    down_may_reach_zero=True,
-    any_pending_pod_refuses_up=True,
-    panic_ignores_cap=True,
-    panic_starts_no_cooldown=True,
-)
+ORIGINAL = TriggerQuirks(**dict.fromkeys(TriggerQuirks.__struct_fields__, True))
 
 
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

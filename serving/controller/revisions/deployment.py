@@ -20,6 +20,7 @@ from serving.model.knative import (
     REVISION_UID_LABEL,
     SERVICE_LABEL,
     SERVING_GROUP,
+    RevisionFields,
 )
 from serving.model.objects import (
     Object,
@@ -38,13 +39,7 @@ _USER_PORT_NAME = "user-port"
 # What changes while a revision runs; a pod keeps its own.
 _NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
 # Fields of a revision's spec that are not part of the pod's spec.
-_NOT_OF_THE_POD = {
-    "containerConcurrency",
-    "timeoutSeconds",
-    "responseStartTimeoutSeconds",
-    "idleTimeoutSeconds",
-    "servingState",
-}
+_NOT_OF_THE_POD = RevisionFields.__optional_keys__
 
 
 def desired_deployment(

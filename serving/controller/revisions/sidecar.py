@@ -17,7 +17,7 @@ import msgspec
 
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, runs_in_queue_proxy, uid_of
-from serving.settings.queueproxy import QueueProxySettings, changed_variables
+from serving.settings.queueproxy import QueueProxySettings, changed_variables, variables_of
 from serving.settings.sidecar import SidecarSettings
 
 QUEUE_PROXY = "queue-proxy"
@@ -36,13 +36,6 @@ _APP_END_S = 5
 _NOBODY = 65532
 _PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
 _HANDLERS = ("tcpSocket", "httpGet", "grpc")
-# Settings of the queue-proxy by field of the revision's spec.
-_OWN_SETTINGS = {
-    "containerConcurrency": "CONTAINER_CONCURRENCY",
-    "timeoutSeconds": "REQUEST_TIMEOUT_S",
-    "responseStartTimeoutSeconds": "RESPONSE_START_TIMEOUT_S",
-    "idleTimeoutSeconds": "IDLE_TIMEOUT_S",
-}
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,11 +128,6 @@ def _queue_proxy(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
 
 def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Sequence[Object]:
     port = serving["ports"][0]
-    own = {
-        f"SERVING_QUEUEPROXY_{name}": str(revision["spec"][field])
-        for field, name in _OWN_SETTINGS.items()
-        if revision["spec"].get(field) is not None
-    }
     values = {
         "SERVING_POD_REVISION": labels_of(revision).get(REVISION_LABEL) or name_of(revision),
         "SERVING_POD_APP": f"127.0.0.1:{port['containerPort']}",
@@ -148,7 +136,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}",
         "SERVING_POD_SECRET": secret,
         **changed_variables(sidecar.proxy),
-        **own,
+        **variables_of(revision["spec"]),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
     probe = serving.get("readinessProbe")

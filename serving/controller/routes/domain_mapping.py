@@ -21,7 +21,14 @@ from serving.cluster.port import Create
 from serving.controller.routes.hosts import Key, url_of
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
-from serving.model.knative import SERVING_API_VERSION, SERVING_GROUP, ConditionStatus
+from serving.model.knative import (
+    SERVING_API_VERSION,
+    SERVING_GROUP,
+    ConditionStatus,
+    DomainClaimFields,
+    DomainMappingFields,
+    MappingReference,
+)
 from serving.model.objects import Object, generation_of, is_being_deleted, labels_of, name_of, namespace_of, nested
 from serving.settings.controller import ControllerSettings
 
@@ -48,7 +55,7 @@ class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def target_of(mapping: Object) -> tuple[Kind, Key] | None:
     """The object referenced by a mapping; None for a kind without requests."""
-    ref = nested(mapping, "spec", "ref") or {}
+    ref = _spec_of(mapping).get("ref") or MappingReference()
     group = ref.get("group") or (ref.get("apiVersion") or "").rpartition("/")[0]
     kind = _TARGETS.get((group, ref.get("kind", "")))
     return None if kind is None else (kind, (namespace_of(mapping), ref.get("name", "")))
@@ -88,12 +95,16 @@ def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
     return WritePlan(writes=(deletion_of(kinds.CLUSTER_DOMAIN_CLAIM, claim),))
 
 
+def _spec_of(mapping: Object) -> DomainMappingFields:
+    return mapping.get("spec") or DomainMappingFields()
+
+
 def _claim(mapping: Object) -> Object:
     return {
         "apiVersion": "networking.internal.knative.dev/v1alpha1",
         "kind": "ClusterDomainClaim",
         "metadata": {"name": name_of(mapping), "labels": {_CREATED_BY: _CREATOR}},
-        "spec": {"namespace": namespace_of(mapping)},
+        "spec": DomainClaimFields(namespace=namespace_of(mapping)),
     }
 
 
@@ -120,7 +131,7 @@ def _resolved(mapping: Object, target: Object | None, settings: ControllerSettin
 
 def _unresolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> str:
     """Why the reference leads nowhere; "" if it is good."""
-    ref = nested(mapping, "spec", "ref") or {}
+    ref = _spec_of(mapping).get("ref") or MappingReference()
     namespace, name = namespace_of(mapping), ref.get("name", "")
     wanted = target_of(mapping)
     if wanted is None:
@@ -146,7 +157,7 @@ def _wrong_address(target: Object, host: str, *, what: str) -> str:
 
 
 def _certificate(mapping: Object) -> Condition:
-    if nested(mapping, "spec", "tls"):
+    if _spec_of(mapping).get("tls"):
         reason, message = "CertificateExternallyProvided", "TLS certificate was provided externally"
     else:
         reason, message = "TLSNotEnabled", "external-domain-tls is not enabled"
@@ -170,7 +181,7 @@ def _false(condition_type: str, reason: str, message: str) -> Condition:
 
 def _url(mapping: Object, settings: ControllerSettings) -> str:
     host = name_of(mapping)
-    if not nested(mapping, "spec", "tls"):
+    if not _spec_of(mapping).get("tls"):
         return url_of(host, settings.public_port)
     port = settings.public_tls_port
     return f"https://{host}" if port == _HTTPS_PORT else f"https://{host}:{port}"

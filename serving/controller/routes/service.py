@@ -20,6 +20,10 @@ from serving.model.knative import (
     SERVICE_LABEL,
     SERVICE_UID_LABEL,
     ConditionStatus,
+    ConfigurationFields,
+    RouteFields,
+    ServiceFields,
+    TrafficFields,
 )
 from serving.model.objects import (
     Object,
@@ -56,22 +60,23 @@ class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
 
 def desired_configuration(service: Object) -> Object:
     """The Configuration of a service."""
-    return _child(service, "Configuration", {"template": service["spec"]["template"]})
+    spec: ServiceFields = service["spec"]
+    return _child(service, "Configuration", ConfigurationFields(template=spec["template"]))
 
 
 def desired_route(service: Object) -> Object:
     """The Route of a service; a target without a revision gets the latest of the service's configuration."""
-    asked = nested(service, "spec", "traffic") or [{"latestRevision": True, "percent": 100}]
-    traffic = [
+    spec: ServiceFields = service["spec"]
+    traffic: list[TrafficFields] = [
         {"latestRevision": False, **target}
         if target.get("revisionName")
         else {"latestRevision": True, **target, "configurationName": name_of(service)}
-        for target in asked
+        for target in spec.get("traffic") or [TrafficFields(latestRevision=True, percent=100)]
     ]
-    return _child(service, "Route", {"traffic": traffic})
+    return _child(service, "Route", RouteFields(traffic=traffic))
 
 
-def _child(service: Object, kind: str, spec: Object) -> Object:
+def _child(service: Object, kind: str, spec: ConfigurationFields | RouteFields) -> Object:
     annotations = {
         key: value
         for key, value in annotations_of(service).items()

@@ -24,7 +24,7 @@ from serving.model.knative import (
     QueueProxyPlace,
 )
 from serving.model.objects import Object
-from serving.settings.queueproxy import QueueProxySettings, changed_variables
+from serving.settings.queueproxy import QueueProxySettings, changed_variables, variables_of
 
 _DEFAULTS = QueueProxySettings()
 DRAIN_LAG_S = 1.0
@@ -182,12 +182,8 @@ def proxy_environment(
 
     ``app`` is "address:port"; ``given`` are the settings that a revision does not override.
     """
-    spec = revision.get("spec", {})
     settings = {
-        "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": spec.get("containerConcurrency"),
-        "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": spec.get("timeoutSeconds"),
-        "SERVING_QUEUEPROXY_RESPONSE_START_TIMEOUT_S": spec.get("responseStartTimeoutSeconds"),
-        "SERVING_QUEUEPROXY_IDLE_TIMEOUT_S": spec.get("idleTimeoutSeconds"),
+        **variables_of(revision.get("spec", {})),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": pod["spec"].get("terminationGracePeriodSeconds"),
         "SERVING_POD_READINESS": _readiness(pod),
         "SERVING_POD_PROTOCOL": _protocol(pod),

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.cluster.kinds import NODE_GROUP
-from serving.home.schemas.crds import crds
-from serving.nodegroup.groups import group_of, groups_of_text, spec_keys, spec_of
+from serving.nodegroup.groups import group_of, groups_of_text, spec_of
 from serving.settings.nodegroup import NodeGroupQuirks
 from tests.unit.nodegroup.objects import GROUP_SPEC
 
@@ -109,10 +107,3 @@ def test_quirks_and_options_of_aws_are_read() -> None:
     spec: dict[str, Any] = {"quirks": {"lockStopsReaping": True}, "aws": {"launchTemplateId": "lt-1"}}
     (group,) = group_of(named(**spec)).groups
     assert group.settings.quirks == NodeGroupQuirks(lock_stops_reaping=True)
-
-
-def test_the_definition_has_every_key() -> None:
-    spec = crds()[NODE_GROUP].schema["properties"]["spec"]["properties"]
-    quirks = {key.replace("_", "-") for key in NodeGroupQuirks.__struct_fields__}
-    assert set(spec) == {*spec_keys().values(), "aws", "quirks"}
-    assert len(spec["quirks"]["properties"]) == len(quirks)

@@ -1,0 +1,286 @@
+"""The schema of each custom resource has the fields that the code reads, and no others."""
+
+import ast
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+import pytest
+from kubernetes.client import models
+
+from serving.activator.queueing import revisions
+from serving.activator.routing import hostclaims
+from serving.cluster.kinds import (
+    CLUSTER_DOMAIN_CLAIM,
+    CONFIGURATION,
+    DOMAIN_MAPPING,
+    NODE_GROUP,
+    POD_AUTOSCALER,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+    SERVERLESS_SERVICE,
+    SERVING_SERVICE,
+    Kind,
+)
+from serving.home.schemas.crds import crds
+from serving.model.knative import (
+    ConfigurationFields,
+    DomainClaimFields,
+    DomainMappingFields,
+    RevisionFields,
+    RouteFields,
+    ServiceFields,
+)
+from serving.nodegroup.groups import spec_keys
+from serving.scaling.policies.scalingpolicy import ScalingPolicySpec
+from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, fields_of
+from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
+from serving.settings.nodegroup_options import AwsOptions
+from tests.tidy.sources import named, parsed, product_files
+from tests.unit.config.crdfields import (
+    differences,
+    fields_of_record,
+    fields_of_schema,
+    item_type,
+    unknown_to_kubernetes,
+)
+
+SPECS: Mapping[Kind, object] = {
+    SERVING_SERVICE: ServiceFields,
+    CONFIGURATION: ConfigurationFields,
+    REVISION: RevisionFields,
+    ROUTE: RouteFields,
+    DOMAIN_MAPPING: DomainMappingFields,
+    CLUSTER_DOMAIN_CLAIM: DomainClaimFields,
+    SCALING_POLICY: ScalingPolicySpec,
+}
+# Kinds with another reader of their spec, and the test that compares the two.
+ELSEWHERE = {
+    NODE_GROUP: "test_a_node_group_has_the_options_of_its_settings",
+    POD_AUTOSCALER: "tests/unit/controller/test_written_fields.py: nothing reads a view",
+    SERVERLESS_SERVICE: "tests/unit/controller/test_written_fields.py: nothing reads a view",
+}
+# Parts of a spec that go to pods as they are: Kubernetes' type is their record.
+PASSED: Mapping[str, Any] = {
+    "spec.template.metadata": models.V1ObjectMeta,
+    "spec.template.spec": models.V1PodSpec,
+    "spec": models.V1PodSpec,
+}
+_TYPES = {COUNT: "integer", DURATION: "string", FLAG: "boolean", TEXT: "string"}
+
+
+def schema_of(kind: Kind, *path: str) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = crds()[kind].schema
+    for name in path:
+        schema = schema["properties"][name]
+    return schema
+
+
+def passed_in(kind: Kind) -> dict[str, tuple[Mapping[str, Any], Any]]:
+    """The parts of a kind's spec that go to pods, with their types."""
+    templated = {SERVING_SERVICE, CONFIGURATION}
+    paths = (
+        []
+        if kind not in {*templated, REVISION}
+        else [one for one in PASSED if ("template" in one) == (kind in templated)]
+    )
+    return {path: (schema_of(kind, *path.split(".")), PASSED[path]) for path in paths}
+
+
+def own_fields(kind: Kind) -> dict[str, str]:
+    """The fields of a kind's spec without those that go to pods."""
+    passed = [
+        f"{path}.{name}" for path, (_, model) in passed_in(kind).items() for name in model.attribute_map.values()
+    ] + [path for path, (_, model) in passed_in(kind).items() if model is models.V1ObjectMeta]
+    return {
+        path: kind_of
+        for path, kind_of in fields_of_schema(schema_of(kind, "spec"), "spec").items()
+        if not any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in passed)
+    }
+
+
+def test_each_kind_has_a_record() -> None:
+    assert {*SPECS, *ELSEWHERE} == set(crds())
+
+
+@pytest.mark.parametrize("kind", SPECS, ids=lambda kind: kind.resource)
+def test_a_spec_has_the_fields_of_its_record(kind: Kind) -> None:
+    record = SPECS[kind]
+    found = fields_of_record(record, "spec")
+    name = getattr(record, "__name__", "")
+    assert differences(own_fields(kind), found, record_name=name, exceptions={}) == []
+
+
+@pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION, REVISION], ids=lambda kind: kind.resource)
+def test_what_goes_to_pods_is_known_to_kubernetes(kind: Kind) -> None:
+    own = set(fields_of_record(SPECS[kind], "spec"))
+    unknown = [
+        one for path, (schema, model) in passed_in(kind).items() for one in unknown_to_kubernetes(schema, model, path)
+    ]
+    assert [one for one in unknown if one not in own] == []
+
+
+def camel(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def test_a_node_group_has_the_options_of_its_settings() -> None:
+    keys = spec_keys()
+    options = {field.knob.key: field.knob.unit for field in fields_of(NodeGroupSettings) if len(field.path) == 1}
+    record = {
+        "spec": "object",
+        **{f"spec.{keys[key]}": _TYPES[unit] for key, unit in options.items() if key in keys},
+        **fields_of_record(AwsOptions, "spec.aws", names=camel),
+        **fields_of_record(NodeGroupQuirks, "spec.quirks", names=camel),
+    }
+    found = fields_of_schema(schema_of(NODE_GROUP, "spec"), "spec")
+    assert differences(found, record, record_name="NodeGroupSettings", exceptions={}) == []
+
+
+# Records of the activator, which reads some of the fields.
+_PARTS = [
+    (ROUTE, "spec", hostclaims._RouteSpec),
+    (ROUTE, "status", hostclaims._RouteStatus),
+    (REVISION, "spec", revisions._RevisionSpec),
+    (REVISION, "status", revisions._RevisionStatus),
+]
+
+
+@pytest.mark.parametrize(("kind", "part", "record"), _PARTS)
+def test_a_record_of_a_part_has_only_fields_of_the_schema(kind: Kind, part: str, record: type) -> None:
+    schema, found = fields_of_schema(schema_of(kind, part), part), fields_of_record(record, part)
+    missing = differences(schema, found, record_name=record.__name__, exceptions=dict.fromkeys(schema, ""))
+    # A number takes integers.
+    assert [one for one in missing if "integer in config/crd, number in" not in one] == []
+
+
+def literals_of(tree: ast.AST) -> set[str]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def records_below(record: Any) -> set[Any]:  # noqa: ANN401 - a type
+    """A TypedDict and those in its fields."""
+    below = {part for hint in record.__annotations__.values() for part in (hint, *getattr(hint, "__args__", ()))}
+    found = {record}
+    for one in below:
+        if isinstance(one, type) and hasattr(one, "__optional_keys__"):
+            found |= records_below(one)
+    return found
+
+
+def test_the_code_names_every_field_of_a_record() -> None:
+    files = [path for path in product_files() if named(path) != "serving/model/knative.py"]
+    known = {text for path in files for text in literals_of(parsed(path.read_text()))}
+    records = {one for record in SPECS.values() if record is not ScalingPolicySpec for one in records_below(record)}
+    unread = {f"{one.__name__}.{field}" for one in records for field in one.__optional_keys__ if field not in known}
+    assert unread == set()
+
+
+_KUBERNETES = [
+    *("V1Deployment", "V1EndpointSlice", "V1LimitRange", "V1Namespace", "V1Node", "V1Pod", "V1PodDisruptionBudget"),
+    *("V1ResourceQuota", "V1Service", "V2HorizontalPodAutoscaler"),
+]
+# Fields of kinds that others define, by the file that reads them.
+_OF_OTHERS = {
+    "serving/cli/services/convert.py": "KEDA's and Compose's",
+    "serving/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
+    "serving/controller/routes/httproutes.py": "the Gateway API's",
+}
+
+
+def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The paths below spec and status that ``nested`` is called with, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "nested":
+            steps = itertools.takewhile(lambda one: isinstance(one, ast.Constant), node.args[1:])
+            path = tuple(step for one in steps if isinstance(one, ast.Constant) and isinstance(step := one.value, str))
+            if path[:1] in {("spec",), ("status",)}:
+                yield node.lineno, path
+
+
+@functools.cache
+def known_paths() -> Mapping[str, str]:
+    """The types of all fields of all kinds by path, without the marks of lists."""
+    found = {path: kind for one in crds().values() for path, kind in fields_of_schema(one.schema, "").items()}
+    return {path.replace("[]", "").strip("."): kind for path, kind in found.items()}
+
+
+def is_known(path: tuple[str, ...]) -> bool:
+    steps = [".".join(path[: count + 1]) for count in range(len(path))]
+    is_free = any(known_paths().get(step) == "open" or f"{step}.*" in known_paths() for step in steps[:-1])
+    return steps[-1] in known_paths() or is_free or any(is_in_kubernetes(model, path) for model in _KUBERNETES)
+
+
+def is_in_kubernetes(model: str, path: tuple[str, ...]) -> bool:
+    for name in path:
+        kind = getattr(models, item_type(model), None)
+        if kind is None:
+            return True
+        attributes = {json_name: attribute for attribute, json_name in kind.attribute_map.items()}
+        if name not in attributes:
+            return False
+        model = kind.openapi_types[attributes[name]]
+    return True
+
+
+def test_the_code_reads_no_field_that_no_schema_has() -> None:
+    unknown = [
+        f"{named(path)}:{line}: {'.'.join(steps)}: read here, but no schema has it"
+        for path in product_files()
+        if named(path) not in _OF_OTHERS
+        for line, steps in paths_read(parsed(path.read_text()))
+        if not is_known(steps)
+    ]
+    assert unknown == []
+
+
+def test_the_rules_see_a_field_on_one_side_only() -> None:
+    class Pot(TypedDict, total=False):
+        spouts: int
+        lids: list[str]
+
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"spouts": {"type": "string"}, "handle": {"type": "string"}},
+    }
+    found = differences(
+        fields_of_schema(schema, "spec"), fields_of_record(Pot, "spec"), record_name="Pot", exceptions={}
+    )
+    assert found == [
+        "spec.handle: in config/crd, but no field of Pot",
+        "spec.lids: a field of Pot, but not in config/crd",
+        "spec.lids[]: a field of Pot, but not in config/crd",
+        "spec.spouts: string in config/crd, integer in Pot",
+    ]
+
+
+@pytest.mark.parametrize("kind", SPECS, ids=lambda kind: kind.resource)
+def test_each_field_that_is_removed_on_either_side_is_seen(kind: Kind) -> None:
+    """Of every field of the real schemas and records."""
+    schema, record = own_fields(kind), fields_of_record(SPECS[kind], "spec")
+    for path in schema:
+        without = {one: type_name for one, type_name in schema.items() if one != path}
+        assert differences(without, record, record_name="R", exceptions={}) == [
+            f"{path}: a field of R, but not in config/crd"
+        ]
+        without = {one: type_name for one, type_name in record.items() if one != path}
+        assert differences(schema, without, record_name="R", exceptions={}) == [
+            f"{path}: in config/crd, but no field of R"
+        ]
+
+
+def test_the_rules_see_a_path_that_no_schema_has() -> None:
+    source = 'nested(one, "spec", "trafic", 0)\nnested(one, "spec", "traffic", 0, "tag")\nnested(one, "status", key)'
+    found = dict(paths_read(parsed(source)))
+    assert found == {1: ("spec", "trafic"), 2: ("spec", "traffic", "tag"), 3: ("status",)}
+    assert [is_known(path) for path in found.values()] == [False, True, True]
+
+
+def test_the_rules_see_a_field_that_kubernetes_lacks() -> None:
+    item: dict[str, Any] = {"properties": {"image": {}, "imagination": {}}}
+    schema = {"properties": {"containers": {"items": item}, "nodeSelector": {"additionalProperties": {}}, "nodes": {}}}
+    found = list(unknown_to_kubernetes(schema, models.V1PodSpec, "spec"))
+    assert found == ["spec.containers.imagination", "spec.nodes"]

@@ -1,4 +1,4 @@
-"""The page ``docs/scaling-quality.md`` and its charts, from the results that ``bench/quality.py`` keeps."""
+"""The results in ``docs/scaling-quality.md`` and their charts, from what ``bench/quality.py`` keeps."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,11 +9,8 @@ from serving.cli.decisions.simulatetrace import Comparison
 from serving.simulator.curve import CurvePoint
 from serving.simulator.report import PolicyReport
 
-__all__ = ["QualityResult", "page"]
-
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 _COLOURS = {"knative": "#888888", "adaptive": "#0b6cff"}
-TEXT = Path(__file__).parent / "quality_text.md"
 
 
 class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +31,13 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int | None = None
 
 
-def page(results: Sequence[QualityResult], images: Path) -> str:
-    """The whole page; writes a chart for each workload."""
-    parts = [TEXT.read_text(), *_summary(results)]
+def result_lines(results: Sequence[QualityResult], images: Path) -> list[str]:
+    """The results in markdown; writes a chart for each workload."""
+    parts = [*_summary(results)]
     for result in results:
         (images / f"scaling-{result.name}.svg").write_text(_chart(result))
         parts += ["", *_workload(result)]
-    return "\n".join(parts) + "\n"
+    return parts
 
 
 def _summary(results: Sequence[QualityResult]) -> Iterator[str]:

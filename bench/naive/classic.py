@@ -4,6 +4,8 @@ import math
 
 from serving.model.stat import Stat
 
+__all__ = ["NaiveClassic"]
+
 
 class NaiveClassic:
     """All points in one dict, all of them walked at each decision."""

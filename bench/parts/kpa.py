@@ -1,12 +1,14 @@
 """Today's decision for one revision: a stat recorded, the windows asked, a decision made."""
 
 from bench.naive.kpa import NaiveKpa
-from bench.parts.timing import Comparison
+from bench.timing import Row, compare
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import decide, starting_state
 from serving.scaling.kpa.window import MetricWindows, Observation
 from serving.scaling.spec import ScalingSpec, WindowKind
+
+__all__ = ["rows"]
 
 # Knative's defaults.
 SPEC = ScalingSpec(
@@ -39,7 +41,7 @@ POD_COUNT = 100
 
 
 class _Ours:
-    """A revision with a report a second and pod, and a decision each ``tick_s``."""
+    """A revision whose pods report once a second, and which is decided about every ``tick_s`` seconds."""
 
     def __init__(self, kind: WindowKind = WindowKind.LINEAR, *, pod_count: int = 1, tick_s: int = 1) -> None:
         self.collection = MetricWindows(
@@ -91,19 +93,17 @@ class _Peer:
         self.scaler.scale_on_windows(ready=READY_COUNT, now_s=self.now_s)
 
 
-def rows() -> list[Comparison]:
+def rows() -> list[Row]:
     """All three steps together against the peer, with both kinds of windows; then each step by itself."""
     linear, weighted, peer = _Ours(), _Ours(WindowKind.WEIGHTED_EXPONENTIAL), _Peer()
     many, many_peer = _Ours(pod_count=POD_COUNT, tick_s=2), _Peer(pod_count=POD_COUNT, tick_s=2)
     parts = _Ours()
     observed = Observation(stable=175.0, panic=175.0)
     return [
-        Comparison(name="kpa: record, query and decision, linear windows", ours=linear.tick, peer=peer.tick, us_max=10),
-        Comparison(name="kpa: record, query and decision, weighted windows", ours=weighted.tick, us_max=10),
-        Comparison(
-            name="kpa: 2 s of stats of 100 pods and the decision after them", ours=many.tick, peer=many_peer.tick
-        ),
-        Comparison(name="kpa: record", ours=parts.record, us_max=3),
-        Comparison(name="kpa: query", ours=parts.query),
-        Comparison(name="kpa: decision", ours=lambda: parts.decide(observed)),
+        compare("kpa: record, query and decision, linear windows", ours=linear.tick, peer=peer.tick, us_max=10),
+        compare("kpa: record, query and decision, weighted windows", ours=weighted.tick, us_max=10),
+        compare("kpa: 2 s of stats of 100 pods and the decision after them", ours=many.tick, peer=many_peer.tick),
+        compare("kpa: record", ours=parts.record, us_max=3),
+        compare("kpa: query", ours=parts.query),
+        compare("kpa: decision", ours=lambda: parts.decide(observed)),
     ]

@@ -3,13 +3,15 @@
 import random
 
 from bench.naive.scores import NaiveNode, NaivePod, balanced, least_requested, low_risk, most_requested
-from bench.parts.timing import Comparison
+from bench.timing import Row, compare
 from serving.model.nodata import NoData
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, Scores
 from serving.settings.placement import ORIGINAL, PlacementSettings
+
+__all__ = ["rows"]
 
 NODE_COUNT = 5000
 WEIGHTS = "LeastRequested=1, MostRequested=1, BalancedResourceAllocation=1, LowRiskOverCommitment=1"
@@ -58,7 +60,7 @@ class _Ours:
         self.table = node_table(nodes, version=0)
 
     def build(self) -> NodeTable:
-        """Make a table from records."""
+        """A table made anew from records."""
         return node_table(self.nodes, version=self.table.version + 1)
 
     def same_nodes(self) -> Scores:
@@ -116,7 +118,7 @@ def _naive(node: ScoredNode) -> NaiveNode:
     )
 
 
-def rows() -> list[Comparison]:
+def rows() -> list[Row]:
     """All four scores over 5,000 nodes against the peer; then what only we do."""
     dice = random.Random(7)
     nodes = [_node(index, dice) for index in range(NODE_COUNT)]
@@ -126,8 +128,8 @@ def rows() -> list[Comparison]:
     changed, same, one = (_Ours(nodes, SETTINGS) for _ in range(3))
     name = f"scores: one pod over {NODE_COUNT} nodes, 4 scores"
     return [
-        Comparison(name=f"{name}, all nodes changed", ours=changed.all_changed, peer=peer.all_scores, us_max=10_000),
-        Comparison(name=f"{name}, same nodes", ours=same.same_nodes, peer=peer.all_scores, us_max=2_000),
-        Comparison(name=f"{name}, one node changed", ours=one.one_changed),
-        Comparison(name=f"scores: a table of {NODE_COUNT} nodes from records", ours=same.build),
+        compare(f"{name}, all nodes changed", ours=changed.all_changed, peer=peer.all_scores, us_max=10_000),
+        compare(f"{name}, same nodes", ours=same.same_nodes, peer=peer.all_scores, us_max=2_000),
+        compare(f"{name}, one node changed", ours=one.one_changed),
+        compare(f"scores: a table of {NODE_COUNT} nodes from records", ours=same.build),
     ]

@@ -10,9 +10,14 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from serving.queueproxy.main import run
 from serving.queueproxy.podspec import PodSpec
+
+__all__ = ["main"]
 
 
 def main(count: int, app_port: int) -> None:
@@ -20,7 +25,7 @@ def main(count: int, app_port: int) -> None:
     children = []
     for index in range(count):
         bound = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        ready, report = os.pipe()
+        ready, told = os.pipe()
         pid = os.fork()
         if not pid:
             os.close(ready)
@@ -30,10 +35,10 @@ def main(count: int, app_port: int) -> None:
                 pod=f"hello-{index}",
                 app=("127.0.0.1", app_port),
                 listen_fds={"requests": bound[0].detach(), "admin": bound[1].detach()},
-                ready_fd=report,
+                ready_fd=told,
             )
             os._exit(run(spec))
-        os.close(report)
+        os.close(told)
         os.read(ready, 100)
         children.append(pid)
         for one in bound:

@@ -21,6 +21,17 @@ from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, A
 # hold every other load metric.
 OTHER_TARGET_RATIO = 0.7
 
+# Settings of Knative's windows and delays: the adaptive policy has its own.
+_KNATIVE_PACE = frozenset(
+    {
+        "panic_threshold_ratio",
+        "panic_window_ratio",
+        "scale_down_delay_s",
+        "scale_to_zero_pod_retention_period_s",
+        "stable_window_s",
+    }
+)
+
 # Decisions about the same few revisions resolve the same few specs: reading them would be most of their cost.
 _SPECS_KEPT = 4096
 
@@ -113,9 +124,10 @@ def _target_concurrency(
 
 
 def _has_own_pace(scaling: ScalingAnnotations) -> bool:
-    """Explicit retention or window annotations select ``policy: knative``, unless an annotation names the policy."""
+    """Annotations that tune Knative's algorithm select ``policy: knative``, unless an annotation names the policy."""
     own = dict(scaling.overrides)
-    return "policy" not in own and ("stable_window_s" in own or "scale_to_zero_pod_retention_period_s" in own)
+    is_tuned = scaling.target_utilization_ratio is not None or scaling.metric_aggregation_algorithm is not None
+    return "policy" not in own and (is_tuned or not _KNATIVE_PACE.isdisjoint(own))
 
 
 def _or(asked: T | None, default: T) -> T:

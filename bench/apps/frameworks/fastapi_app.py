@@ -2,6 +2,8 @@
 
 from fastapi import FastAPI
 
+__all__ = ["app"]
+
 app = FastAPI()
 
 

@@ -2,6 +2,8 @@
 
 from flask import Flask
 
+__all__ = ["app"]
+
 app = Flask(__name__)
 
 

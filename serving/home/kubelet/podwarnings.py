@@ -8,6 +8,7 @@ from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.home.containers.bundle import security_of
+from serving.home.containers.podbox import PodBox
 from serving.home.pods.podplan import all_containers
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue
 from serving.model.event import MESSAGE_LENGTH_MAX, About, Words, digest, new_event
@@ -105,8 +106,10 @@ class PodWarnings:
         except ClusterError as error:
             _log.warning("event.failed", extra={"pod": name_of(self._manifest), "error": str(error)})
 
-    async def send_not_enforced(self, refused: Collection[str] | None, *, is_rootless: bool) -> None:
-        """Warn of container settings without effect here; the parameters are those of ``warnings_of``."""
+    async def send_not_enforced(self, box: PodBox | None) -> None:
+        """Warn of container settings without effect here. ``box`` is the pod's sandbox."""
+        refused = box.refused_limits if box and box.has_containers else None
+        is_rootless = box is not None and box.is_rootless
         for container in all_containers(self._manifest):
             security = security_of(self._manifest, container)
             for warning in warnings_of(container, security=security, refused=refused, is_rootless=is_rootless):

@@ -1,4 +1,6 @@
-"""The adaptive policy's advice for one decision, with the figures behind it."""
+"""The adaptive policy's advice for one decision, with the figures behind it, and the budgets that bound it."""
+
+import math
 
 import msgspec
 
@@ -51,6 +53,37 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 NEUTRAL = Advice()
 """Knative's behaviour."""
+
+
+# Most pod-seconds saved for later, per pod that Knative wants.
+_CREDIT_MAX_S = 600.0
+# Each pod beyond what Knative wants needs a credit for so many seconds.
+_EXTRA_POD_S = 20.0
+# A longer time between two decisions counts as this one.
+_STEP_MAX_S = 60.0
+
+
+class PodCredit:
+    """Bounds the pods by Knative's count, plus those that earlier savings pay for.
+
+    So the pod-seconds of the policy stay below Knative's, whatever its forecast asks for.
+    """
+
+    __slots__ = ("_at_s", "_credit_s", "_saved_count")
+
+    def __init__(self) -> None:
+        self._at_s = self._credit_s = 0.0
+        self._saved_count = 0
+
+    def bound(self, count: int, knative_count: int, now_s: float) -> int:
+        """The pods allowed of ``count``. After a minute of 4 pods where Knative wants 5, up to 3 more than Knative for a while."""
+        passed_s = min(_STEP_MAX_S, max(0.0, now_s - self._at_s))
+        self._at_s = now_s
+        self._credit_s = min(_CREDIT_MAX_S * max(1, knative_count), self._credit_s + passed_s * self._saved_count)
+        if count > knative_count:
+            count = min(count, knative_count + max(0, math.floor(self._credit_s / _EXTRA_POD_S)))
+        self._saved_count = knative_count - count
+        return count
 
 
 _MINUTE_S = 60.0

@@ -15,8 +15,8 @@ _SLOW_S = 60.0
 _FAST_S = 6.0
 _SLOW_KEPT = math.exp(-1.0 / _SLOW_S)
 _FAST_KEPT = math.exp(-1.0 / _FAST_S)
-# Variance of the difference of both means, of independent seconds of variance 1: 1 / 2F + 1 / 2S - 2 / (F + S).
-_DIFFERENCE_VARIANCE = 0.5 / _FAST_S + 0.5 / _SLOW_S - 2.0 / (_FAST_S + _SLOW_S)
+# A second counts as a request of half a second: of independent seconds a mean of time constant F has the variance 1 / 2F.
+_SECOND_S = 0.5
 _LAG_S = _SLOW_S - _FAST_S
 # Standard errors that a slope loses before it counts. With 1.5 noise still flaps.
 _SIGNIFICANCE = 3.0
@@ -70,13 +70,16 @@ class LoadForecast:
         """Time since the first load, in seconds; 0 before it."""
         return 0.0 if self._first is None else max(0.0, now_s - self._first)
 
-    def level(self, *, ahead_s: float, now_s: float) -> LoadLevel:
+    def level(self, *, ahead_s: float, now_s: float, request_s: float = 0.0) -> LoadLevel:
         """The load in ``ahead_s`` seconds. On a climb of 2 a second, seen for long, the mean ahead of 10 s is 20 above now."""
         silent = 0 if self._first is None else max(0, math.floor(now_s) - self._second - 1)
         faded = _SLOW_KEPT**silent
         fast, slow, variance = self._fast * _FAST_KEPT**silent, self._slow * faded, self._variance * faded
         difference = fast - slow
-        certain = max(0.0, abs(difference) - _SIGNIFICANCE * math.sqrt(variance * _DIFFERENCE_VARIANCE))
+        error = math.sqrt(
+            max(variance, _poisson_variance(max(fast, slow), request_s)) * _difference_variance(request_s)
+        )
+        certain = max(0.0, abs(difference) - _SIGNIFICANCE * error)
         slope = math.copysign(certain, difference) / _LAG_S
         # A fall is followed, but not extrapolated.
         mean = max(0.0, slow + slope * (_SLOW_S + (ahead_s if slope > 0 else 0.0)))
@@ -92,3 +95,19 @@ class LoadForecast:
         self._fast *= _FAST_KEPT**silent
         self._slow *= _SLOW_KEPT**silent
         self._weight = 1.0 - (1.0 - self._weight) * _SLOW_KEPT**silent
+
+
+def _poisson_variance(mean: float, request_s: float) -> float:
+    """Variance of the mean load of a second at Poisson arrivals: the mean, less what a second evens out."""
+    return mean * request_s / (request_s + _SECOND_S)
+
+
+def _difference_variance(request_s: float) -> float:
+    """Variance of the difference of both means, of a load of variance 1 whose requests take ``request_s``.
+
+    The load of Poisson arrivals stays alike for the time of a request: its autocorrelation is exp(-t / T). An exponential
+    mean of time constant F then has the variance T / (T + F), and two of them the covariance of both.
+    """
+    alike_s = request_s + _SECOND_S
+    fast, slow = alike_s / (alike_s + _FAST_S), alike_s / (alike_s + _SLOW_S)
+    return (fast - slow) * (_SLOW_S - _FAST_S) / (_SLOW_S + _FAST_S)

@@ -1,8 +1,9 @@
 """The adaptive policy of one revision: seconds of load go in, at each decision advice comes out.
 
-While requests are in flight, pods have room for the load that is expected when a new one is ready. Once the revision is idle, the lengths of its earlier gaps say for how
-long its last pod stays, and whether one is started ahead of the next request. A revision without earlier gaps is treated as
-Knative would. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
+While requests are in flight, pods have room for the load that is expected when a new one is ready, within the pods that Knative
+would want: more are paid from what was saved before (``PodCredit``). Once the revision is idle, the lengths of its earlier gaps
+say for how long its last pod stays, and whether one is started ahead of the next request. Until five gaps are known, its last
+pod stays as long as under Knative. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
 """
 
 import math
@@ -13,7 +14,7 @@ import numpy as np
 from serving.model.errors import InvalidValue
 from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason, PreWarmBudget
+from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason, PodCredit, PreWarmBudget
 from serving.scaling.adaptive.gaps import (
     BIN_STARTS_S,
     SHIPPED_PRIOR,
@@ -41,6 +42,10 @@ _START_S = 2.0
 # Weight of the newest start in their mean: starts differ by what is cached on a node.
 _WOKEN_WEIGHT = 0.2
 _START_WEIGHT = 0.2
+# Gaps that must be known before they decide: until then the last pod stays for the stable window.
+_GAPS_MIN = 5
+# The last pod stays for so many times its start at least.
+_KEPT_STARTS = 3.0
 # A revision weighs in the population's prior as much as so many gaps, however many it has.
 _PRIOR_GAPS = 50
 # Ahead of what time a request is expected at all, in seconds, where no pod is kept.
@@ -75,6 +80,7 @@ class RevisionPolicy:
         "_arrivals_per_start",
         "_budget",
         "_counts_pods",
+        "_credit",
         "_explains",
         "_gaps",
         "_idle",
@@ -108,6 +114,7 @@ class RevisionPolicy:
         self._gaps = GapHistory()
         self._room = PodRoom()
         self._counts_pods = False
+        self._credit = PodCredit()
         self.idle_since_s: float | None = None
         self._idle: _Idle | None = None
         self.start_s = _START_S
@@ -125,6 +132,12 @@ class RevisionPolicy:
         """Whether the forecast counts the pods in use: only a hard limit says how many requests a pod can take."""
         spec = self._spec
         return self._settings.forecast and spec.container_concurrency > 0 and spec.metric == CONCURRENCY.name
+
+    @property
+    def _kept_min_s(self) -> float:
+        """Time for which the last pod stays at least: a slow start is not thrown away at once."""
+        settings = self._settings
+        return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))
 
     @property
     def quiet_load(self) -> float:
@@ -148,7 +161,7 @@ class RevisionPolicy:
         since_s = self.idle_since_s
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
-            if gap_s >= self._settings.keep_alive_min_s:
+            if gap_s >= self._kept_min_s:
                 # It was long enough for the pod to go: count who would have waited for the one before it.
                 if self._woken_second is not None:
                     self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
@@ -191,11 +204,12 @@ class RevisionPolicy:
                 # A pause of the load ends soon, mostly; after a window the forecast keeps nothing for longer than Knative would.
                 is_pause = in_flight > 0 or now_s - self.idle_since_s < self._spec.stable_window_s
                 count = room.count if is_pause else min(room.count, wanted)
+                count = self._credit.bound(count, wanted, now_s)
                 algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
-        if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
+        if in_flight > 0 or self._gaps.gap_count < _GAPS_MIN or not self._settings.keep_alive:
             return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
         age_s = max(0.0, now_s - self.idle_since_s)
-        min_s = self._settings.keep_alive_min_s
+        min_s = self._kept_min_s
         if age_s < min_s:
             # Most gaps end before a plan is needed, which costs more than all the rest.
             kept = _proposals(algorithm, KeepWindow(0.0, min_s))
@@ -241,9 +255,9 @@ class RevisionPolicy:
             return None
         if in_flight > 0:
             return math.inf if is_in_window else None
-        if not self._gaps.gap_count or not self._settings.keep_alive:
+        if self._gaps.gap_count < _GAPS_MIN or not self._settings.keep_alive:
             return None
-        to_s = self._settings.keep_alive_min_s
+        to_s = self._kept_min_s
         if age_s >= to_s:
             if self._idle is None:
                 self._idle = self._plan()
@@ -295,7 +309,7 @@ class RevisionPolicy:
         bounds = KeepBounds(
             # One start makes all cold that come meanwhile.
             worth_s=self._spec.cold_start_worth_s * self._arrivals_per_start,
-            min_s=settings.keep_alive_min_s,
+            min_s=self._kept_min_s,
             max_s=settings.keep_alive_max_s,
             bridge_s=settings.keep_alive_bridge_s,
             start_s=self.start_s,

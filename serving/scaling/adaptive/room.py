@@ -1,14 +1,12 @@
 """Computes the pods for a varying load: room for its mean when a new pod is ready, plus a margin.
 
-The margin is z standard deviations, where the load exceeds the room in one second of as many as a wait for a slot is worth. That
-is a sixth of a cold start where a request takes as long as a start, and less, by the square root, where it is shorter: at 60
-pod-seconds one second of 10, so that z is 1.28. What waits and will be served before a new pod is ready asks for none. More pods
-come as soon as the room is too small; fewer stay for a while.
+The margin weighs slots against waits (``margin_of``): a load of many arrivals gets more standard deviations than a rare one. What
+waits and will be served before a new pod is ready asks for none. More pods come as soon as the room is too small; fewer stay
+for a while.
 """
 
 import functools
 import math
-from statistics import NormalDist
 
 import msgspec
 
@@ -20,8 +18,9 @@ from serving.scaling.spec import ScalingSpec
 _MEAN_S = 120.0
 _KEPT = math.exp(-1.0 / _MEAN_S)
 # Requests that have to be answered before their mean time is believed.
-_ANSWERED_MIN = 5.0
+_ANSWERED_MIN = 2.0
 _SHORTEST_S = 1e-3
+_ANSWERED_LEFT = 0.1
 # Seconds after which a queue is load: clients that send their next request after the last one is answered keep it up.
 _LASTING_S = 6
 
@@ -29,10 +28,10 @@ _LASTING_S = 6
 class ServedLoad:
     """The load of one revision, second by second."""
 
-    __slots__ = ("_answered", "_area_s", "_inside", "_load", "_second", "_waiting")
+    __slots__ = ("_answered", "_answered_total", "_area_s", "_inside", "_load", "_second", "_waiting")
 
     def __init__(self) -> None:
-        self._area_s = self._answered = 0.0
+        self._area_s = self._answered = self._answered_total = 0.0
         self._inside = self._load = 0.0
         self._second = 0
         self._waiting: list[float] = []
@@ -40,12 +39,15 @@ class ServedLoad:
     @property
     def request_s(self) -> float | None:
         """Mean time that a request takes in a pod, in seconds; None while too few were answered."""
-        return max(_SHORTEST_S, self._area_s / self._answered) if self._answered >= _ANSWERED_MIN else None
+        if self._answered_total < _ANSWERED_MIN:
+            return None
+        return max(_SHORTEST_S, self._area_s / max(self._answered, _ANSWERED_LEFT))
 
     def take(self, second: int, concurrency: float, request_count: float, *, slot_count: float) -> float:
         """Add the load, in requests in flight, of a second that is over. Skipped seconds had none."""
         if second > self._second + 1:
             self._answered += self._inside
+            self._answered_total += self._inside
             self._inside = self._load = 0.0
             self._waiting.clear()
         waiting, over = self._waiting, concurrency - slot_count
@@ -56,7 +58,9 @@ class ServedLoad:
         inside = concurrency + request_count / 2.0
         if slot_count > 0:
             self._area_s = self._area_s * _KEPT + min(concurrency, slot_count)
-            self._answered = self._answered * _KEPT + max(0.0, request_count + self._inside - inside)
+            answered = max(0.0, request_count + self._inside - inside)
+            self._answered = self._answered * _KEPT + answered
+            self._answered_total += answered
         # Of those inside while no pod was ready, the time in a pod is not known.
         self._inside, self._second = inside if slot_count > 0 else 0.0, second
         if concurrency <= slot_count:
@@ -107,19 +111,24 @@ class HeldCount:
 # A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
 # spends what Knative does on sparse loads spends as much on heavy ones.
 _WAITS_PER_COLD_START = 6.0
-# Time for which fewer pods must be enough before one goes, in seconds, at a worth of 60 and requests that take as long as a
-# start; shorter ones wait less for a slot. It follows the square root of the worth: the dial moves the margin and the patience.
-_PATIENCE_S = 30.0
-_PATIENCE_WORTH_S = 60.0
+# Time for which fewer pods must be enough before one goes, in seconds, at a worth of 120 and requests that take as long as a
+# start: Knative's stable window. Shorter ones wait less for a slot. It follows the square root of the worth.
+_PATIENCE_S = 60.0
+_PATIENCE_WORTH_S = 120.0
 _PATIENCE_MAX_S = 600.0
 # Shortest start that is reckoned with, in seconds.
 _START_MIN_S = 0.1
 # Mean load below which there is none, as of a request of 60 ms each minute.
 _LOAD_MIN = 0.001
-# Least worth of a wait, in pod-seconds, that has a margin.
-_WORTH_MIN_S = 2.0
-# Decisions share a few worths, as two digits are enough; the quantile would be half of a decision's cost.
-_WORTHS_KEPT = 1024
+# Arrivals are counted as if a request took this long at least, in seconds: the waits of shorter ones matter less.
+_COUNTED_MIN_S = 0.1
+# The margin stops to grow at one standard deviation, where the worth of a slot is highest.
+_ROOT_E = math.sqrt(math.e)
+_ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
+# Bisections of the quiet load: 2 to the power of -20 of a pod's room is exact enough.
+_BISECTIONS = 20
+# Revisions share a few specs.
+_SPECS_KEPT = 1024
 # Mean now over the mean ahead after a sudden step up, at most.
 _CLIMB_RATIO = 0.8
 # Rounding of sums that must not ask for one more pod.
@@ -166,17 +175,17 @@ class PodRoom:
     ) -> Room | None:
         """The pods wanted now; None while the load was seen for less than the panic window.
 
-        27 in flight, of deviation 5.2, at 4 a pod: (27 + 1.28 x 5.2) / 4 = 8.4, so 9 pods.
+        27 in flight, of deviation 5.2, with a margin of 11.3, at 4 a pod: (27 + 11.3) / 4 = 9.6, so 10 pods.
         """
         self._slot_count = ready_count * spec.total_value
         if self._forecast.seen_s(now_s) < spec.panic_window_s:
             return None
         ahead_s = _ahead_s(spec, start_s)
-        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
         request_s = self._demand.request_s
+        level = self._level(ahead_s=ahead_s, now_s=now_s)
         # What a wait for a slot lasts, over what one for a pod does.
         ratio = 1.0 if request_s is None else min(1.0, request_s / max(start_s, _START_MIN_S))
-        margin = deviations_of(spec, wait_ratio=ratio) * level.deviation
+        margin = self._margin(spec, level, start_s)
         needed = max(level.mean + margin, level.recent)
         if request_s is None:
             needed = max(needed, in_flight)
@@ -203,18 +212,19 @@ class PodRoom:
 
         27 in flight that climb by 1 a second are 57 in 30 s: at 4 a pod without a margin 15 pods.
         """
-        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
+        # Without a hard limit the time of a request is never learnt, and a climb must count all the same.
+        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s, request_s=self._demand.request_s or 0.0)
         if level.slope <= 0:
             return 0
-        margin = deviations_of(spec) * level.deviation if has_margin else 0.0
+        margin = self._margin(spec, level, ahead_s) if has_margin else 0.0
         return max(0, math.ceil((level.mean + margin) / capacity - _EPSILON))
 
     def is_one_enough(self, spec: ScalingSpec, start_s: float, now_s: float) -> bool:
         """Whether ``want``, which was asked before, asks for one pod at most."""
         if self._held.count > 1:
             return False
-        level = self._forecast.level
-        return self._is_low(spec, start_s) or _is_one_enough(level(ahead_s=_ahead_s(spec, start_s), now_s=now_s), spec)
+        level = self._level(ahead_s=_ahead_s(spec, start_s), now_s=now_s)
+        return self._is_low(spec, start_s) or self._has_room(spec, level, start_s)
 
     def is_one_enough_in_silence(self, spec: ScalingSpec, start_s: float) -> bool:
         """Whether ``want`` asks for one pod at most, as long as there is no load."""
@@ -225,8 +235,21 @@ class PodRoom:
         known = self._low
         if known is None or known[0] is not spec or known[1] != start_s:
             level = self._forecast.highest(ahead_s=_ahead_s(spec, start_s))
-            known = self._low = (spec, start_s, _is_one_enough(level, spec))
+            known = self._low = (spec, start_s, self._has_room(spec, level, start_s))
         return known[2]
+
+    def _level(self, *, ahead_s: float, now_s: float) -> LoadLevel:
+        """The level ahead. Requests of unknown time pass for long ones, whose load says little of a trend."""
+        request_s = self._demand.request_s
+        return self._forecast.level(ahead_s=ahead_s, now_s=now_s, request_s=ahead_s if request_s is None else request_s)
+
+    def _margin(self, spec: ScalingSpec, level: LoadLevel, start_s: float) -> float:
+        request_s = self._demand.request_s
+        return margin_of(spec, level, request_s=start_s if request_s is None else request_s)
+
+    def _has_room(self, spec: ScalingSpec, level: LoadLevel, start_s: float) -> bool:
+        """Whether one pod has room for a level."""
+        return max(level.mean + self._margin(spec, level, start_s), level.recent) <= spec.total_value
 
 
 def _ahead_s(spec: ScalingSpec, start_s: float) -> float:
@@ -234,41 +257,41 @@ def _ahead_s(spec: ScalingSpec, start_s: float) -> float:
     return start_s + spec.decision_period_s
 
 
-def deviations_of(spec: ScalingSpec, *, wait_ratio: float = 1.0) -> float:
-    """Standard deviations of margin: the load is above it in one of as many seconds as a wait is worth. 60 / 6 gives 1.28.
+def margin_of(spec: ScalingSpec, level: LoadLevel, *, request_s: float) -> float:
+    """Requests in flight to have room for beyond the mean.
 
-    ``wait_ratio`` is the time of a request over that of a start, at most 1.
+    One more slot costs 1 / c pod-seconds a second, for c slots a pod. It helps in the seconds in which the load is just above
+    the room, of density f: then all a requests that arrive in a second wait, each worth w pod-seconds. Slots are added while
+    f x a x w > 1 / c: the newsvendor's rule. For a normal load of deviation s the margin is s x sqrt(2 ln(c a w / (s sqrt(2 pi)))).
+
+    27 in flight of deviation 5.2, 10 arrivals a second, 4 slots a pod, waits worth 20: 5.2 x sqrt(2 ln(61)) = 14.9.
     """
-    return _deviations(float(f"{_wait_worth_s(spec) * math.sqrt(wait_ratio):.2g}"))
+    arrivals = level.mean / max(_COUNTED_MIN_S, request_s)
+    gain = spec.total_value * arrivals * spec.cold_start_worth_s / _WAITS_PER_COLD_START / _ROOT_TWO_PI
+    if gain <= level.deviation * _ROOT_E:
+        return gain / _ROOT_E
+    return level.deviation * math.sqrt(2.0 * math.log(gain / level.deviation))
 
 
+@functools.lru_cache(_SPECS_KEPT)
 def quiet_load(spec: ScalingSpec) -> float:
-    """Requests in flight up to which one pod is enough as long as no second has more.
+    """Requests in flight up to which one pod is enough as long as no second has more, whatever time they take.
 
-    The variance of a load up to h is h squared / 4 at most, or h: h + z x sqrt(h) = limit. At 10 a pod and z = 1.28, 6.7.
+    The variance of a load up to h is h squared / 4 at most, or h.
     """
-    z = deviations_of(spec)
-    poisson = ((math.sqrt(max(0.0, z * z + 4.0 * spec.total_value)) - z) / 2.0) ** 2
-    bounded = spec.total_value / (1.0 + max(0.0, z) / 2.0)
-    return max(0.0, min(spec.target_value, _CLIMB_RATIO * poisson, _CLIMB_RATIO * bounded))
-
-
-@functools.lru_cache(_WORTHS_KEPT)
-def _deviations(worth_s: float) -> float:
-    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, worth_s))
-
-
-def _wait_worth_s(spec: ScalingSpec) -> float:
-    return spec.cold_start_worth_s / _WAITS_PER_COLD_START
+    low, high = 0.0, spec.total_value
+    for _ in range(_BISECTIONS):
+        load = (low + high) / 2.0
+        level = LoadLevel(mean=load, deviation=max(math.sqrt(load), load / 2.0), recent=load, slope=0.0)
+        if load + margin_of(spec, level, request_s=_COUNTED_MIN_S) <= spec.total_value:
+            low = load
+        else:
+            high = load
+    return min(spec.target_value, _CLIMB_RATIO * low)
 
 
 def _pods(load: float, spec: ScalingSpec) -> int:
     return max(0, math.ceil(load / spec.total_value - _EPSILON))
-
-
-def _is_one_enough(level: LoadLevel, spec: ScalingSpec) -> bool:
-    most = level.mean + deviations_of(spec) * level.deviation
-    return max(most, level.recent) <= spec.total_value
 
 
 def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:

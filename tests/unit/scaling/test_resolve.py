@@ -1,9 +1,15 @@
 import pytest
 
-from serving.scaling.resolve import classic_target, resolve
+from serving.scaling.resolve import classic_target, resolve, resolve_annotations
 from serving.scaling.spec import ScalingSpec, WindowKind
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, AutoscalerSettings
+from serving.settings.autoscaler import (
+    ADAPTIVE_POLICY,
+    CLASSIC_CLASS,
+    HPA_CLASS,
+    KNATIVE_POLICY,
+    AutoscalerSettings,
+)
 
 SETTINGS = AutoscalerSettings()
 
@@ -101,3 +107,26 @@ def test_a_learnt_target_is_in_force_where_requests_in_flight_are_counted() -> N
     assert not spec().learns_target
     assert not spec(ScalingAnnotations(target_source="learnt", metric="rps")).learns_target
     assert not spec(ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)).learns_target
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("autoscaling.knative.dev/metric-aggregation-algorithm", "weightedExponential"),
+        ("autoscaling.knative.dev/panic-threshold-percentage", "150"),
+        ("autoscaling.knative.dev/panic-window-percentage", "20"),
+        ("autoscaling.knative.dev/scale-down-delay", "30s"),
+        ("autoscaling.knative.dev/scale-to-zero-pod-retention-period", "1m"),
+        ("autoscaling.knative.dev/target-utilization-percentage", "80"),
+        ("autoscaling.knative.dev/window", "30s"),
+    ],
+)
+def test_an_annotation_that_tunes_knatives_algorithm_selects_it(name: str, value: str) -> None:
+    adaptive = AutoscalerSettings(policy=ADAPTIVE_POLICY)
+
+    def policy_with(annotations: dict[str, str]) -> str:
+        return resolve_annotations(annotations, adaptive, container_concurrency=10, reachable=True).policy
+
+    assert policy_with({}) == ADAPTIVE_POLICY
+    assert policy_with({name: value}) == KNATIVE_POLICY
+    assert policy_with({name: value, "autoscaling.serving.dev/policy": "adaptive"}) == ADAPTIVE_POLICY

@@ -191,3 +191,10 @@ def test_no_request_is_lost_and_no_pod_stays(
     busy_s = result.pod_seconds - result.wasted_pod_seconds
     assert busy_s >= 0.5 * bool(times_s)
     assert sum(result.pod_series) / len(result.pod_series) * 2000.0 == pytest.approx(result.pod_seconds)
+
+
+@pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
+def test_the_first_requests_of_a_newcomer_to_a_slow_app_are_warm_but_one(policy: str) -> None:
+    """Three requests, each 20 s after the last answer, to an app that starts in 10 s."""
+    given_config = config(autoscaler=AutoscalerSettings(policy=policy), start_s=10.0)
+    assert simulated(10.0, 41.0, 62.0, given_config=given_config).cold_requests == 1

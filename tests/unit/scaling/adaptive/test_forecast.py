@@ -36,6 +36,14 @@ def test_a_fall_is_followed_and_not_extrapolated() -> None:
     assert level.mean == pytest.approx(100.0, rel=0.1)
 
 
+def test_a_step_of_one_long_request_is_no_trend() -> None:
+    """A request of 30 s is one step of the load, and not thirty seconds that all say the same."""
+    step = forecast_of(*[0.0] * 60, *[1.0] * 10)
+
+    assert step.level(ahead_s=10.0, now_s=70.0, request_s=30.0).slope == 0.0
+    assert step.level(ahead_s=10.0, now_s=70.0, request_s=0.1).slope > 0.0
+
+
 def test_noise_is_no_trend() -> None:
     dice = random.Random(1)
     loads = [50 + dice.gauss(0, 10) for _ in range(600)]

@@ -14,6 +14,7 @@ from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
 ADAPTIVE = spec_with(policy="adaptive", cold_start_worth_s=120.0)
 TAIL = Proposal(decider="kpa", desired=1, reason="stable")
 NONE = Proposal(decider="kpa", desired=0, reason="stable")
+FOUR, FIVE, EIGHT = (Proposal(decider="kpa", desired=count, reason="stable") for count in (4, 5, 8))
 
 
 def made(**changes: object) -> RevisionPolicy:
@@ -188,9 +189,9 @@ def test_pods_with_a_hard_limit_have_room_for_the_expected_load() -> None:
     for second in range(200):
         policy.take(second, 27.0, 10.0)
 
-    advice = advice_at(policy, 200.0, TAIL, in_flight=27.0)
+    advice = advice_at(policy, 200.0, FIVE, in_flight=27.0)
 
-    assert wanted(advice) == 4
+    assert wanted(advice) == 5
     assert advice.room is not None
     assert policy.quiet_load < 7.0
 
@@ -200,10 +201,45 @@ def test_a_pause_of_the_load_takes_no_pods_and_a_window_without_load_does() -> N
     for second in range(200):
         policy.take(second, 27.0, 10.0)
         if second % 2:
-            advice_at(policy, second + 1.0, TAIL, in_flight=27.0, scale=4)
+            advice_at(policy, second + 1.0, FIVE, in_flight=27.0, scale=5)
 
-    assert wanted(advice_at(policy, 208.0, TAIL, scale=4)) == 4
-    assert wanted(advice_at(policy, 262.0, TAIL, scale=4)) == 1
+    assert wanted(advice_at(policy, 208.0, FIVE, scale=5)) == 5
+    assert wanted(advice_at(policy, 262.0, TAIL, scale=5)) == 1
+
+
+def test_the_forecast_asks_for_no_more_than_knative_unless_it_has_saved_pods() -> None:
+    policy = limited()
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    assert wanted(advice_at(policy, 200.0, FOUR, in_flight=27.0)) == 4
+    for second in range(200, 220):
+        policy.take(second, 27.0, 10.0)
+        advice_at(policy, second + 1.0, EIGHT, in_flight=27.0)
+    assert wanted(advice_at(policy, 221.0, FOUR, in_flight=27.0)) > 4
+
+
+def test_until_five_gaps_are_known_the_last_pod_stays_as_under_knative() -> None:
+    policy = made()
+    last = called_every(20, policy, times=5)
+
+    assert advice_at(policy, last + 15.0) is NEUTRAL
+    last = called_every(20, policy, times=6)
+    assert advice_at(policy, last + 15.0) is not NEUTRAL
+
+
+def test_a_slow_start_is_kept_for_three_times_as_long() -> None:
+    policy = made(keep_alive_start_max_s=30.0)
+    last = called_every(3000, policy)
+    for _ in range(50):
+        policy.started(8.0)
+
+    assert wanted(advice_at(policy, last + 23.0)) == 1
+    assert wanted(advice_at(policy, last + 26.0, NONE)) == 0
+    for _ in range(50):
+        policy.started(100.0)
+    assert wanted(advice_at(policy, last + 29.0)) == 1
+    assert wanted(advice_at(policy, last + 32.0, NONE)) == 0
 
 
 def test_without_a_hard_limit_the_algorithms_count_stands() -> None:
@@ -288,7 +324,7 @@ def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_p
     assert policy is not None
     assert policy.is_small
     for second in range(100):
-        policy.take(second, 5.0, 1.0)
+        policy.take(second, 2.0, 1.0)
     assert policy.unchanged_for_s(in_flight=1.0, now_s=100.0) is None, "it was not asked yet"
     advice_at(policy, 100.0, in_flight=1.0)
     assert (policy.unchanged_for_s(in_flight=1.0, now_s=102.0), policy.is_small) == (float("inf"), True)

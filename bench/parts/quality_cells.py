@@ -1,0 +1,52 @@
+"""The cells of ``bench/quality_grid.py``, the rules that each must keep, and their table."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+COST_MAX, LATE_MAX, WORSE_SHARE_MAX = 0.02, 0.10, 0.02
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace at one start time and limit. Changes are ratios against Knative: -0.3 is 30 % less."""
+
+    trace: str
+    start_s: float
+    limit: int
+    functions: int
+    requests: int
+    cold: float
+    late: float
+    pod_seconds: float
+    cost: float
+    cost_interval: tuple[float, float] | None
+    worse_functions: int
+    counted_functions: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it breaks one of the four rules."""
+        return (
+            (self.cold > 0 and self.pod_seconds > 0)
+            or self.late > LATE_MAX
+            or self.cost > COST_MAX
+            or self.worse_functions > WORSE_SHARE_MAX * self.counted_functions
+        )
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The cells that were kept; none without the file."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Cell]) if path.exists() else []
+
+
+def table(cells: Sequence[Cell]) -> Iterator[str]:
+    """The cells as a Markdown table."""
+    yield "| trace | start | requests a pod | cold | waited over 10 ms | pod-seconds | cost | 95 % | functions worse | |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for one in cells:
+        interval = "" if one.cost_interval is None else "{:+.0%} to {:+.0%}".format(*one.cost_interval)
+        changes = " | ".join(f"{change:+.0%}" for change in (one.cold, one.late, one.pod_seconds, one.cost))
+        worse = f"{one.worse_functions} of {one.counted_functions}"
+        verdict = "**worse**" if one.is_worse else ""
+        yield f"| {one.trace} | {one.start_s:g} s | {one.limit} | {changes} | {interval} | {worse} | {verdict} |"

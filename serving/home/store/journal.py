@@ -74,19 +74,33 @@ class Journal:
         """Open or create the file; ``entries`` reads it. Raises ``JournalDamaged``, ``Unavailable``."""
         self.path = Path(path)
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._reserve = self.path.with_name(f"{self.path.name}.reserve")
+        self._is_reserving = self._is_full = False
+        try:
+            self.start_version = self._open(bytes_max)
+        except Unavailable as error:
+            code = getattr(error.__cause__, "sqlite_errorcode", None)
+            if code != sqlite3.SQLITE_FULL or not self._reserve.exists():
+                raise
+            # The disk has filled up since the last run.
+            self._reserve.unlink()
+            self.start_version = self._open(bytes_max)
+            self._is_full = True
+        self._hold_room()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def _open(self, bytes_max: int) -> int:
+        """Open the file and reserve versions; return the first."""
         self._connection = _opened(self.path, bytes_max)
         try:
-            self.start_version: int = self._connection.execute("SELECT reserved FROM versions").fetchone()[0]
-            self.reserved = self.start_version + VERSION_BLOCK
+            start_version: int = self._connection.execute("SELECT reserved FROM versions").fetchone()[0]
+            self.reserved = start_version + VERSION_BLOCK
             self._write([_Reservation(self.reserved)])
         except sqlite3.Error as error:
             self._connection.close()
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
-        self._is_reserving = self._is_full = False
-        self._reserve = self.path.with_name(f"{self.path.name}.reserve")
-        self._hold_room()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        return start_version
 
     def __repr__(self) -> str:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"

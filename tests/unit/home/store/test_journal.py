@@ -1,6 +1,7 @@
 """The journal alone, and the store on it: what is on disk, what waits for it, what happens when it fails."""
 
 import asyncio
+import contextlib
 import itertools
 import sqlite3
 import stat
@@ -293,6 +294,28 @@ async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
             assert "deletionTimestamp" in left["metadata"]
         async with store(folder) as cluster:
             assert len((await cluster.list(CONFIG_MAP)).items) == 1
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)  # noqa: S607, ASYNC221
+
+
+async def test_a_store_starts_on_a_disk_that_filled_up_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: S607, ASYNC221
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        async with store(folder) as cluster:
+            await cluster.create(CONFIG_MAP, config_map("one", a="b"))
+        with (folder / "hog").open("wb", buffering=0) as hog, contextlib.suppress(OSError):
+            while hog.write(b"x" * 4096):
+                pass
+        async with store(folder) as cluster:
+            assert (await cluster.get(CONFIG_MAP, "default", "one"))["data"] == {"a": "b"}
+            with pytest.raises(Unavailable, match="make room on its disk: deletes still work"):
+                await cluster.create(CONFIG_MAP, config_map("two", text="x" * 10_000))
+            await cluster.delete(CONFIG_MAP, "default", "one")
+            (folder / "hog").unlink()
+            await cluster.create(CONFIG_MAP, config_map("two", text="x" * 10_000))
     finally:
         subprocess.run(["umount", str(folder)], check=True)  # noqa: S607, ASYNC221
 

@@ -38,7 +38,7 @@ from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.metrics.server import serve_page
 from serving.model.errors import Problem
 from serving.nodegroup.groups import GroupReading, WrittenGroup, groups_of_text
-from serving.nodegroup.io.clouds.choice import opened_cloud
+from serving.nodegroup.io.clouds.choice import CloudContext, opened_cloud
 from serving.nodegroup.io.loop import NodeGroupLoop
 from serving.nodegroup.io.passes import NodeGroupPasses
 from serving.settings.daemons import DAEMONS, ELECTION, NODEGROUP
@@ -88,7 +88,9 @@ async def _body(stop: asyncio.Event) -> None:
     async with (
         connect("nodegroup", identity=identity) as cluster,
         followed(cluster, system_namespace(), [own, electing]),
-        opened_cloud(own.settings, cluster, aws_options=lambda group: aws.get(group, AwsOptions())) as cloud,
+        opened_cloud(
+            CloudContext(settings=own.settings, cluster=cluster, aws_options=lambda group: aws.get(group, AwsOptions()))
+        ) as cloud,
     ):
         metrics, election = NodeGroupMetrics(), electing.settings
         written = _WrittenGroups(lambda: own.settings)

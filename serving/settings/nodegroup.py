@@ -242,7 +242,8 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
             yield Clash(fields=(low, high), what=what, expected=f"{relation} {high_value:g}")
 
 
-CLOUDS = ("aws", "cluster-api", "external-grpc", "local", "memory")
+CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
+"""The names of the clouds in ``nodegroup/io/clouds/choice.py``."""
 
 
 class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
@@ -258,7 +259,7 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     dry_mode: Annotated[bool, Knob(key="dry-mode", unit=FLAG, live=True)] = False
     """Whether plans of all groups are only made and not carried out. Default: Escalator, false."""
 
-    cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUDS)] = "cluster-api"
+    cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUD_PROVIDERS)] = "cluster-api"
     """The cloud whose groups have the machines; memory is for trials and forgets everything. Default: ours, cluster-api."""
 
     cloud_timeout_s: Annotated[float, Knob(key="cloud-timeout", unit=DURATION, above=0, high=600)] = 30.0

@@ -241,6 +241,28 @@ def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
 
 
 def test_a_home_is_chosen_by_the_command_line_only() -> None:
-    """Another home is a package beside serving/local and a command; nothing below knows which one runs."""
-    outside = [place for place in places_of(r"\bserving\.local\b") if not place.startswith("serving/local/")]
+    """Another home is a package beside serving/home and a command; nothing below knows which one runs."""
+    outside = [place for place in places_of(r"\bserving\.home\b") if not place.startswith("serving/home/")]
+    assert outside
     assert [place for place in outside if not place.startswith("serving/cli/")] == []
+
+
+def test_a_cloud_is_one_line_in_the_registry_and_its_name(copy: Copy) -> None:
+    copy.edit(
+        "serving/nodegroup/io/clouds/choice.py",
+        '    "memory": lambda',
+        '    "trial": lambda _: nullcontext(MemoryCloud({})),\n    "memory": lambda',
+    )
+    copy.edit("serving/settings/nodegroup.py", '"local", "memory")', '"local", "memory", "trial")')
+    script = (
+        "import asyncio\n"
+        "from serving.home.store.memory import MemoryCluster\n"
+        "from serving.nodegroup.io.clouds.choice import CloudContext, opened_cloud\n"
+        "from serving.settings.nodegroup import NodeGroupDaemonSettings\n"
+        "async def run():\n"
+        "    settings = NodeGroupDaemonSettings(cloud_provider='trial')\n"
+        "    async with opened_cloud(CloudContext(settings=settings, cluster=MemoryCluster())) as cloud:\n"
+        "        print(cloud)\n"
+        "asyncio.run(run())"
+    )
+    assert copy.run("-c", script) == "MemoryCloud(0 groups)\n"

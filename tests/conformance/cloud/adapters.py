@@ -1,4 +1,4 @@
-"""The clouds that the suite runs over: each is a context that gives a cloud with one group of 3 machines, from 1 to 6.
+"""A stage for each cloud of the registry: a context that gives the cloud with one group of 3 machines, from 1 to 6.
 
 ``MadeCloud`` says what the group is called there, and which machines it has. AWS is moto's server, a real HTTP endpoint; the
 external provider is a server written here.
@@ -17,18 +17,16 @@ import msgspec
 import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, MACHINE, MACHINE_DEPLOYMENT
+from serving.cluster.port import Cluster
 from serving.home.store.memory import MemoryCluster
 from serving.nodegroup.cloud import Cloud, CloudMachine
-from serving.nodegroup.io.clouds.aws import AwsCloud
-from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
-from serving.nodegroup.io.clouds.externalgrpc import METHODS, messages, opened_external_grpc
-from serving.nodegroup.io.clouds.local import LocalCloud
-from serving.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodegroup.io.clouds.choice import CloudContext, opened_cloud
+from serving.nodegroup.io.clouds.externalgrpc import METHODS, messages
 from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines
 from serving.nodegroup.records import CloudGroup
 from serving.settings.nodegroup import NodeGroupDaemonSettings
 
-__all__ = ["CLOUDS", "MadeCloud"]
+__all__ = ["STAGES", "MadeCloud"]
 
 SIZE = CloudGroup(target_size=3, min_size=1, max_size=6)
 SERVICE = "clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider"
@@ -49,15 +47,24 @@ class MadeCloud(msgspec.Struct, kw_only=True):
         return found
 
 
+@contextlib.asynccontextmanager
+async def opened(cluster: Cluster | None = None, **settings: str) -> AsyncIterator[Any]:
+    """The cloud as the daemon opens it."""
+    given = CloudContext(settings=NodeGroupDaemonSettings(**settings), cluster=cluster or MemoryCluster())  # type: ignore[arg-type] # texts all
+    async with opened_cloud(given) as cloud:
+        yield cloud
+
+
 def machine(name: str, provider_id: str = "") -> CloudMachine:
     return CloudMachine(node_name=name, provider_id=provider_id, node={"metadata": {"name": name}})
 
 
 @contextlib.asynccontextmanager
 async def memory() -> AsyncIterator[MadeCloud]:
-    cloud = MemoryCloud({"g": SIZE})
-    cloud.strangers = {"other"}
-    yield MadeCloud(cloud=cloud, group="g", machines=[machine(name) for name in "abc"], stranger=machine("other"))
+    async with opened(cloud_provider="memory") as cloud:
+        cloud.groups["g"] = SIZE
+        cloud.strangers = {"other"}
+        yield MadeCloud(cloud=cloud, group="g", machines=[machine(name) for name in "abc"], stranger=machine("other"))
 
 
 @contextlib.asynccontextmanager
@@ -69,8 +76,8 @@ async def local() -> AsyncIterator[MadeCloud]:
         CONFIG_MAP, {"metadata": {"namespace": "knative-serving", "name": LOCAL_MACHINES}, "data": data}
     )
     names = ("node-1", "node-2", "node-3")
-    cloud = LocalCloud(cluster, "knative-serving")
-    yield MadeCloud(cloud=cloud, group="local", machines=[machine(name) for name in names])
+    async with opened(cluster, cloud_provider="local") as cloud:
+        yield MadeCloud(cloud=cloud, group="local", machines=[machine(name) for name in names])
     await cluster.close()
 
 
@@ -89,9 +96,8 @@ async def cluster_api() -> AsyncIterator[MadeCloud]:
         status = {"nodeRef": {"name": name}}
         await cluster.patch(MACHINE, "default", f"m-{name}", patch={"status": status}, subresource="status")
     machines = [machine(name) for name in "abc"]
-    yield MadeCloud(
-        cloud=ClusterApiCloud(cluster), group="default/workers", machines=machines, stranger=machine("other")
-    )
+    async with opened(cluster, cloud_provider="cluster-api") as cloud:
+        yield MadeCloud(cloud=cloud, group="default/workers", machines=machines, stranger=machine("other"))
     await cluster.close()
 
 
@@ -121,15 +127,11 @@ async def aws() -> AsyncIterator[MadeCloud]:
         url = f"http://{host}:{port}"
         with _credentials():
             names = await asyncio.to_thread(_auto_scaling_groups, boto3, url)
-            settings = NodeGroupDaemonSettings(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url)
             ids, stranger = names
             machines = [machine(f"n{index}", f"aws:///eu-west-1a/{one}") for index, one in enumerate(ids)]
-            yield MadeCloud(
-                cloud=AwsCloud(settings),
-                group="workers",
-                machines=machines,
-                stranger=machine("other", f"aws:///eu-west-1a/{stranger}"),
-            )
+            other = machine("other", f"aws:///eu-west-1a/{stranger}")
+            async with opened(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url) as cloud:
+                yield MadeCloud(cloud=cloud, group="workers", machines=machines, stranger=other)
     finally:
         await asyncio.to_thread(server.stop)
 
@@ -200,16 +202,15 @@ async def external_grpc() -> AsyncIterator[MadeCloud]:
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    settings = NodeGroupDaemonSettings(cloud_provider="external-grpc", grpc_address=f"127.0.0.1:{port}")
     try:
-        async with opened_external_grpc(settings) as cloud:
+        async with opened(cloud_provider="external-grpc", grpc_address=f"127.0.0.1:{port}") as cloud:
             machines = [machine(name) for name in "abc"]
             yield MadeCloud(cloud=cloud, group="workers", machines=machines, stranger=machine("other"))
     finally:
         await server.stop(None)
 
 
-CLOUDS: dict[str, Callable[[], AbstractAsyncContextManager[MadeCloud]]] = {
+STAGES: dict[str, Callable[[], AbstractAsyncContextManager[MadeCloud]]] = {
     "memory": memory,
     "local": local,
     "cluster-api": cluster_api,

@@ -1,4 +1,4 @@
-"""The contract of the cloud port, over every adapter."""
+"""The contract of the cloud port, over every cloud of the registry."""
 
 from collections.abc import AsyncIterator
 
@@ -6,17 +6,23 @@ import pytest
 import pytest_asyncio
 
 from serving.model.errors import CloudRefused
+from serving.nodegroup.io.clouds.choice import CLOUDS
 from serving.nodegroup.records import CloudGroup
-from tests.conformance.cloud.adapters import CLOUDS, MadeCloud
+from serving.settings.nodegroup import CLOUD_PROVIDERS
+from tests.conformance.cloud.adapters import STAGES, MadeCloud
 
 # The server of AWS takes seconds to import.
-PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) if name == "aws" else name for name in sorted(CLOUDS)]
+PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) if name == "aws" else name for name in CLOUDS]
 
 
 @pytest_asyncio.fixture(params=PARAMETERS)
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[MadeCloud]:
-    async with CLOUDS[request.param]() as one:
+    async with STAGES[request.param]() as one:
         yield one
+
+
+def test_every_cloud_can_be_chosen_and_has_a_stage_here() -> None:
+    assert set(CLOUDS) == set(CLOUD_PROVIDERS) == set(STAGES)
 
 
 def size(target: int) -> CloudGroup:

@@ -18,7 +18,7 @@ from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
-from tests.conformance.cloud.adapters import CLOUDS, aws
+from tests.conformance.cloud.adapters import STAGES, aws
 
 # Nothing listens there.
 NOWHERE = "127.0.0.1:1"
@@ -105,7 +105,7 @@ async def test_a_name_that_is_no_group_of_cluster_api_says_what_is(group: str) -
 
 
 async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> None:
-    async with CLOUDS["cluster-api"]() as made:
+    async with STAGES["cluster-api"]() as made:
         cluster: Any = made.cloud._cluster
         first = made.machines[0]
         real = cluster.write

@@ -1,11 +1,9 @@
-"""The one place where the daemon gets its cloud: which one is a setting.
+"""The registry of clouds. Libraries of clouds are extras, imported when their cloud is opened."""
 
-Another cloud is one module beside this and one branch here. Libraries of clouds are extras, imported by the branch that needs
-them.
-"""
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 
-import contextlib
-from collections.abc import AsyncIterator, Callable
+import msgspec
 
 from serving.cluster.identity import system_namespace
 from serving.cluster.port import Cluster
@@ -19,23 +17,24 @@ from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
 
-@contextlib.asynccontextmanager
-async def opened_cloud(
-    settings: NodeGroupDaemonSettings,
-    cluster: Cluster,
-    *,
-    aws_options: Callable[[str], AwsOptions] = lambda _: AwsOptions(),
-) -> AsyncIterator[Cloud]:
+class CloudContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cloud may need. ``aws_options`` gives the options of a group by its name."""
+
+    settings: NodeGroupDaemonSettings
+    cluster: Cluster
+    aws_options: Callable[[str], AwsOptions] = lambda _: AwsOptions()
+
+
+CLOUDS: Mapping[str, Callable[[CloudContext], AbstractAsyncContextManager[Cloud]]] = {
+    "aws": lambda given: nullcontext(AwsCloud(given.settings, options=given.aws_options)),
+    "cluster-api": lambda given: nullcontext(ClusterApiCloud(given.cluster)),
+    "external-grpc": lambda given: opened_external_grpc(given.settings),
+    "local": lambda given: nullcontext(LocalCloud(given.cluster, system_namespace())),
+    "memory": lambda _: nullcontext(MemoryCloud({})),
+}
+"""The clouds by the values of ``cloud_provider``. ``tests/conformance/cloud`` runs over all of them."""
+
+
+def opened_cloud(given: CloudContext) -> AbstractAsyncContextManager[Cloud]:
     """The cloud of the settings while the context lasts. Raises ``SettingsError`` if its library is missing."""
-    match settings.cloud_provider:
-        case "aws":
-            yield AwsCloud(settings, options=aws_options)
-        case "cluster-api":
-            yield ClusterApiCloud(cluster)
-        case "external-grpc":
-            async with opened_external_grpc(settings) as provider:
-                yield provider
-        case "local":
-            yield LocalCloud(cluster, system_namespace())
-        case _:
-            yield MemoryCloud({})
+    return CLOUDS[given.settings.cloud_provider](given)

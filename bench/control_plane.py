@@ -269,7 +269,7 @@ async def over_http(count: int, *, delay_s: float) -> dict[str, Any]:
     assert process.stdin
     path = process.stdout.readline().strip()
     try:
-        async with asyncio.timeout(GIVE_UP_S), KubeCluster.from_kubeconfig(path) as cluster:
+        async with asyncio.timeout(GIVE_UP_S), KubeCluster(path) as cluster:
             found = await measure(cluster, count)
     finally:
         process.stdin.close()

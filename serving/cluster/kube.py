@@ -76,10 +76,10 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster(Cluster):
-    """One server. The first call connects. Close it, or use it as a context.
+    """One server: that of a kubeconfig's current context; None is the one of this pod. Close it, or use it as a context.
 
-    ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of the fields that this
-    process writes.
+    The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
+    the fields that this process writes.
     """
 
     def __init__(
@@ -95,11 +95,6 @@ class KubeCluster(Cluster):
         self._client: ApiClient | None = None
         self._opening = asyncio.Lock()
         self._recorder = recorder_from_environment()
-
-    @classmethod
-    def from_kubeconfig(cls, path: str | os.PathLike[str], *, timeouts: KubeTimeouts | None = None) -> Self:
-        """The server that the current context of a kubeconfig names."""
-        return cls(path, timeouts=timeouts)
 
     async def __aenter__(self) -> Self:
         return self

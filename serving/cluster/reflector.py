@@ -19,13 +19,10 @@ from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.model.errors import ClusterError, Gone
-from serving.model.objects import Object
+from serving.model.objects import Key, Object, is_older_version, key_of
 from serving.traffic.backoff import backoff_s
 
 _log = logging.getLogger(__name__)
-
-Key = tuple[str, str]
-"""Namespace ("" for kinds without one) and name."""
 
 # Events per turn of the loop: about half a millisecond. Writers make fewer in theirs, so the cache stays close to the
 # cluster.
@@ -149,7 +146,7 @@ class Reflector:
             listing = await self._cluster.list_selection(self._selection, page_size=self._settings.page_size, page=page)
             # The first page's version: the watch delivers what was written between two pages.
             version = version or listing.resource_version
-            found.update((_key_of(one), self._settings.kept(one)) for one in listing.items)
+            found.update((key_of(one), self._settings.kept(one)) for one in listing.items)
             page = listing.next_page
             if not page:
                 break
@@ -197,7 +194,7 @@ class Reflector:
         if event.type is EventType.BOOKMARK:
             return
         one = self._settings.kept(event.shared)
-        key = _key_of(one)
+        key = key_of(one)
         old = self._cache.get(key)
         if event.type is EventType.DELETED:
             if old is not None and not _is_older(one, old):
@@ -223,17 +220,10 @@ class Reflector:
                 _log.exception("reflector.callback_failed", extra={"resource": self.kind.resource, "key": change.key})
 
 
-def _key_of(one: Object) -> Key:
-    metadata = one["metadata"]
-    return (metadata.get("namespace", ""), metadata["name"])
-
-
 def _version_of(one: Object) -> str:
     version: str = one["metadata"].get("resourceVersion", "")
     return version
 
 
 def _is_older(one: Object, other: Object) -> bool:
-    """Whether a version is older than another. Versions of one kind are increasing numbers (KEP-5504)."""
-    versions = _version_of(one), _version_of(other)
-    return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])
+    return is_older_version(_version_of(one), _version_of(other))

@@ -14,7 +14,7 @@ from serving.controller.relations import Relations, configurations_named, owners
 from serving.controller.revisions.public import public_owner_name
 from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.routes.domain_mapping import Domains
-from serving.controller.routes.hosts import Claims, Key, claims_of
+from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.writes import WorkKey
 from serving.model.knative import (
@@ -25,7 +25,7 @@ from serving.model.knative import (
     SERVICE_LABEL,
     ServingState,
 )
-from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested, uid_of
+from serving.model.objects import Key, Object, annotations_of, condition_of, labels_of, nested, uid_of
 from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
 

@@ -16,9 +16,9 @@ from serving.controller.relations import Relations
 from serving.controller.revisions.activators import Activators
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.domain_mapping import Domains
-from serving.controller.routes.hosts import Claims, Key, claims_of
+from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
-from serving.model.objects import Object, name_of, namespace_of, nested, uid_of, version_of
+from serving.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings

@@ -17,7 +17,7 @@ from serving.controller.routes.domain_mapping import (
     reconcile_domain_mapping,
     target_of,
 )
-from serving.controller.routes.hosts import Key, claims_of
+from serving.controller.routes.hosts import claims_of
 from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.route import RouteContext, TagServices, reconcile_route, tag_service_name
 from serving.controller.routes.service import ServiceChildren, reconcile_service
@@ -25,7 +25,7 @@ from serving.controller.routes.traffic import RouteTargets
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
-from serving.model.objects import Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
+from serving.model.objects import Key, Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
 from serving.model.routehosts import tags_of
 from serving.model.routepolicy import route_policy
 

@@ -8,11 +8,10 @@ from collections.abc import Collection
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
-from serving.controller.routes.hosts import Key
 from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.naming import revisions_named_by
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, ROUTE_LABEL
-from serving.model.objects import Object, labels_of, nested
+from serving.model.objects import Key, Object, labels_of, nested
 
 _Index = defaultdict[Key, set[str]]
 

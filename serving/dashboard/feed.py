@@ -14,13 +14,13 @@ from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
 from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Key, Reflector, ReflectorSettings
+from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
 from serving.dashboard.deciders import Deciders, read_pages
 from serving.dashboard.requests import Requests
 from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view
 from serving.model.errors import ClusterError
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 from serving.settings.dashboard import DashboardSettings
 
 _log = logging.getLogger("dashboard")

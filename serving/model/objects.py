@@ -38,6 +38,16 @@ def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
+Key = tuple[str, str]
+"""Namespace ("" for kinds without one) and name."""
+
+
+def key_of(one: Mapping[str, Any]) -> Key:
+    """The namespace and name of an object that has a name."""
+    metadata = one["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])
+
+
 def name_of(one: object) -> str:
     """``metadata.name``."""
     return str(nested(one, "metadata", "name") or "")
@@ -56,6 +66,11 @@ def uid_of(one: object) -> str:
 def version_of(one: object) -> str:
     """``metadata.resourceVersion``."""
     return str(nested(one, "metadata", "resourceVersion") or "")
+
+
+def is_older_version(version: str, other: str) -> bool:
+    """Whether a version is older than another of its kind; False unless both are numbers (KEP-5504)."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 def labels_of(one: object) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from serving.model.objects import key_of
 from serving.model.quantity import resources_of
 from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
 
@@ -47,11 +48,11 @@ def node_of(found: Mapping[str, Any]) -> NodeFacts:
 
 def pod_of(found: Mapping[str, Any]) -> PlacedPod | None:
     """A Pod on a node; None for one that waits for a node, or has ended."""
-    metadata, spec = found["metadata"], found.get("spec") or {}
+    spec = found.get("spec") or {}
     node, phase = spec.get("nodeName"), (found.get("status") or {}).get("phase")
     if not node or phase in _OVER:
         return None
-    return PlacedPod(key=(metadata.get("namespace", ""), metadata["name"]), node=node, demand=demand_of(found))
+    return PlacedPod(key=key_of(found), node=node, demand=demand_of(found))
 
 
 def demand_of(pod: Mapping[str, Any]) -> PodDemand:

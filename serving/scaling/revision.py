@@ -28,6 +28,7 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
+from serving.model.objects import key_of
 from serving.model.quantity import Resources, resources_of
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec
@@ -153,7 +154,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
     if metadata.get("deletionTimestamp") or scaling.class_name not in _OURS:
         return None
     return ScaledRevision(
-        key=(metadata.get("namespace", ""), metadata["name"]),
+        key=key_of(found),
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),

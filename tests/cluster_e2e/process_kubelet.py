@@ -19,10 +19,9 @@ import msgspec
 
 from serving.cli.client.api import ApiClient
 from serving.cluster.port import Cluster
-from serving.cluster.reflector import Key
 from serving.home.apiserver.reviews import KnownToken
 from serving.model.errors import Conflict, NotFound
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 from tests.cluster_e2e.own_server import TOKENS
 from tests.cluster_e2e.server import Server, is_real
 from tests.cluster_e2e.status_kubelet import StatusKubelet

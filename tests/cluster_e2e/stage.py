@@ -302,7 +302,7 @@ async def staged(
     async with (
         started(folder) as server,
         opened(server.host, server.port) as gate,
-        KubeCluster.from_kubeconfig(server.kubeconfig) as cluster,
+        KubeCluster(server.kubeconfig) as cluster,
         _without_our_node(cluster, server.node),
     ):
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})

@@ -11,9 +11,9 @@ import itertools
 from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, POD
 from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 from tests.cluster_e2e.server import HOST_NAME, SPACE
 
 __all__ = ["StatusKubelet"]

@@ -63,10 +63,10 @@ async def test_a_daemon_reaches_a_server_of_tls_through_the_gate_by_that_servers
     async with over_tls(authority) as port, opened("127.0.0.1", port) as gate:
         server = Server(kubeconfig=kubeconfig(tmp_path, authority), host=NAME, port=port, node="n")
         path = await server.kubeconfig_of("controller", tmp_path / "daemons", port=gate.port)
-        async with KubeCluster.from_kubeconfig(path) as cluster:
+        async with KubeCluster(path) as cluster:
             assert (await cluster.list(NAMESPACES)).items
         path.write_text(path.read_text().replace(NAME, "another.example"))
-        async with KubeCluster.from_kubeconfig(path) as cluster:
+        async with KubeCluster(path) as cluster:
             with pytest.raises(Unavailable, match="certificate"):
                 await cluster.list(NAMESPACES)
 

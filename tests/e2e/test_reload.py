@@ -101,7 +101,7 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
     before = daemons(stage)
     async with (
         asyncio.timeout(240),
-        KubeCluster.from_kubeconfig(str(stage.state / "kubeconfig")) as cluster,
+        KubeCluster(str(stage.state / "kubeconfig")) as cluster,
         aiohttp.ClientSession(headers={"Host": "app.default.localhost"}) as session,
         session.ws_connect(f"http://127.0.0.1:{public}/socket") as socket,
         session.get(f"http://127.0.0.1:{public}/events") as events,

@@ -120,7 +120,7 @@ async def cluster_of(up: Up) -> AsyncIterator[KubeCluster]:
     path = str(up.state / "kubeconfig")
     # The API's socket is there from the start; the first call waits for the process that answers, with its handshake of TLS.
     timeouts = KubeTimeouts(connect_s=120.0, call_s=120.0)
-    async with KubeCluster.from_kubeconfig(path, timeouts=timeouts) as cluster, asyncio.timeout(240):
+    async with KubeCluster(path, timeouts=timeouts) as cluster, asyncio.timeout(240):
         yield cluster
 
 

@@ -33,7 +33,7 @@ def config_map(name: str = "m") -> dict[str, Any]:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[KubeCluster]:
     store = MemoryCluster(admit=admit)
-    async with served(store, tmp_path) as api, KubeCluster.from_kubeconfig(api.kubeconfig) as one:
+    async with served(store, tmp_path) as api, KubeCluster(api.kubeconfig) as one:
         yield one
 
 
@@ -45,7 +45,7 @@ async def answering(handler: Handler, folder: Path, timeouts: KubeTimeouts = USU
     path = folder / "kubeconfig"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         path.write_text(kubeconfig(f"http://127.0.0.1:{listener.getsockname()[1]}", "t"), encoding="utf-8")
-        async with running(app, listener, shutdown_s=0.1), KubeCluster.from_kubeconfig(path, timeouts=timeouts) as one:
+        async with running(app, listener, shutdown_s=0.1), KubeCluster(path, timeouts=timeouts) as one:
             yield one
 
 
@@ -111,7 +111,7 @@ async def test_a_watch_of_a_large_object(cluster: KubeCluster) -> None:
 
 async def test_a_version_that_is_too_old_is_gone(tmp_path: Path) -> None:
     store = MemoryCluster(limits=StoreLimits(history_count_max=1))
-    async with served(store, tmp_path) as api, KubeCluster.from_kubeconfig(api.kubeconfig) as cluster:
+    async with served(store, tmp_path) as api, KubeCluster(api.kubeconfig) as cluster:
         version = (await cluster.list(CONFIG_MAP)).resource_version
         for name in "abc":
             await cluster.create(CONFIG_MAP, config_map(name))
@@ -124,7 +124,7 @@ async def test_a_server_that_goes_ends_its_watches(tmp_path: Path) -> None:
     store = MemoryCluster()
     async with contextlib.AsyncExitStack() as stack:
         async with served(store, tmp_path) as api:
-            cluster = await stack.enter_async_context(KubeCluster.from_kubeconfig(api.kubeconfig))
+            cluster = await stack.enter_async_context(KubeCluster(api.kubeconfig))
             version = (await cluster.list(CONFIG_MAP)).resource_version
             events = await stack.enter_async_context(cluster.watch(CONFIG_MAP, resource_version=version))
             reader = asyncio.create_task(_drain(events))
@@ -145,7 +145,7 @@ async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     path = tmp_path / "kubeconfig"
     path.write_text(kubeconfig(url, "t"), encoding="utf-8")
-    async with KubeCluster.from_kubeconfig(path) as cluster:
+    async with KubeCluster(path) as cluster:
         with pytest.raises(Unavailable, match="GET /api/v1/pods"):
             await cluster.list(POD)
 
@@ -155,12 +155,12 @@ async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, text: st
     path = tmp_path / "kubeconfig"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Unavailable, match="no usable kubeconfig"):
-        await KubeCluster.from_kubeconfig(path).list(POD)
+        await KubeCluster(path).list(POD)
 
 
 async def test_a_kubeconfig_that_is_missing_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no usable kubeconfig"):
-        await KubeCluster.from_kubeconfig(tmp_path / "none").list(POD)
+        await KubeCluster(tmp_path / "none").list(POD)
 
 
 async def test_a_pod_without_a_service_account_is_unavailable() -> None:
@@ -264,7 +264,7 @@ async def test_a_wrong_token_is_forbidden(tmp_path: Path) -> None:
     async with served(MemoryCluster(), tmp_path) as api:
         path = tmp_path / "other"
         path.write_text(kubeconfig(api.url, "other"), encoding="utf-8")
-        async with KubeCluster.from_kubeconfig(path) as cluster:
+        async with KubeCluster(path) as cluster:
             with pytest.raises(Forbidden):
                 await cluster.list(POD)
 
@@ -302,7 +302,7 @@ async def test_a_proxy_of_the_environment_does_not_get_between_us(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    async with served(MemoryCluster(), tmp_path) as api, KubeCluster.from_kubeconfig(api.kubeconfig) as cluster:
+    async with served(MemoryCluster(), tmp_path) as api, KubeCluster(api.kubeconfig) as cluster:
         assert (await cluster.list(POD)).items == []
 
 

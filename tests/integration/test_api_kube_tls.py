@@ -30,7 +30,7 @@ def test_a_watch_that_ends_leaves_no_connection_to_a_server_that_is_silent(tmp_p
 
     async def watch() -> None:
         async with (
-            KubeCluster.from_kubeconfig(path) as cluster,
+            KubeCluster(path) as cluster,
             cluster.watch(POD, "default", resource_version="1"),
         ):
             pass

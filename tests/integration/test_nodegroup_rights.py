@@ -55,7 +55,7 @@ async def test_the_daemon_calls_what_its_role_allows_and_its_role_allows_what_it
     record = tmp_path / "calls"
     async with staged_groups(group=False) as stage, served(stage.cluster, tmp_path) as api:
         monkeypatch.setenv("SERVING_KUBE_RECORD", str(record))
-        async with KubeCluster.from_kubeconfig(api.kubeconfig) as kube:
+        async with KubeCluster(api.kubeconfig) as kube:
             lease = LeaseClient(kube, LeaseName(namespace=system_namespace(), name="nodegroup"))
             times = LeaseTimes(duration_s=60, renew_deadline_s=40, retry_period_s=0.05)
             leader = Leader(lease, "me", times=times)
@@ -97,7 +97,7 @@ async def test_the_component_for_cluster_api_allows_what_that_cloud_calls(
         await cluster.patch(MACHINE, "default", name, patch={"status": status}, subresource="status")
     async with served(cluster, tmp_path) as api:
         monkeypatch.setenv("SERVING_KUBE_RECORD", str(record))
-        async with KubeCluster.from_kubeconfig(api.kubeconfig) as kube:
+        async with KubeCluster(api.kubeconfig) as kube:
             cloud = ClusterApiCloud(kube)
             for kind in (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL):
                 group = f"{kind.name}/default/w"

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.controller.revisions.configuration import collectable
-from serving.controller.routes.hosts import Claims, Key
+from serving.controller.routes.hosts import Claims
 from serving.controller.routes.traffic import RouteTargets, assign
 from serving.controller.values.naming import child_name
 from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
-from serving.model.objects import Object, merge_difference, name_of
+from serving.model.objects import Key, Object, merge_difference, name_of
 from serving.settings.controller import DISABLED
 from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, merged, stored, with_ready
 

@@ -14,7 +14,7 @@ from serving.cluster.kinds import LEASE
 from serving.cluster.leases.rules import LeaseRecord, LeaseTimes
 from serving.cluster.port import Cluster
 from serving.model.errors import NotFound
-from serving.model.objects import Object
+from serving.model.objects import Object, is_older_version, version_of
 
 # The API takes whole seconds from 1. A released lease is free at once, because it names no holder.
 _RELEASED_S = 1.0
@@ -48,8 +48,7 @@ class LeaseClient:
 
     def is_old(self, body: Object) -> bool:
         """Whether a lease is older than the last one seen: a watch may deliver the state before an own write."""
-        versions = [one["metadata"].get("resourceVersion", "") for one in (body, self._last or {"metadata": {}})]
-        return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])
+        return is_older_version(version_of(body), version_of(self._last))
 
     def take(self, body: Object | None) -> LeaseRecord | None:
         """Accept a lease from a watch; None if it does not exist."""

@@ -24,10 +24,10 @@ from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.routes.hosts import Key
 from serving.controller.values.writes import Note, WorkKey, text_of
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import ClusterError, Conflict, Unavailable
+from serving.model.objects import Key
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings

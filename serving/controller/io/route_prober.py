@@ -13,7 +13,7 @@ import aiohttp
 
 from serving.aio.clock import steady_s
 from serving.controller.routes.confirmation import ActivatorAnswers, retry_delay_s
-from serving.controller.routes.hosts import Key
+from serving.model.objects import Key
 
 _log = logging.getLogger(__name__)
 

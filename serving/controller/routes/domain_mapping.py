@@ -18,7 +18,7 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Create
-from serving.controller.routes.hosts import Key, url_of
+from serving.controller.routes.hosts import url_of
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
 from serving.model.knative import (
@@ -29,7 +29,7 @@ from serving.model.knative import (
     DomainMappingFields,
     MappingReference,
 )
-from serving.model.objects import Object, generation_of, is_being_deleted, labels_of, name_of, namespace_of, nested
+from serving.model.objects import Key, Object, generation_of, is_being_deleted, labels_of, name_of, namespace_of, nested
 from serving.settings.controller import ControllerSettings
 
 _CREATED_BY = "app.kubernetes.io/managed-by"

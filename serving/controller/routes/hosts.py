@@ -5,12 +5,10 @@ Input: the claims of routes as they change; output: the holder of each host.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 from serving.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
 
 _HTTP_PORT = 80
-
-Key = tuple[str, str]
 
 
 def url_of(host: str, port: int) -> str:

@@ -15,11 +15,11 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.port import Create, Write
 from serving.controller.revisions.public import PUBLIC_PORT
-from serving.controller.routes.hosts import Key
 from serving.controller.values.conditions import Condition
 from serving.controller.values.writes import deletion_of, patch_of
 from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
 from serving.model.objects import (
+    Key,
     Object,
     is_controlled_by,
     labels_of,

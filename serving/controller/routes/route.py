@@ -15,7 +15,7 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.port import Write
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
-from serving.controller.routes.hosts import Key, tag_claims, url_of
+from serving.controller.routes.hosts import tag_claims, url_of
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
     advance,
@@ -31,6 +31,7 @@ from serving.controller.values.writes import Note, WritePlan, deletion_of, patch
 from serving.model.errors import Problem
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
 from serving.model.objects import (
+    Key,
     Object,
     annotations_of,
     condition_of,

@@ -1,6 +1,6 @@
 """Objects as HTTP responses: whole, as a table, or as metadata only, as the client accepts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 from aiohttp import web
@@ -11,6 +11,7 @@ from serving.cluster.port import Listing
 from serving.home.apiserver.content import Shape, WantedShape
 from serving.home.apiserver.fields import warning_header
 from serving.home.apiserver.tables import metadata_list, partial_metadata, table
+from serving.home.store.memory import EncodedListing
 from serving.model.objects import Object
 
 JSON_TYPE = "application/json"
@@ -34,25 +35,24 @@ def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str)
     return partial_metadata(one, wanted.version)
 
 
-def whole_list(kind: Kind, items: Sequence[Object | msgspec.Raw], *, version: str, next_page: str) -> Object:
+def whole_list(kind: Kind, listing: EncodedListing) -> Object:
     """A list of whole objects."""
     return {
         "kind": f"{kind.name}List",
         "apiVersion": kind.api_version,
-        "metadata": _list_metadata(version, next_page),
-        "items": items,
+        "metadata": _list_metadata(listing),
+        "items": [msgspec.Raw(item) for item in listing.items],
     }
 
 
-def _list_metadata(version: str, next_page: str) -> Object:
-    return {"resourceVersion": version, **({"continue": next_page} if next_page else {})}
+def _list_metadata(listing: Listing | EncodedListing) -> Object:
+    page = listing.next_page
+    return {"resourceVersion": listing.resource_version, **({"continue": page} if page else {})}
 
 
 def shaped_list(kind: Kind, listing: Listing, *, wanted: WantedShape, include: str) -> Object:
-    """A list in the accepted shape."""
-    metadata = _list_metadata(listing.resource_version, listing.next_page)
+    """A list as a table or as metadata only."""
+    metadata = _list_metadata(listing)
     if wanted.shape is Shape.TABLE:
         return table(kind, listing.items, metadata, version=wanted.version, include=include, now_s=wall_s())
-    if wanted.shape is not Shape.WHOLE:
-        return metadata_list(listing.items, metadata, wanted.version)
-    return whole_list(kind, listing.items, version=listing.resource_version, next_page=listing.next_page)
+    return metadata_list(listing.items, metadata, wanted.version)

@@ -8,13 +8,12 @@ from typing import Protocol
 
 import msgspec
 
-from serving.home.apiserver.requests import Fault
+from serving.home.apiserver.requests import Fault, is_set
 from serving.model.objects import Object
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 """An extension of Kubernetes: lists pods with logs, also deleted ones, as JSON list of ``KeptLog``."""
 
-_TRUE = {"1", "true", "True"}
 # Runs beside the containers of a local pod; the pod's spec does not name it.
 _QUEUE_PROXY = "queue-proxy"
 
@@ -87,9 +86,9 @@ def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
 def _options(container: str, query: Mapping[str, str]) -> LogOptions:
     return LogOptions(
         container=container,
-        follow=query.get("follow", "") in _TRUE,
-        previous=query.get("previous", "") in _TRUE,
-        timestamps=query.get("timestamps", "") in _TRUE,
+        follow=is_set(query, "follow"),
+        previous=is_set(query, "previous"),
+        timestamps=is_set(query, "timestamps"),
         tail_line_count=_whole(query, "tailLines"),
         limit_bytes=_whole(query, "limitBytes"),
         since_s=_whole(query, "sinceSeconds"),

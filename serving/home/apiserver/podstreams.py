@@ -1,7 +1,7 @@
 """The port to running pods: exec, attach and port-forward. The kubelet implements it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -9,11 +9,9 @@ from multidict import MultiMapping
 
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import chosen_container
-from serving.home.apiserver.requests import Fault
+from serving.home.apiserver.requests import Fault, is_set
 from serving.model.errors import NotFound
 from serving.model.objects import Object, nested
-
-_TRUE = {"1", "true", "True"}
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,17 +70,17 @@ class PodStreams(Protocol):
 
 def exec_options(pod: Object, query: MultiMapping[str], *, subresource: str) -> ExecOptions:
     """Read the options of an exec or attach request. Raises ``Fault`` 400."""
-    wanted = {channel for channel, name in ((STDOUT, "stdout"), (STDERR, "stderr")) if _is_set(query, name)}
+    wanted = {channel for channel, name in ((STDOUT, "stdout"), (STDERR, "stderr")) if is_set(query, name)}
     command = tuple(query.getall("command", [])) if subresource == "exec" else ()
     if subresource == "exec" and not command:
         raise Fault(400, "you must specify at least one command for the container")
-    if not wanted and not _is_set(query, "stdin"):
+    if not wanted and not is_set(query, "stdin"):
         raise Fault(400, "you must specify at least 1 of stdin, stdout, stderr")
     return ExecOptions(
         container=chosen_container(pod, query.get("container", ""), with_proxy=False),
         command=command,
-        has_stdin=_is_set(query, "stdin"),
-        has_terminal=_is_set(query, "tty"),
+        has_stdin=is_set(query, "stdin"),
+        has_terminal=is_set(query, "tty"),
         streams=frozenset(wanted),
     )
 
@@ -103,7 +101,3 @@ async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], contai
         if not why:
             raise
         raise NotFound(f"{error}: {why}") from error
-
-
-def _is_set(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name, "") in _TRUE

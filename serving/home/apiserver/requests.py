@@ -42,6 +42,11 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def is_set(query: Mapping[str, str], name: str) -> bool:
+    """Whether a flag of a query is true."""
+    return query.get(name, "") in {"1", "true", "True"}
+
+
 def target_of(raw_path: str) -> RequestTarget:
     """Parse a path below ``/api`` or ``/apis``. Raises ``NotFound``, ``Unsupported``."""
     parts = [unquote(part) for part in raw_path.strip("/").split("/")]

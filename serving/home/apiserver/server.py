@@ -26,7 +26,15 @@ from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLog
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
 from serving.home.apiserver.portforward import forward_ports
 from serving.home.apiserver.remotecommand import stream_session
-from serving.home.apiserver.requests import Fault, RequestTarget, field_manager, refusal, refusal_code, target_of
+from serving.home.apiserver.requests import (
+    Fault,
+    RequestTarget,
+    field_manager,
+    is_set,
+    refusal,
+    refusal_code,
+    target_of,
+)
 from serving.home.apiserver.reviews import (
     LOOPBACK_HOSTS,
     RULES_REVIEW_PATH,
@@ -49,7 +57,6 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _UNKNOWN = "the server could not find the requested resource"
 _HEALTH_PATHS = {"/healthz", "/livez", "/readyz"}
-_TRUE = {"1", "true", "True"}
 # Subresources of a real server that are missing here.
 _UNSERVED = {
     *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
@@ -229,7 +236,7 @@ class _ApiHandlers:
         query = request.query
         shape = wanted(request.headers.get("Accept", ""))
         include = query.get("includeObject", "Metadata")
-        if query.get("watch", "") in _TRUE and not target.subresource:
+        if is_set(query, "watch") and not target.subresource:
             period_s = self._options.bookmark_period_s
             options = watch_options(target, query, shape, bookmark_period_s=period_s)
             async with self._stream():
@@ -251,8 +258,7 @@ class _ApiHandlers:
             return web.Response(body=data, content_type=JSON_TYPE)
         page = query.get("continue", "")
         found = self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
-        items = [msgspec.Raw(item) for item in found.items]
-        return json_answer(whole_list(target.kind, items, version=found.resource_version, next_page=found.next_page))
+        return json_answer(whole_list(target.kind, found))
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         if target.kind in UNUSED_KINDS:

@@ -18,7 +18,7 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.home.apiserver.answers import JSON_TYPE, shaped_object
 from serving.home.apiserver.content import Shape, WantedShape
-from serving.home.apiserver.requests import Fault, RequestTarget, refusal
+from serving.home.apiserver.requests import Fault, RequestTarget, is_set, refusal
 from serving.home.apiserver.tables import partial_metadata, table
 from serving.model.errors import ClusterError, Unavailable
 from serving.model.objects import Object
@@ -32,7 +32,6 @@ _LOOK_EVERY_S = 10.0
 # A client that does not read is disconnected this long after its watch should have ended.
 _UNREAD_S = 30.0
 _INITIAL_END = {"k8s.io/initial-events-end": "true"}
-_TRUE = {"1", "true", "True"}
 
 
 class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +52,7 @@ def watch_options(
 ) -> WatchOptions:
     """Read a request's parameters. Raises ``Fault`` 400."""
     version = given.get("resourceVersion", "")
-    asked = given.get("sendInitialEvents", "")
-    if asked in _TRUE and given.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
+    if is_set(given, "sendInitialEvents") and given.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
         raise Fault(400, "sendInitialEvents needs resourceVersionMatch=NotOlderThan")
     try:
         timeout_s = float(given.get("timeoutSeconds", "") or _TIMEOUT_MAX_S)
@@ -64,8 +62,9 @@ def watch_options(
         selection=target.selection(given),
         resource_version=version,
         timeout_s=min(timeout_s, _TIMEOUT_MAX_S) if timeout_s > 0 else _TIMEOUT_MAX_S,
-        bookmarks=given.get("allowWatchBookmarks", "") in _TRUE,
-        initial_events=asked in _TRUE or (version in {"", "0"} and not asked),
+        bookmarks=is_set(given, "allowWatchBookmarks"),
+        initial_events=is_set(given, "sendInitialEvents")
+        or (version in {"", "0"} and not given.get("sendInitialEvents", "")),
         wanted=wanted,
         include=given.get("includeObject", "Metadata"),
         bookmark_period_s=bookmark_period_s,
@@ -89,7 +88,7 @@ async def stream_watch(cluster: Cluster, request: web.Request, options: WatchOpt
                 await response.prepare(request)
                 for one in initial:
                     await response.write(_line(EventType.ADDED, kind, one, options=options))
-                if request.query.get("sendInitialEvents", "") in _TRUE:
+                if is_set(request.query, "sendInitialEvents"):
                     await response.write(_line(EventType.BOOKMARK, kind, _initial_end(kind, version), options=options))
                 since = msgspec.structs.replace(options, resource_version=version)
                 await _forward(events, kind, since, request=request, response=response, until_s=until_s)

@@ -16,14 +16,13 @@ from serving.home.admission.kuberules.objects import undecodable
 from serving.home.apiserver.content import decode_body, duplicate_fields
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.fields import check_fields, touched
-from serving.home.apiserver.requests import Fault, RequestTarget, success
+from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
 from serving.home.store.budgets import check_budgets
 from serving.home.store.memory import Apply, MemoryCluster
 from serving.model.errors import Conflict, NotFound
 from serving.model.objects import Object, name_of
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
-_TRUE = {"1", "true", "True"}
 _PATCH_TYPES = {one.value: one for one in PatchType}
 
 
@@ -117,7 +116,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
             name=target.name,
             config=config,
             subresource=_part(target),
-            force=sent.query.get("force", "") in _TRUE,
+            force=is_set(sent.query, "force"),
             dry_run=_dry_run(sent.query),
         )
     )

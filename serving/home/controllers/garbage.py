@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 from serving.aio.clock import now_s
 from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
 from serving.cluster.port import EventType, WatchEvent
-from serving.home.schemas.records import Key, ObjectMetadata, read_metadata
+from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.owners import Reference
 from serving.home.store.writes import PROPAGATION_FINALIZERS
 from serving.model.errors import Conflict, Gone, NotFound
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 
 # Deletions of durable objects wait for the disk, together.
 _WORKERS = 16

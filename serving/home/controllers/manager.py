@@ -13,7 +13,7 @@ from typing import TypeVar
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, EVENT, POD, ROUTE, SERVICE
 from serving.cluster.port import Cluster
-from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.controllers.workloads import (
@@ -29,7 +29,7 @@ from serving.home.controllers.workloads import (
 from serving.model.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
 from serving.model.event import Words, about, digest, new_event
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Object, conditions_of, nested
+from serving.model.objects import Key, Object, conditions_of, nested
 
 _WORKERS = 8
 # A pod that the watch has not brought after this time has come and gone unseen.

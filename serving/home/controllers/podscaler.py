@@ -13,17 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 from serving.cluster.port import Cluster
-from serving.cluster.reflector import Key, Reflector
+from serving.cluster.reflector import Reflector
 from serving.model.errors import ClusterError, InvalidValue
 from serving.model.event import Words, about, digest, new_event
 from serving.model.nodata import NoData
 from serving.model.objects import (
+    Key,
     Object,
     condition_of,
     is_being_deleted,
+    key_of,
     labels_of,
-    name_of,
-    namespace_of,
     nested,
     timestamp_s,
 )
@@ -69,7 +69,7 @@ class PodScaler:
         if not found:
             return
         try:
-            measured = {_key_of(one): one for one in (await self._cluster.list(POD_METRICS)).items}
+            measured = {key_of(one): one for one in (await self._cluster.list(POD_METRICS)).items}
         except ClusterError as error:
             _log.warning("metrics.unread", extra={"error": str(error)})
             measured = {}
@@ -99,7 +99,7 @@ class PodScaler:
         state, count, reason = scaled_count(state, scaling, uses, present_count=present_count, now_s=now_s())
         if count != present_count:
             change = {"spec": {"replicas": count}}
-            await self._cluster.patch(DEPLOYMENT, *_key_of(deployment), patch=change)
+            await self._cluster.patch(DEPLOYMENT, *key_of(deployment), patch=change)
             await self._announce(hpa, f"New size: {count}; reason: {reason}")
         self._states[uid] = state
         is_active = bool(present_count) and any(one.used is not None for each in uses for one in each)
@@ -126,7 +126,7 @@ class PodScaler:
         if status.items() <= (hpa.get("status") or {}).items():
             return
         await self._cluster.patch(
-            HORIZONTAL_POD_AUTOSCALER, *_key_of(hpa), patch={"status": status}, subresource="status"
+            HORIZONTAL_POD_AUTOSCALER, *key_of(hpa), patch={"status": status}, subresource="status"
         )
 
     async def _announce(self, hpa: Object, message: str) -> None:
@@ -137,10 +137,6 @@ class PodScaler:
         )
         with contextlib.suppress(ClusterError):
             await self._cluster.create(EVENT, event)
-
-
-def _key_of(one: Object) -> Key:
-    return namespace_of(one), name_of(one)
 
 
 def _condition(kind: str, reason: str, message: str, *, is_true: bool) -> Object:
@@ -170,7 +166,7 @@ def uses_of(
     """
     found = []
     for pod in pods:
-        item = measured.get(_key_of(pod))
+        item = measured.get(key_of(pod))
         used_by_name = {one["name"]: resources_of(one.get("usage")) for one in (item or {}).get("containers") or ()}
         requested: float | None = 0.0
         used: float | None = 0.0 if item is not None else None

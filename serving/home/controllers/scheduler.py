@@ -19,13 +19,23 @@ import numpy as np
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import EVENT, NODE, POD
 from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.selectors import written_selector
 from serving.home.admission.quotas import pod_sums
 from serving.model.amounts import amounts_of
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, InvalidValue, NotFound
 from serving.model.event import Words, about, digest, new_event
-from serving.model.objects import Object, condition_of, is_being_deleted, labels_of, name_of, nested, version_of
+from serving.model.objects import (
+    Key,
+    Object,
+    condition_of,
+    is_being_deleted,
+    key_of,
+    labels_of,
+    name_of,
+    nested,
+    version_of,
+)
 from serving.placement.book import NodeBook
 from serving.placement.facts import PlacedPod, demand_of, node_of, pod_of
 from serving.placement.scores.pod import PodDemand
@@ -256,8 +266,8 @@ class PodScheduler:
             asyncio.get_running_loop().call_later(_WATCH_LAG_MAX_S, self._release, token)
             return
         self._placing.release(token)
-        self._placing.take_pod(_key_of(pod), pod)
-        self._written[_key_of(pod)] = int(version_of(pod))
+        self._placing.take_pod(key_of(pod), pod)
+        self._written[key_of(pod)] = int(version_of(pod))
 
     def _release(self, token: str) -> None:
         assert self._placing is not None
@@ -292,7 +302,7 @@ class PodScheduler:
             _log.warning("pod.unscheduled", extra={"pod": key[1], "namespace": key[0], "error": str(error)})
 
     async def _bind(self, pod: Object, name: str) -> None:
-        namespace, pod_name = _key_of(pod)
+        namespace, pod_name = key_of(pod)
         token, bound = str(next(self._tokens)), None
         if self._placing is not None:
             # Other pods are created while this one is written.
@@ -308,7 +318,7 @@ class PodScheduler:
     async def _refuse(self, pod: Object, message: str) -> None:
         if condition_of(pod, "PodScheduled").get("message") == message:
             return
-        namespace, name = _key_of(pod)
+        namespace, name = key_of(pod)
         condition = {
             "type": "PodScheduled",
             "status": "False",
@@ -379,7 +389,3 @@ class PodScheduler:
 def _waits(pod: Object) -> bool:
     """Whether a pod is to be bound."""
     return not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)
-
-
-def _key_of(pod: Object) -> Key:
-    return pod["metadata"].get("namespace", ""), pod["metadata"].get("name", "")

@@ -18,7 +18,7 @@ import msgspec
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
-from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import AheadNetworks
 from serving.home.kubelet.choosing import has_own_network, runs_images
 from serving.home.kubelet.container import RestartSettings, pause_after
@@ -36,6 +36,7 @@ from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
+from serving.model.objects import Key
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.

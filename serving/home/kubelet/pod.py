@@ -19,7 +19,6 @@ import msgspec
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD
-from serving.cluster.reflector import Key
 from serving.home.containers.podbox import PodBox
 from serving.home.kubelet.choosing import box_of
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
@@ -48,7 +47,7 @@ from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Object, labels_of
+from serving.model.objects import Key, Object, labels_of
 
 _log = logging.getLogger("kubelet")
 

@@ -18,11 +18,11 @@ import msgspec
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import NODE, NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
 from serving.cluster.port import Cluster
-from serving.cluster.reflector import Key, Reflector
+from serving.cluster.reflector import Reflector
 from serving.home.pods.machine import Machine, MachineReading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.knative import LEARNT_TARGET, TARGET_ANNOTATION
-from serving.model.objects import Object, annotations_of, labels_of
+from serving.model.objects import Key, Object, annotations_of, labels_of
 
 _log = logging.getLogger("kubelet")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.cluster.kinds import EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
 from serving.model.errors import Invalid, Problem
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 
 _NAME_LENGTH_MAX = 253
 _NAMESPACE_LENGTH_MAX = 63
@@ -137,9 +137,6 @@ def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
             what = "Required value: an owner has apiVersion, kind, name and uid"
             yield Problem(where=f"metadata.ownerReferences.{field}", what=what, expected="all four")
 
-
-Key = tuple[str, str]
-"""Namespace ("" for kinds without one) and name."""
 
 _EVENT_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _FIELDS: Mapping[Kind, tuple[str, ...]] = {

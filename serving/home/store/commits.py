@@ -10,12 +10,12 @@ import contextlib
 import logging
 
 from serving.cluster.kinds import Kind
-from serving.home.schemas.records import Key, ObjectMetadata, Stored, decoded, encode, read_metadata
+from serving.home.schemas.records import ObjectMetadata, Stored, decoded, encode, read_metadata
 from serving.home.store.durability import Disk, carried_over, durable_part
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.state import StoreState
 from serving.model.errors import Unavailable
-from serving.model.objects import Object
+from serving.model.objects import Key, Object, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Commits:
         self._state.check_size(kind, data)
         # A copy: the caller may change its object while the write waits for the disk.
         new = decoded(encode(new))
-        key = _key_of(new)
+        key = key_of(new)
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
 
         def done(error: Unavailable | None) -> None:
@@ -89,7 +89,7 @@ class Commits:
 
     def _finish(self, kind: Kind, old: Object | None, new: Object, *, is_removal: bool) -> Stored:
         """Apply a committed write on top of the writes that bypassed it."""
-        present = self._state.table(kind).objects.get(_key_of(new))
+        present = self._state.table(kind).objects.get(key_of(new))
         if old is None or present is None or self._is_as_before(kind, present.key, old):
             return self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
         is_now = decoded(present.encoded)
@@ -122,8 +122,3 @@ class Commits:
 
         with contextlib.suppress(Unavailable):
             self._journal.submit(JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=data), done)
-
-
-def _key_of(whole: Object) -> Key:
-    metadata = whole["metadata"]
-    return (metadata.get("namespace", ""), metadata["name"])

@@ -15,6 +15,7 @@ from typing import Any
 
 from serving.cluster.kinds import REVISION, Kind
 from serving.cluster.port import Subresource
+from serving.home.schemas.ownership.managers import entries_of, with_entries
 from serving.home.schemas.patch import same_json
 from serving.model.errors import Conflict
 from serving.model.objects import Object
@@ -43,24 +44,12 @@ def durable_part(whole: Mapping[str, Any]) -> Object:
     """The stored part of an object: everything except the status and the version."""
     kept = {key: value for key, value in whole.items() if key != "status"}
     kept["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
-    return _with_owners(kept, _of_status(whole, wanted=False))
-
-
-def _owners(whole: Mapping[str, Any]) -> list[Object]:
-    owners: list[Object] = whole["metadata"].get("managedFields") or []
-    return owners
+    return with_entries(kept, _of_status(whole, wanted=False))
 
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
     """The entries of owners of the status, or those of all other fields."""
-    return [one for one in _owners(whole) if (one.get("subresource") == "status") is wanted]
-
-
-def _with_owners(whole: Object, owners: list[Object]) -> Object:
-    if owners == _owners(whole):
-        return whole
-    metadata = {key: value for key, value in whole["metadata"].items() if key != "managedFields"}
-    return {**whole, "metadata": metadata | ({"managedFields": owners} if owners else {})}
+    return [one for one in entries_of(whole) if (one.get("subresource") == "status") is wanted]
 
 
 def _is_soft(kind: Kind, old: Object, new: Object) -> bool:
@@ -86,7 +75,7 @@ def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> O
     result = {key: value for key, value in new.items() if key != "status"}
     if "status" in present:
         result["status"] = present["status"]
-    result = _with_owners(result, [*_of_status(new, wanted=False), *_of_status(present, wanted=True)])
+    result = with_entries(result, [*_of_status(new, wanted=False), *_of_status(present, wanted=True)])
     field = _SOFT_FIELDS.get(kind)
     if field is None:
         return result

@@ -33,9 +33,16 @@ from serving.cluster.port import (
     Subresource,
     Write,
 )
-from serving.home.schemas.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
+from serving.home.schemas.ownership.managers import (
+    FieldWriter,
+    after_apply,
+    after_update,
+    entries_of,
+    with_entries,
+    without_nulls,
+)
 from serving.home.schemas.patch import same_json
-from serving.home.schemas.records import Key, checked_metadata, decoded, read_metadata
+from serving.home.schemas.records import checked_metadata, decoded, read_metadata
 from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
 from serving.home.store.commits import Commits
@@ -57,7 +64,7 @@ from serving.home.store.writes import (
     with_generation,
 )
 from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 
 # How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8
@@ -194,7 +201,7 @@ class MemoryCluster(Cluster):
         while True:
             made = self._admit(kind, self._state.fresh(kind, dict(one.body)))
             if owners:
-                made = _with_owners(made, owners)
+                made = with_entries(made, owners)
             elif acting_manager():
                 made = after_update(kind, None, made, writer=self._writer())
             metadata = checked_metadata(kind, made)
@@ -235,7 +242,7 @@ class MemoryCluster(Cluster):
             made = after_apply(one.kind, None, given, writer=writer, force=one.force)
             new = Create(kind=one.kind, body=made, dry_run=one.dry_run)
             try:
-                return await self._create(new, owners=_owners(made)), True
+                return await self._create(new, owners=entries_of(made)), True
             except AlreadyExists:
                 # Created since it was looked for: apply to that.
                 continue
@@ -277,9 +284,9 @@ class MemoryCluster(Cluster):
             new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
             new = with_generation(kind, old, new)
             if isinstance(one, Apply):
-                new = _with_owners(new, _owners(sent))
+                new = with_entries(new, entries_of(sent))
             elif "managedFields" in old["metadata"]:
-                new = after_update(kind, old, new, writer=self._writer(subresource), sent=_owners(sent))
+                new = after_update(kind, old, new, writer=self._writer(subresource), sent=entries_of(sent))
             if same_json(old, new):
                 return _shown(old, subresource)
             disk = disk_for(kind, old, new, subresource=subresource)
@@ -308,15 +315,6 @@ def _key(kind: Kind, namespace: str, name: str) -> Key:
 def _patched(one: Patch, old: Object) -> Mapping[str, Any]:
     target = scale_of(old) if one.subresource == "scale" else old
     return patched(one.kind, target, one.patch, patch_type=one.patch_type)
-
-
-def _owners(whole: Mapping[str, Any]) -> list[Object]:
-    owners: list[Object] = (whole.get("metadata") or {}).get("managedFields") or []
-    return owners
-
-
-def _with_owners(whole: Object, owners: Sequence[Object]) -> Object:
-    return {**whole, "metadata": {**whole["metadata"], **({"managedFields": owners} if owners else {})}}
 
 
 def _shown(whole: Object, subresource: Subresource | None) -> Object:

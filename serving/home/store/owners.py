@@ -6,8 +6,9 @@ The store updates it with each change: living uids, their dependents, and a queu
 
 from serving.cluster.kinds import NAMESPACE, Kind
 from serving.cluster.workqueue import WorkQueue
-from serving.home.schemas.records import Key, Stored
+from serving.home.schemas.records import Stored
 from serving.home.store.history import StoreChange
+from serving.model.objects import Key
 
 Reference = tuple[Kind, Key]
 """An object by its kind, namespace and name."""

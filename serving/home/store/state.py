@@ -16,7 +16,6 @@ from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.port import Selection
 from serving.cluster.selectors import field_selector, label_selector
 from serving.home.schemas.records import (
-    Key,
     ObjectMetadata,
     Stored,
     decoded,
@@ -32,7 +31,7 @@ from serving.home.store.owners import Owners
 from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
 from serving.home.store.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
-from serving.model.objects import Object
+from serving.model.objects import Key, Object
 
 _log = logging.getLogger(__name__)
 

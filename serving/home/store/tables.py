@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from serving.cluster.kinds import Kind
-from serving.home.schemas.records import Key, Stored
+from serving.home.schemas.records import Stored
 from serving.home.store.history import History, ObjectFilter, StoreChange, StoreLimits, Watch
 from serving.model.errors import Invalid
+from serving.model.objects import Key
 
 # Sorts directly behind "/", so that it ends the span of a namespace's keys.
 _BEHIND_SLASH = "0"

@@ -14,6 +14,7 @@ import msgspec
 
 from serving.model.errors import Problem
 from serving.model.knative import RevisionKey
+from serving.model.objects import key_of
 from serving.scaling.policies.points import UsagePoint
 from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy, type_of_today
 from serving.scaling.policies.tick import TriggerPhase, TriggerState
@@ -82,7 +83,7 @@ def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> PolicyView | None
         return None
     spec, problem = _spec_of(found.get("spec") or {}, check)
     return PolicyView(
-        key=(metadata.get("namespace", ""), metadata["name"]),
+        key=key_of(found),
         uid=metadata.get("uid", ""),
         created=metadata.get("creationTimestamp") or "",
         generation=int(metadata.get("generation") or 0),

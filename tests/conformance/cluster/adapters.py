@@ -73,7 +73,7 @@ async def api_and_kube() -> AsyncIterator[KubeCluster]:
         async with (
             memory() as store,
             served(store, Path(folder)) as api,
-            KubeCluster.from_kubeconfig(api.kubeconfig) as cluster,
+            KubeCluster(api.kubeconfig) as cluster,
         ):
             yield cluster
 
@@ -83,7 +83,7 @@ async def kube() -> AsyncIterator[KubeCluster]:
     """A real server, the one that the environment names; our definitions are put there, if they are not."""
     path = Path(os.environ[KUBECONFIG_VARIABLE])
     await asyncio.to_thread(_define, path)
-    async with KubeCluster.from_kubeconfig(path) as cluster:
+    async with KubeCluster(path) as cluster:
         yield cluster
 
 

@@ -12,7 +12,9 @@ from serving.model.objects import (
     generation_of,
     is_being_deleted,
     is_controlled_by,
+    is_older_version,
     is_true,
+    key_of,
     kubelet_decides,
     labels_of,
     meant,
@@ -38,6 +40,18 @@ SERVICE: Object = {
 
 def child(**metadata: object) -> Object:
     return {"metadata": {"name": "hello", "ownerReferences": [owner_reference(SERVICE)], **metadata}}
+
+
+def test_the_key_of_an_object_is_its_namespace_and_name() -> None:
+    assert (key_of(SERVICE), key_of({"metadata": {"name": "node"}})) == (("default", "hello"), ("", "node"))
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "is_older"),
+    [("9", "10", True), ("10", "9", False), ("9", "9", False), ("", "9", False), ("9", "", False), ("a", "b", False)],
+)
+def test_versions_are_compared_as_numbers(version: str, other: str, is_older: bool) -> None:
+    assert is_older_version(version, other) is is_older
 
 
 def test_what_is_not_there_is_empty() -> None:

@@ -6,7 +6,7 @@ unless another owns them. Objects that no request created have no owners until t
 to ``before-first-apply``. Follows k8s.io/apimachinery/pkg/util/managedfields. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -66,10 +66,10 @@ def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWr
     managers = _read(before)
     if writer.subresource is None and sent and sent != before:
         if sent == [{}]:
-            return _with(new, {})
+            return with_entries(new, ())
         managers = _read(sent) or managers
     if old is not None and not managers:
-        return _with(new, managers)
+        return with_entries(new, ())
     live = _content(kind, old or {}, writer.subresource)
     change = _structure(kind).compare(live, _content(kind, new, writer.subresource))
     own = _Key(writer.manager, "Update", kind.api_version, writer.subresource or "")
@@ -78,7 +78,7 @@ def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWr
     if change.written:
         mine = union(found[own].fields, change.written) if own in found else change.written
         found[own] = _Entry(mine, writer.stamp)
-    return _with(new, _capped(found))
+    return with_entries(new, list(_written(_capped(found))))
 
 
 def _taken(fields: FieldSet, written: FieldSet) -> FieldSet:
@@ -121,7 +121,7 @@ def after_apply(kind: Kind, old: Object | None, config: Object, *, writer: Field
         found[key] = _Entry(rest, entry.stamp)
     if fields:
         found[own] = _Entry(fields, last.stamp if fields == last.fields else writer.stamp)
-    return _with(_assembled(live, merged, config, manager=writer.manager), found)
+    return with_entries(_assembled(live, merged, config, manager=writer.manager), list(_written(found)))
 
 
 def without_nulls(value: Any) -> Any:  # noqa: ANN401 - JSON
@@ -216,12 +216,18 @@ def _read(given: object) -> _Managers:
     }
 
 
-def _with(whole: Object, managers: _Managers) -> Object:
+def entries_of(whole: Mapping[str, Any]) -> list[Object]:
+    """The ``managedFields`` of an object."""
+    entries: list[Object] = (whole.get("metadata") or {}).get("managedFields") or []
+    return entries
+
+
+def with_entries(whole: Object, entries: Sequence[Object]) -> Object:
+    """The object with these ``managedFields``, without any if there are none."""
+    if not entries and "managedFields" not in whole["metadata"]:
+        return whole
     metadata = {key: value for key, value in whole["metadata"].items() if key != "managedFields"}
-    entries = list(_written(managers))
-    if entries:
-        metadata["managedFields"] = entries
-    return {**whole, "metadata": metadata}
+    return {**whole, "metadata": {**metadata, "managedFields": list(entries)} if entries else metadata}
 
 
 def _written(managers: _Managers) -> Iterator[Object]:

@@ -262,7 +262,7 @@ def test_a_cloud_is_one_line_in_the_registry_and_its_name(copy: Copy) -> None:
         "async def run():\n"
         "    settings = NodeGroupDaemonSettings(cloud_provider='trial')\n"
         "    async with opened_cloud(CloudContext(settings=settings, cluster=MemoryCluster())) as cloud:\n"
-        "        print(cloud)\n"
+        "        print(type(cloud).__name__)\n"
         "asyncio.run(run())"
     )
-    assert copy.run("-c", script) == "MemoryCloud(0 groups)\n"
+    assert copy.run("-c", script) == "MemoryCloud\n"

@@ -1,16 +1,36 @@
-"""Waiting for what nobody signals, because it is inside of what is tested: it is looked at again and again.
+"""Waits for conditions that nothing signals, because they are inside of what is tested.
 
-The time is far above what it takes: a test waits that long only where something is broken.
+The time limit is far above what is needed: a test waits that long only where something is broken.
 """
 
 import asyncio
-from collections.abc import Callable
+import inspect
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar, overload
 
-__all__ = ["until"]
+__all__ = ["next_turn", "until"]
+
+T = TypeVar("T")
 
 
-async def until(holds: Callable[[], object], *, within_s: float = 60.0) -> None:
-    """Wait until something holds. Raises ``TimeoutError`` if it never does."""
+@overload
+async def until(holds: Callable[[], Awaitable[T]], *, within_s: float = 60.0) -> T: ...
+@overload
+async def until(holds: Callable[[], T], *, within_s: float = 60.0) -> T: ...
+async def until(holds: Callable[[], T | Awaitable[T]], *, within_s: float = 60.0) -> T:
+    """Wait until ``holds`` returns something true, and return that. Raises ``TimeoutError`` if it never does."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - there is no event for it
+        while True:
+            found = holds()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
             await asyncio.sleep(0.001)
+
+
+@types.coroutine
+def next_turn() -> Generator[None, None, None]:
+    """Let everything that is scheduled now run once. For tests of what happens in which turn of the loop."""
+    yield

@@ -5,7 +5,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["run_virtually"]
+__all__ = ["pass_s", "run_virtually"]
 
 T = TypeVar("T")
 
@@ -37,3 +37,9 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on virtual time, which begins at 0."""
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         return runner.run(main)
+
+
+async def pass_s(seconds: float) -> None:
+    """Let virtual time pass. Raises ``AssertionError`` on a loop whose clock is real."""
+    assert isinstance(asyncio.get_running_loop(), _VirtualLoop)
+    await asyncio.sleep(seconds)

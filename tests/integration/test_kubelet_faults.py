@@ -174,9 +174,7 @@ async def emptied(machine: Machine) -> None:
     for kind in (DEPLOYMENT, POD):
         for one in (await machine.cluster.list(kind)).items:
             await machine.cluster.delete(kind, "default", one["metadata"]["name"], grace_s=0)
-    async with asyncio.timeout(60):
-        while machine.kubelet.pod_count:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)
+    await until(lambda: not machine.kubelet.pod_count)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -186,11 +184,13 @@ async def test_no_spec_of_a_pod_makes_more_than_one_pod_or_leaves_anything(machi
         for number, template in enumerate(templates):
             await machine.cluster.create(DEPLOYMENT, owned(f"d{number}", template))
         silent: list[Object] = []
+
+        async def are_all_explained() -> bool:
+            silent[:] = [one for one in (await machine.cluster.list(POD)).items if not is_explained(one)]
+            return not silent and len(made) == len(templates)
+
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(60):
-                while silent or len(made) < len(templates):
-                    silent = [one for one in (await machine.cluster.list(POD)).items if not is_explained(one)]
-                    await asyncio.sleep(0.05)
+            await until(are_all_explained)
         assert [(one["spec"], one.get("status")) for one in silent] == []
         assert set(made.values()) == {1}
         await emptied(machine)

@@ -85,8 +85,12 @@ async def test_a_peaceful_end_is_a_loss_too() -> None:
         link = link_to(server, on_connected=lambda: connected.append("yes"))
         async with kept(link):
             for count in (1, 2):
+
+                def is_back(count: int = count) -> bool:
+                    return len(connected) == count and bool(server.connections)
+
                 # How long it has none is too short to be seen for sure.
-                await until(lambda wanted=count: len(connected) == wanted and server.connections)  # type: ignore[misc]
+                await until(is_back)
                 for connection in list(server.connections):
                     await connection.close()
             await until(lambda: len(connected) == 3)

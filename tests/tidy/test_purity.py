@@ -10,7 +10,7 @@ from pathlib import PurePath
 import pytest
 
 from tests.tidy.pure_contract import PureContract
-from tests.tidy.sources import is_type_checking_block, named, parsed, product_files
+from tests.tidy.sources import files_of_tests, is_type_checking_block, named, parsed, product_files
 
 PURE_FLOORS = {"model", "settings", "scaling", "traffic", "placement"}
 DAEMONS = {"activator", "autoscaler", "controller", "extender", "nodegroup", "queueproxy"}
@@ -184,3 +184,36 @@ def test_the_contract_sees_an_impure_import(module: str, imported: str, kept: bo
     options = {"packages": ["serving.autoscaler"], "shells": ["main", "io"], "forbidden": ["asyncio"]}
     contract = PureContract(name="pure", session_options={}, contract_options=options)
     assert contract.check(_Graph({module: {imported}}), False).kept is kept
+
+
+def sleeps(source: str) -> Iterator[int]:
+    """Lines that call a function named ``sleep``."""
+    for node in ast.walk(parsed(source)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="sleep") | ast.Name(id="sleep")):
+                yield node.lineno
+
+
+def test_no_unit_test_sleeps() -> None:
+    """``tests/eventually.py`` waits for conditions, ``tests/virtual_time.py`` lets time pass that costs none."""
+    found = [
+        f"{named(path)}:{line}"
+        for path in files_of_tests()
+        if named(path).startswith("tests/unit/")
+        for line in sleeps(path.read_text())
+    ]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "seen"),
+    [
+        ("await asyncio.sleep(0)", [1]),
+        ("time.sleep(1)", [1]),
+        ("from time import sleep\nsleep(1)", [2]),
+        ("await pass_s(3)", []),
+        ("command = ['sleep', '1']", []),
+    ],
+)
+def test_the_rule_sees_a_sleep(source: str, seen: list[int]) -> None:
+    assert list(sleeps(source)) == seen

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from serving.aio.cooperative import BUDGET_S, turn
+from tests.eventually import next_turn
 
 
 async def looks_of(working: Callable[[], bool]) -> int:
@@ -12,7 +13,7 @@ async def looks_of(working: Callable[[], bool]) -> int:
     count = 0
     while working():
         count += 1
-        await asyncio.sleep(0)
+        await next_turn()
     return count
 
 
@@ -85,7 +86,7 @@ async def test_who_is_cancelled_while_waiting_holds_up_nobody() -> None:
 
     tasks = [asyncio.create_task(work(who)) for who in range(40)]
     for _ in range(3):
-        await asyncio.sleep(0)
+        await next_turn()
     for task in tasks[::2]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

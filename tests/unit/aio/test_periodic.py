@@ -2,7 +2,7 @@ import asyncio
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import every, wait_for
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 
 async def beats(period_s: float, *, until_s: float, cost_s: float = 0.0) -> list[float]:
@@ -11,7 +11,7 @@ async def beats(period_s: float, *, until_s: float, cost_s: float = 0.0) -> list
 
     async def beat() -> None:
         seen.append(now_s())
-        await asyncio.sleep(cost_s)
+        await pass_s(cost_s)
 
     asyncio.get_running_loop().call_at(until_s, stop.set)
     await every(period_s, beat, stop=stop, on_error=lambda _: None)

@@ -22,7 +22,7 @@ from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, Autosca
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.scaling.kpa_builders import spec_with
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 KEY = ("default", NAME)
 ADAPTIVE = AutoscalerSettings(policy=ADAPTIVE_POLICY)
@@ -77,11 +77,10 @@ class Stage:
         for _ in range(seconds):
             for name, load in loads.items():
                 self.tell(load, by=name, source=StatSource.POD)
-            await asyncio.sleep(1)
+            await pass_s(1)
 
     async def synced(self) -> None:
-        while not self.autoscaler.is_synced:  # noqa: ASYNC110 - virtual time costs nothing
-            await asyncio.sleep(0.01)
+        await until(lambda: self.autoscaler.is_synced)
 
 
 @asynccontextmanager
@@ -114,7 +113,7 @@ def test_a_poke_becomes_a_scale_in_the_same_moment() -> None:
     async def run() -> tuple[int, float]:
         async with staged() as stage:
             # The first decision, which nobody asked for, is over.
-            await asyncio.sleep(2.5)
+            await pass_s(2.5)
             begin_s = now_s()
             stage.tell(100.0)
             return await stage.store.scaled(15), now_s() - begin_s
@@ -125,11 +124,11 @@ def test_a_poke_becomes_a_scale_in_the_same_moment() -> None:
 def test_pokes_in_a_row_are_decided_on_together() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
-            await asyncio.sleep(2.5)
+            await pass_s(2.5)
             before = stage.autoscaler.counts.decisions
             for _ in range(100):
                 stage.tell(1.0)
-                await asyncio.sleep(0.001)
+                await pass_s(0.001)
             await stage.store.scaled(15)
             return stage.autoscaler.counts.decisions - before, await stage.store.scale()
 
@@ -151,9 +150,9 @@ def test_a_woken_revision_gets_a_pod() -> None:
 def test_a_revision_that_is_woken_right_after_a_decision_does_not_wait_for_the_next() -> None:
     async def run() -> tuple[int, float]:
         async with staged() as stage:
-            await asyncio.sleep(2.5)
+            await pass_s(2.5)
             stage.autoscaler.changed(KEY)
-            await asyncio.sleep(0.005)
+            await pass_s(0.005)
             begin_s = now_s()
             await stage.store.wake()
             return await stage.store.scaled(1), now_s() - begin_s
@@ -230,7 +229,7 @@ def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
             while not woken.is_set():
                 await stage.report(1, p=0.0)
             stage.cluster.before = None
-            await asyncio.sleep(2)
+            await pass_s(2)
             return await stage.store.serving_state(), await stage.store.scale()
 
     assert run_virtually(run()) == ("Active", 1)
@@ -248,7 +247,7 @@ def test_a_server_that_is_away_is_asked_again() -> None:
             while await stage.store.scale() == 0:
                 # Whoever waits is told of each second.
                 stage.tell(5.0)
-                await asyncio.sleep(1)
+                await pass_s(1)
             return await stage.store.scale(), stage.autoscaler.counts.write_failures
 
     scale, failures = run_virtually(run())
@@ -271,7 +270,7 @@ def test_a_restart_takes_no_pod_before_a_window_was_seen() -> None:
 def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
-            await asyncio.sleep(2.5)
+            await pass_s(2.5)
             changes = itertools.count(1)
 
             async def before(one: Patch) -> None:
@@ -290,7 +289,7 @@ def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -
 def test_a_scale_that_somebody_else_has_written_meanwhile_is_decided_on_anew() -> None:
     async def run() -> tuple[list[int], int]:
         async with staged() as stage:
-            await asyncio.sleep(2.5)
+            await pass_s(2.5)
             seen: list[int] = []
 
             async def before(one: Patch) -> None:
@@ -350,7 +349,7 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
             )
         async with asyncio.TaskGroup() as group:
             group.create_task(stage.autoscaler.run(stop))
-            await asyncio.sleep(3)
+            await pass_s(3)
             found = {
                 int(stage.autoscaler.decisions(("default", f"r{number}"))[0].since_s * 10) for number in range(100)
             }
@@ -364,14 +363,14 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
 def test_a_revision_that_is_deleted_is_forgotten() -> None:
     async def run() -> tuple[int, int]:
         async with awake("p") as stage:
-            await asyncio.sleep(3)
+            await pass_s(3)
             before = stage.autoscaler.numbers()["revisions"]
             await stage.store.remove_pod("p")
             await stage.cluster.delete(REVISION, *KEY)
             await stage.cluster.delete(DEPLOYMENT, "default", f"{NAME}-deployment")
-            await asyncio.sleep(3)
+            await pass_s(3)
             decisions = stage.autoscaler.counts.decisions
-            await asyncio.sleep(60)
+            await pass_s(60)
             assert stage.autoscaler.counts.decisions == decisions
             stage.tell(5.0)
             assert stage.autoscaler.counts.unknown_stats == 1
@@ -389,7 +388,7 @@ def test_a_revision_of_the_same_name_begins_anew() -> None:
             await stage.cluster.delete(DEPLOYMENT, "default", f"{NAME}-deployment")
             await stage.store.remove_pod("p")
             await stage.store.fill(scale=0, serving_state="Reserve")
-            await asyncio.sleep(2.5)
+            await pass_s(2.5)
             stage.tell(100.0)
             return await stage.store.scaled(15)
 
@@ -424,10 +423,10 @@ def test_numbers_that_change_are_followed() -> None:
 def test_a_revision_that_another_autoscaler_takes_over_is_left_alone() -> None:
     async def run() -> int:
         async with awake("p") as stage:
-            await asyncio.sleep(3)
+            await pass_s(3)
             patch = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "mine.example.com"}}}
             await stage.cluster.patch(REVISION, *KEY, patch=patch)
-            await asyncio.sleep(1)
+            await pass_s(1)
             return stage.autoscaler.numbers()["revisions"]
 
     assert run_virtually(run()) == 0
@@ -451,7 +450,7 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
             labels = {"serving.knative.dev/revision": "other"}
             metadata = {"namespace": "default", "name": "other", "labels": labels}
             await stage.cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": 3}})
-            await asyncio.sleep(3)
+            await pass_s(3)
             return stage.autoscaler.numbers()["revisions"]
 
     assert run_virtually(run()) == 1
@@ -495,7 +494,7 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
                 for _ in range(10):
                     stat = Stat(pod="p", at_s=now_s())
                     again.record(KEY, stat, StatSource.POD)
-                    await asyncio.sleep(1)
+                    await pass_s(1)
                 after = again.decisions(KEY)[-1].outcome.inputs.advice.keep
                 stop.set()
         assert before is not None

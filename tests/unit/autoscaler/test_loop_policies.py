@@ -13,7 +13,7 @@ from serving.model.errors import Forbidden
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.autoscaler.test_loop import Stage, awake, staged
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 Json = dict[str, Any]
 ROOM = {
@@ -62,7 +62,7 @@ def test_a_policy_without_its_target_is_told_so() -> None:
         async with awake("p") as stage:
             await attach(stage, ROOM, name="lost", target="nobody")
             await attach(stage, ROOM, name="first")
-            await asyncio.sleep(1)
+            await pass_s(1)
             await attach(stage, ROOM, name="second")
             await stage.report(10, p=1.0)
             return [await reason(stage, name) for name in ("lost", "first", "second")]
@@ -139,7 +139,7 @@ def test_a_min_brings_a_revision_out_of_reserve() -> None:
         async with staged() as stage:
             await attach(stage, {"min": 2})
             count = await stage.store.scaled(2)
-            await asyncio.sleep(1)
+            await pass_s(1)
             return count, await stage.store.serving_state()
 
     assert run_virtually(run()) == (2, "Active")
@@ -195,12 +195,13 @@ class Blind(MemoryCluster):
 
 
 def test_without_the_right_to_read_policies_requests_are_decided_on() -> None:
+    async def allow() -> bool:
+        return True
+
     async def run() -> int:
         store, stop = Store(Blind()), asyncio.Event()
         await store.fill(scale=0, serving_state="Active")
-        autoscaler = Autoscaler(
-            store.cluster, settings=AutoscalerSettings(), prove=lambda: asyncio.sleep(0, result=True)
-        )
+        autoscaler = Autoscaler(store.cluster, settings=AutoscalerSettings(), prove=allow)
         async with asyncio.TaskGroup() as group:
             group.create_task(autoscaler.run(stop))
             count = await store.scaled(1)
@@ -231,7 +232,7 @@ def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
             others = {"name": "the rest", "start": "59 23 * * *", "end": "1 0 * * *", "min": 3}
             await attach(stage, {"schedules": [hours, others]})
             scale = await stage.store.scaled(3)
-            await asyncio.sleep(15)
+            await pass_s(15)
             return scale, await status(stage)
 
     scale, told = run_virtually(run())

@@ -17,8 +17,9 @@ from serving.model.errors import NotLeading
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import AutoscalerSettings
+from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 KEY = ("default", NAME)
 
@@ -44,13 +45,12 @@ class Member:
         return True
 
     async def synced(self) -> None:
-        while not self.autoscaler.is_synced:  # noqa: ASYNC110 - virtual time costs nothing
-            await asyncio.sleep(0.01)
+        await until(lambda: self.autoscaler.is_synced)
 
     async def let_go(self) -> None:
         self.stop.set()
         self.shards.wake()
-        await asyncio.sleep(0.1)
+        await pass_s(0.1)
 
     def tell(self, concurrency: float) -> None:
         stat = Stat(pod="activator", at_s=now_s(), concurrency=concurrency, request_count=concurrency)
@@ -59,7 +59,7 @@ class Member:
     async def report(self, seconds: int, concurrency: float) -> None:
         for _ in range(seconds):
             self.tell(concurrency)
-            await asyncio.sleep(1)
+            await pass_s(1)
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ async def at_work(one: Member, group: asyncio.TaskGroup) -> AsyncIterator[Member
     group.create_task(one.autoscaler.run(ending))
     await one.synced()
     group.create_task(one.shards.run(one.stop))
-    await asyncio.sleep(0.1)
+    await pass_s(0.1)
     try:
         yield one
     finally:
@@ -135,7 +135,7 @@ def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
             one.autoscaler.record(
                 KEY, Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1), StatSource.ACTIVATOR
             )
-            await asyncio.sleep(0)
+            await pass_s(0)
             assert one.autoscaler.numbers()["decisions_total"] == made
             with pytest.raises(NotLeading), one.sharing.writing(one.autoscaler.group(KEY)):
                 pass
@@ -152,7 +152,7 @@ def test_a_write_is_waited_for_before_a_shard_is_let_go() -> None:
                 await one.let_go()
                 assert one.shards.held == []
                 lost = group.create_task(one.autoscaler.lost(0))
-                await asyncio.sleep(1)
+                await pass_s(1)
                 assert not lost.done()
             await lost
 
@@ -170,13 +170,13 @@ def test_the_status_of_a_policy_is_written_by_the_one_whose_target_it_is() -> No
         async with asyncio.TaskGroup() as group:
             one, two = Member("one", store.cluster), Member("two", store.cluster)
             async with at_work(one, group), at_work(two, group):
-                await asyncio.sleep(20)
+                await pass_s(20)
                 counts = [each.autoscaler.numbers()["policy_status_writes_total"] for each in (one, two)]
                 assert counts[0] >= 1
                 assert counts[1] == 0
                 assert await store.scale() == 2
                 await one.let_go()
-                await asyncio.sleep(20)
+                await pass_s(20)
                 assert two.autoscaler.numbers()["policy_status_writes_total"] >= 1
                 assert one.autoscaler.numbers()["policy_status_writes_total"] == counts[0]
 

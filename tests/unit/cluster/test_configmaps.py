@@ -12,7 +12,7 @@ from serving.model.errors import Unavailable
 from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, DAEMONS
 from serving.settings.live import LiveSettings, Taken
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 SPACE = "knative-serving"
 NAME = "config-autoscaler"
@@ -28,8 +28,7 @@ def body(**data: str) -> Object:
 
 async def seen() -> None:
     """Everything that is to be told has been told."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await pass_s(0.001)
 
 
 def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:

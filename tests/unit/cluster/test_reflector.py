@@ -16,7 +16,7 @@ from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Gone, Unavailable
 from serving.model.objects import Object
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 
 class Steady(random.Random):
@@ -106,7 +106,7 @@ def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings
 
 async def turn() -> None:
     """Let everything happen that is due now."""
-    await asyncio.sleep(0.001)
+    await pass_s(0.001)
 
 
 def test_the_first_list_is_told_and_then_it_is_synced() -> None:
@@ -174,7 +174,7 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
         followed.cluster.watch_scripts = [[]]
         await followed.reflector.synced.wait()
         await followed.make("b")
-        await asyncio.sleep(1)
+        await pass_s(1)
 
     followed = follow(scenario, retry_first_s=0.5)
     assert followed.told == [("ADDED", "a"), ("ADDED", "b")]
@@ -189,7 +189,7 @@ def test_after_gone_it_lists_again_and_tells_what_it_missed() -> None:
         await followed.change("a", "x")
         await followed.remove("b")
         await followed.make("c")
-        await asyncio.sleep(1)
+        await pass_s(1)
 
     followed = follow(scenario, retry_first_s=0.5)
     assert followed.told[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
@@ -200,9 +200,9 @@ def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
         await followed.reflector.synced.wait()
         followed.cluster.drops = lambda _: True
         await followed.make("a")
-        await asyncio.sleep(5)
+        await pass_s(5)
         assert followed.told == []
-        await asyncio.sleep(10)
+        await pass_s(10)
 
     followed = follow(scenario, relist_s=10)
     assert (followed.told, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
@@ -220,7 +220,7 @@ def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
 def test_a_server_that_ends_every_watch_at_once_is_not_hammered() -> None:
     async def scenario(followed: Followed) -> None:
         followed.cluster.watch_scripts = [[] for _ in range(5)]
-        await asyncio.sleep(40)
+        await pass_s(40)
 
     followed = follow(scenario, retry_first_s=1, retry_max_s=8)
     assert followed.cluster.watch_times_s == [0, 1, 3, 7, 15, 23]
@@ -230,9 +230,9 @@ def test_a_watch_that_lived_long_makes_up_for_failures() -> None:
     async def scenario(followed: Followed) -> None:
         followed.cluster.list_failures = [Unavailable("no")] * 3
         await followed.reflector.synced.wait()
-        await asyncio.sleep(20)
+        await pass_s(20)
         followed.cluster.list_failures = [Unavailable("no")]
-        await asyncio.sleep(100)
+        await pass_s(100)
 
     followed = follow(scenario, retry_first_s=1, relist_s=50)
     # Three failures, a list, the periodic one that fails, and one second later its second try.

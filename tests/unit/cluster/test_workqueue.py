@@ -9,7 +9,7 @@ import uvloop
 
 from serving.aio.clock import now_s
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 Work = Callable[[str], Awaitable[float | None]]
 
@@ -47,7 +47,7 @@ class Worker:
         self.seen.append((round(now_s(), 6), key))
         self.active.append(key)
         self.most_at_once = max(self.most_at_once, len(self.active))
-        await asyncio.sleep(self._takes_s)
+        await pass_s(self._takes_s)
         self.active.remove(key)
         if self._failures:
             self._failures -= 1
@@ -152,7 +152,7 @@ def test_starts_are_limited_to_a_rate_after_a_burst() -> None:
 
     async def scenario() -> None:
         # A quiet time first, in which a burst is saved up.
-        await asyncio.sleep(100)
+        await pass_s(100)
         await run_for(one, worker, seconds=20, workers=2)
 
     run_virtually(scenario())
@@ -251,7 +251,7 @@ def test_no_more_workers_work_than_the_limit_says() -> None:
         for number in range(8):
             one.add(f"k{number}")
         task = asyncio.create_task(one.run(8, worker, limit=lambda: limits[0]))
-        await asyncio.sleep(1.5)
+        await pass_s(1.5)
         assert (worker.most_at_once, one.active_count) == (2, 2)
         limits[0] = 4
         await one.settled()

@@ -14,7 +14,7 @@ from serving.cluster.port import Subresource, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading, Unavailable
 from serving.model.objects import Object
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 NAME = LeaseName(namespace="knative-serving", name="controller")
 
@@ -92,7 +92,7 @@ def test_the_first_one_leads_and_the_other_waits() -> None:
         cluster = Troubled()
         one, two = Worker("one", cluster), Worker("two", cluster)
         async with at_work(one, two):
-            await asyncio.sleep(100)
+            await pass_s(100)
             assert (one.works(), two.works()) == (True, False)
             assert (one.leader.is_leading, two.leader.is_leading) == (True, False)
             assert two.leader.holder == "one"
@@ -110,11 +110,11 @@ def test_a_leader_that_is_told_to_stop_lets_go_and_the_next_one_begins_at_its_ne
         cluster = Troubled()
         one, two = Worker("one", cluster), Worker("two", cluster)
         async with at_work(one, two):
-            await asyncio.sleep(31)
+            await pass_s(31)
             one.stop.set()
             await one.ended.wait()
             assert await holder(cluster) == ""
-            await asyncio.sleep(2.1)
+            await pass_s(2.1)
             assert two.works()
             assert await holder(cluster) == "two"
         assert one.terms[0][1] == 31
@@ -127,7 +127,7 @@ def test_a_leader_that_is_cancelled_lets_go_too() -> None:
         cluster = Troubled()
         one = Worker("one", cluster)
         async with at_work(one):
-            await asyncio.sleep(5)
+            await pass_s(5)
         assert await holder(cluster) == ""
         assert not one.works()
 
@@ -139,7 +139,7 @@ def test_one_who_waits_and_is_told_to_stop_ends_without_a_word() -> None:
         cluster = Troubled()
         one, two = Worker("one", cluster), Worker("two", cluster)
         async with at_work(one, two):
-            await asyncio.sleep(5)
+            await pass_s(5)
             two.stop.set()
             await two.ended.wait()
             assert now_s() == 5
@@ -154,14 +154,14 @@ def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_c
         cluster = Troubled()
         one = Worker("one", cluster)
         async with at_work(one):
-            await asyncio.sleep(20.5)
+            await pass_s(20.5)
             setattr(cluster, trouble, True)
-            await asyncio.sleep(9.4)
+            await pass_s(9.4)
             assert one.works()
-            await asyncio.sleep(4.2)
+            await pass_s(4.2)
             assert not one.works()
             setattr(cluster, trouble, False)
-            await asyncio.sleep(10)
+            await pass_s(10)
             assert one.works(), "it comes back by itself"
         (_, ended_s), _ = one.terms
         assert 30.0 <= ended_s <= 34.0
@@ -174,11 +174,11 @@ def test_a_server_that_is_away_for_less_costs_nothing() -> None:
         cluster = Troubled()
         one = Worker("one", cluster)
         async with at_work(one):
-            await asyncio.sleep(20.5)
+            await pass_s(20.5)
             cluster.fails = True
-            await asyncio.sleep(6)
+            await pass_s(6)
             cluster.fails = False
-            await asyncio.sleep(30)
+            await pass_s(30)
             assert one.works()
         assert len(one.terms) == 1
 
@@ -191,10 +191,10 @@ def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
         one = Worker("one", cluster)
         cluster.loses = True
         async with at_work(one):
-            await asyncio.sleep(1)
+            await pass_s(1)
             assert (await holder(cluster), one.leader.is_leading) == ("one", False)
             cluster.loses = False
-            await asyncio.sleep(2)
+            await pass_s(2)
             assert one.works()
 
     run_virtually(run())
@@ -205,12 +205,12 @@ def test_one_who_was_frozen_does_not_believe_before_it_has_looked() -> None:
         cluster = Troubled()
         one, two = Worker("one", cluster), Worker("two", cluster)
         async with at_work(one, two):
-            await asyncio.sleep(20)
+            await pass_s(20)
             one.skew_s = 60.0
             assert one.works(), "its task has not had its turn"
             with pytest.raises(NotLeading):
                 one.leader.check()
-            await asyncio.sleep(2.1)
+            await pass_s(2.1)
             assert len(one.terms) == 1
             # Nobody took it meanwhile: it is its own again, for another term.
             assert one.leader.is_leading
@@ -224,12 +224,12 @@ def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
         cluster = Troubled()
         one = Worker("one", cluster)
         async with at_work(one):
-            await asyncio.sleep(5)
+            await pass_s(5)
             patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 5}}
             await cluster.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
-            await asyncio.sleep(2)
+            await pass_s(2)
             assert (one.works(), one.leader.holder) == (False, "thief")
-            await asyncio.sleep(6)
+            await pass_s(6)
             assert one.works()
 
     run_virtually(run())
@@ -241,7 +241,7 @@ def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
         leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)
 
         async def work() -> None:
-            await asyncio.sleep(3)
+            await pass_s(3)
             raise ValueError("broken")
 
         with pytest.raises(ValueError, match="broken"):
@@ -260,7 +260,7 @@ def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_proc
         async def work() -> None:
             nonlocal terms
             terms += 1
-            await asyncio.sleep(3)
+            await pass_s(3)
             if terms == 1:
                 one.skew_s = 60.0
                 one.leader.check()
@@ -285,9 +285,9 @@ def test_work_that_fails_while_it_is_cancelled_is_told_and_costs_no_more_than_th
                 raise ValueError("broken") from None
 
         running = asyncio.create_task(one.leader.run(work, one.stop))
-        await asyncio.sleep(5)
+        await pass_s(5)
         one.skew_s = 60.0
-        await asyncio.sleep(10)
+        await pass_s(10)
         assert len(ends) == 1
         assert one.leader.is_leading
         one.stop.set()
@@ -301,7 +301,7 @@ def test_a_release_that_fails_is_told_and_no_more() -> None:
         cluster = Troubled()
         one = Worker("one", cluster)
         async with at_work(one):
-            await asyncio.sleep(5)
+            await pass_s(5)
             cluster.fails = True
             one.stop.set()
             await one.ended.wait()

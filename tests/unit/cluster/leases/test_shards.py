@@ -16,7 +16,7 @@ from serving.cluster.port import Cluster, Listing, Selection, Subresource, Watch
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading, Unavailable
 from serving.model.objects import Object
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 SPACE = "knative-serving"
 
@@ -108,7 +108,7 @@ def test_who_is_alone_holds_all_and_lets_go_of_all_when_told_to_stop() -> None:
         store = MemoryCluster()
         one = Member("a", store)
         async with at_work(one):
-            await asyncio.sleep(60)
+            await pass_s(60)
             assert one.shards.held == [0, 1, 2, 3]
             assert one.shards.owner(0) is None
             one.shards.check(3)
@@ -125,7 +125,7 @@ def test_two_who_begin_together_come_to_hold_half_each() -> None:
         store = MemoryCluster()
         one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
         async with at_work(one, two):
-            await asyncio.sleep(20)
+            await pass_s(20)
             assert held_once(one, two) == [2, 2]
             shard = one.shards.held[0]
             owner = two.shards.owner(shard)
@@ -143,19 +143,19 @@ def test_one_who_comes_later_gets_a_share_one_shard_after_the_other() -> None:
         store = MemoryCluster()
         one, two = Member("a", store), Member("b", store)
         async with at_work(one):
-            await asyncio.sleep(10)
+            await pass_s(10)
             async with at_work(two):
-                await asyncio.sleep(10)
+                await pass_s(10)
                 assert held_once(one, two) == [4, 0], "nobody has said that there is another one"
                 one.others = ["b"]
                 one.shards.wake()
-                await asyncio.sleep(1)
+                await pass_s(1)
                 assert held_once(one, two) == [3, 1]
-                await asyncio.sleep(3)
+                await pass_s(3)
                 assert held_once(one, two) == [2, 2]
             one.others = []
             one.shards.wake()
-            await asyncio.sleep(1)
+            await pass_s(1)
             assert held_once(one) == [4], "what was let go is taken at once"
 
     run_virtually(run())
@@ -167,14 +167,14 @@ def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
         one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
         async with at_work(two):
             dead = asyncio.create_task(one.shards.run(one.stop))
-            await asyncio.sleep(20)
+            await pass_s(20)
             assert held_once(one, two) == [2, 2]
             one.line.is_cut = True
             dead.cancel()
             two.others = []
-            await asyncio.sleep(12)
+            await pass_s(12)
             assert held_once(one, two) == [0, 2]
-            await asyncio.sleep(4)
+            await pass_s(4)
             assert held_once(one, two) == [0, 4]
 
     run_virtually(run())
@@ -185,18 +185,18 @@ def test_one_who_is_cut_off_stops_before_another_begins_and_comes_back() -> None
         store = MemoryCluster()
         one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
         async with at_work(one, two):
-            await asyncio.sleep(20)
+            await pass_s(20)
             one.line.is_cut = True
             for _ in range(600):
-                await asyncio.sleep(0.1)
+                await pass_s(0.1)
                 held_once(one, two)
             # Whoever it was, its leases lie free for long: the other does the work.
             assert held_once(one, two) == [0, 4]
             two.story.clear()
-            await asyncio.sleep(60)
+            await pass_s(60)
             assert two.story == [], "it does not play with what nobody else takes"
             one.line.is_cut = False
-            await asyncio.sleep(180)
+            await pass_s(180)
             assert held_once(one, two) == [2, 2]
 
     run_virtually(run())
@@ -207,13 +207,13 @@ def test_one_who_was_frozen_owns_nothing_before_it_has_looked() -> None:
         store = MemoryCluster()
         one = Member("a", store)
         async with at_work(one):
-            await asyncio.sleep(20)
+            await pass_s(20)
             one.story.clear()
             one.skew_s = 60.0
             assert one.shards.held == []
             with pytest.raises(NotLeading):
                 one.shards.check(0)
-            await asyncio.sleep(5)
+            await pass_s(5)
             assert one.shards.held == [0, 1, 2, 3]
             assert sorted(one.story[:4]) == [f"lost {n}" for n in range(4)], "it begins anew"
 
@@ -225,13 +225,13 @@ def test_leases_of_another_number_of_shards_are_waited_for() -> None:
         store = MemoryCluster()
         old, new = Member("a", store, count=2), Member("b", store, count=4)
         async with at_work(old):
-            await asyncio.sleep(5)
+            await pass_s(5)
             async with at_work(new):
-                await asyncio.sleep(30)
+                await pass_s(30)
                 assert new.shards.held == []
                 old.stop.set()
                 old.shards.wake()
-                await asyncio.sleep(3)
+                await pass_s(3)
                 assert new.shards.held == [0, 1, 2, 3]
 
     run_virtually(run())
@@ -242,14 +242,14 @@ def test_work_that_does_not_rest_keeps_its_shard_from_others_and_not_the_other_s
         store = MemoryCluster()
         one, two = Member("a", store), Member("b", store)
         async with at_work(one, two):
-            await asyncio.sleep(10)
+            await pass_s(10)
             one.others = ["b"]
             one.rests.clear()
             one.shards.wake()
-            await asyncio.sleep(8)
+            await pass_s(8)
             assert one.shards.held == [0, 1], "renewed all the time"
             assert two.shards.held == [], "what is still written there is nobody's to decide on"
-            await asyncio.sleep(15)
+            await pass_s(15)
             assert held_once(one, two) == [2, 2]
             one.rests.set()
 
@@ -270,11 +270,11 @@ def test_whoever_is_cut_off_when_no_shard_is_ever_held_twice(seed: int) -> None:
                     # Who is cut off from the store may be cut off from the others as well.
                     each.others = [other.name for other in members if not other.line.is_cut]
                 for _ in range(dice.randrange(80)):
-                    await asyncio.sleep(0.1)
+                    await pass_s(0.1)
                     held_once(*members)
             for one in members:
                 one.line.is_cut, one.others = False, list(names)
-            await asyncio.sleep(300)
+            await pass_s(300)
             assert held_once(*members) == [2, 2, 2]
 
     run_virtually(run())
@@ -285,7 +285,7 @@ def test_one_who_cannot_see_the_leases_takes_none_and_ends_when_told() -> None:
         one = Member("a", MemoryCluster())
         one.line.is_cut = True
         async with at_work(one):
-            await asyncio.sleep(30)
+            await pass_s(30)
             assert one.shards.held == []
 
     run_virtually(run())

@@ -6,6 +6,7 @@ from serving.home.controllers.addresses import HostsFile, hosts_text, names_of
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
+from tests.eventually import until
 
 SETTINGS = ControllerSettings()
 
@@ -41,12 +42,9 @@ async def test_the_file_follows_routes_and_stays_the_same_file(tmp_path: Path) -
     number = path.stat().st_ino
     running = asyncio.create_task(hosts.run())
     await cluster.create(ROUTE, route())
-    async with asyncio.timeout(60):
-        while "hello.default.svc" not in path.read_text():  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.01)
-        await cluster.delete(ROUTE, "default", "hello")
-        while "hello.default.svc" in path.read_text():  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.01)
+    await until(lambda: "hello.default.svc" in path.read_text())
+    await cluster.delete(ROUTE, "default", "hello")
+    await until(lambda: "hello.default.svc" not in path.read_text())
     running.cancel()
     # A mount in a pod shows this file, whatever has its name later.
     assert path.stat().st_ino == number

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.kinds import EVENT, NODE, POD
-from serving.cluster.port import EventType, Patch, Write
+from serving.cluster.port import Cluster, EventType, Patch, Write
 from serving.cluster.reflector import CacheChange
 from serving.home.controllers.scheduler import (
     NodePlacing,
@@ -21,7 +21,7 @@ from serving.home.controllers.scheduler import (
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object, condition_of, nested
 from tests.eventually import until
-from tests.virtual_time import run_virtually
+from tests.virtual_time import pass_s, run_virtually
 
 # Longer than a watch takes.
 LAG_S = 10.0
@@ -76,16 +76,24 @@ async def staged(placing: NodePlacing | None, *nodes: str, cpu: str = "1", pods:
 
 
 async def until_scheduled(stage: Stage, name: str) -> str:
-    async with asyncio.timeout(60):
-        while not (found := await stage.node_of(name)):  # noqa: ASYNC110 - the store is asked
-            await asyncio.sleep(0.01)
-    return found
+    return await until(lambda: stage.node_of(name))
 
 
 async def until_refused(stage: Stage, name: str, message: str) -> None:
-    async with asyncio.timeout(60):
-        while (await stage.scheduled(name)).get("message") != message:  # noqa: ASYNC110 - the store is asked
-            await asyncio.sleep(0.01)
+    async def is_refused() -> bool:
+        return (await stage.scheduled(name)).get("message") == message
+
+    await until(is_refused)
+
+
+async def until_told(cluster: Cluster) -> Object:
+    """The first event."""
+
+    async def events() -> list[Object]:
+        found: list[Object] = (await cluster.list(EVENT)).items
+        return found
+
+    return (await until(events))[0]
 
 
 async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
@@ -97,10 +105,7 @@ async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
         await until_refused(stage, "p4", "0/2 nodes are available: 2 Insufficient cpu.")
         found = await stage.scheduled("p4")
         assert (found["status"], found["reason"]) == ("False", "Unschedulable")
-        async with asyncio.timeout(60):
-            while not (events := (await stage.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
-        (event,) = events
+        event = await until_told(stage.cluster)
         assert (event["reason"], event["involvedObject"]["name"]) == ("FailedScheduling", "p4")
         await put_node(stage.cluster, "c")
         assert await until_scheduled(stage, "p4") == "c"
@@ -135,7 +140,7 @@ def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_
             assert (node, place(stage, "p1")[1]) == ("a", None)
             stage.scheduler.created(one, None)
             assert place(stage, "p1")[1] is None
-            await asyncio.sleep(LAG_S)
+            await pass_s(LAG_S)
             assert place(stage, "p1")[1] == "a"
 
     run_virtually(scenario())
@@ -147,7 +152,7 @@ def test_a_pod_whose_creation_only_seemed_to_fail_keeps_its_room() -> None:
             one, _ = place(stage, "p0")
             await stage.cluster.create(POD, one.pod)
             stage.scheduler.created(one, None)
-            await asyncio.sleep(LAG_S)
+            await pass_s(LAG_S)
             assert place(stage, "p1")[1] is None
 
     run_virtually(scenario())
@@ -268,9 +273,7 @@ async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None
     await cluster.create(NODE, {"metadata": {"name": "local"}, "spec": {"unschedulable": True}})
     running = asyncio.create_task(scheduler.run())
     await cluster.create(POD, pod("p"))
-    async with asyncio.timeout(60):
-        while not (await cluster.list(EVENT)).items:  # noqa: ASYNC110 - the store is asked
-            await asyncio.sleep(0.01)
+    await until_told(cluster)
     assert not scheduler._waiting
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -8,6 +8,7 @@ from serving.home.apiserver.logoptions import LogOptions
 from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.pods.podfolder import keep_previous, previous_of
 from serving.model.errors import NotFound
+from tests.eventually import next_turn
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ async def test_who_follows_goes_on_with_the_next_run_and_after_a_rotation(log: P
         keep_previous(log)
         next_run = asyncio.ensure_future(anext(pieces))
         # It looks for the next run, and there is none yet.
-        await asyncio.sleep(0.3)
+        await next_turn()
         log.write_bytes(b"a run\n")  # noqa: ASYNC240 - a few bytes
         assert await next_run == b"a run\n"
         os.truncate(log, 0)

@@ -7,13 +7,14 @@ import sys
 import pytest
 
 from serving.home.kubelet.startpace import StartPacer, until_started
+from tests.eventually import until
 
 
 async def test_no_more_pods_start_at_once_than_there_are_turns() -> None:
     pacer = StartPacer(2)
     assert [await pacer.take("a"), await pacer.take("a")] == [True, False]
     third = asyncio.create_task(pacer.take("a"))
-    await asyncio.sleep(0)
+    await until(lambda: pacer._waiting)
     assert not third.done()
     pacer.give_back()
     assert await third is False
@@ -29,7 +30,7 @@ async def test_the_revision_with_the_fewest_turns_is_next() -> None:
 
     await pacer.take("grows")
     waiting = [asyncio.create_task(start(name)) for name in ("grows", "grows", "wakes")]
-    await asyncio.sleep(0)
+    await until(lambda: len(pacer._waiting) == 3)
     pacer.give_back()
     await asyncio.gather(*waiting)
     assert order == ["wakes", "grows", "grows"]
@@ -39,14 +40,14 @@ async def test_a_pod_that_is_deleted_while_it_waits_takes_no_turn() -> None:
     pacer = StartPacer(1)
     await pacer.take("a")
     deleted, following = asyncio.create_task(pacer.take("a")), asyncio.create_task(pacer.take("a"))
-    await asyncio.sleep(0)
+    await until(lambda: len(pacer._waiting) == 2)
     deleted.cancel()
     await asyncio.gather(deleted, return_exceptions=True)
     pacer.give_back()
     await following
     # Given and cancelled in one step: the turn is given back.
     last = asyncio.create_task(pacer.take("a"))
-    await asyncio.sleep(0)
+    await until(lambda: pacer._waiting)
     pacer.give_back()
     last.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -63,7 +64,7 @@ async def test_a_turn_ends_when_the_pod_is_ready() -> None:
 
 
 async def test_a_turn_ends_when_the_program_waits_for_something_else_than_a_core() -> None:
-    program = "import time; time.sleep(1000)"
+    program = "import signal; signal.pause()"
     sleeping = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", program)
     try:
         async with asyncio.timeout(60):

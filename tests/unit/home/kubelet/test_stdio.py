@@ -10,6 +10,7 @@ import uvloop
 
 from serving.home.apiserver.channels import STDOUT
 from serving.home.kubelet.stdio import Stdio, WaitingDescriptor
+from tests.eventually import until
 
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -25,7 +26,7 @@ def test_a_descriptor_that_is_closed_ends_its_wait_and_the_next_with_its_number_
         reading, writing = os.pipe()
         closed = WaitingDescriptor(reading)
         waiting = asyncio.create_task(closed.read())
-        await asyncio.sleep(0)
+        await until(lambda: closed._waits)
         closed.close()
         assert await asyncio.wait_for(waiting, 60) == b""
         os.close(writing)
@@ -33,7 +34,7 @@ def test_a_descriptor_that_is_closed_ends_its_wait_and_the_next_with_its_number_
         assert again == reading
         following = WaitingDescriptor(again)
         waiting = asyncio.create_task(following.read())
-        await asyncio.sleep(0)
+        await until(lambda: following._waits)
         os.write(writing, b"next")
         assert await asyncio.wait_for(waiting, 60) == b"next"
         following.close()

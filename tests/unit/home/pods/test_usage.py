@@ -16,9 +16,11 @@ from serving.home.pods.machine import read_machine
 from serving.home.pods.usage import SessionTotals, SessionUsage, UsageReporter, pod_metrics, read_sessions, used_between
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotFound
+from serving.model.objects import Object
 from serving.model.quantity import parse_bytes, parse_millicores
+from tests.eventually import until
 
-BURN = "import os, time\nif os.fork() == 0:\n  while True: pass\nprint(flush=True)\ntime.sleep(60)"
+BURN = "import os, signal\nif os.fork() == 0:\n  while True: pass\nprint(flush=True)\nsignal.pause()"
 CPU = {"targetRef": {"kind": "Service", "name": "a"}, "up": {"triggers": [{"type": "cpu", "usagePercent": 50}]}}
 
 
@@ -93,13 +95,15 @@ async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subproce
     await teller.look()
     with pytest.raises(NotFound):
         await cluster.get(POD_METRICS, "default", "p")
-    usage = {"cpu": "0m"}
+
+    async def used() -> dict[str, str] | None:
+        await teller.look()
+        usage: dict[str, str] = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
+        return usage if parse_millicores(usage["cpu"]) else None
+
     # The machine may be busy; of this session the child alone is, and has its turn at some time.
-    async with asyncio.timeout(60):
-        while parse_millicores(usage["cpu"]) == 0:
-            await asyncio.sleep(0.1)
-            await teller.look()
-            usage = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
+    usage = await until(used)
+    assert usage is not None
     assert parse_bytes(usage["memory"]) > 2**20
 
 
@@ -134,10 +138,14 @@ async def test_the_machine_is_told_as_a_node_with_what_it_uses(cluster: MemoryCl
     teller = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
     await teller.look()
     assert (await cluster.list(NODE_METRICS)).items == []
-    for _ in range(2):
-        await asyncio.sleep(0.05)
+
+    async def nodes() -> list[Object]:
         await teller.look()
-    (told,) = (await cluster.list(NODE_METRICS)).items
+        return (await cluster.list(NODE_METRICS)).items
+
+    (told,) = await until(nodes)
+    await teller.look()
+    assert len((await cluster.list(NODE_METRICS)).items) == 1
     assert told["metadata"]["name"] == "here"
     assert parse_bytes(told["usage"]["memory"]) > 2**20
     await cluster.delete(NODE_METRICS, "", "here")

@@ -19,6 +19,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.home.store.state import FIRST_NAMESPACES
 from serving.model.errors import AlreadyExists, Conflict, Gone, JournalDamaged, NotFound, Unavailable
 from serving.model.objects import Object
+from tests.eventually import next_turn
 
 SMALL_BYTES = 96 * 1024
 
@@ -141,7 +142,7 @@ async def test_nobody_sees_what_is_not_yet_on_disk(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         creation = asyncio.create_task(cluster.create(CONFIG_MAP, config_map("one")))
         # One turn of the loop: handed over, not answered.
-        await asyncio.sleep(0)
+        await next_turn()
         with pytest.raises(NotFound):
             await cluster.get(CONFIG_MAP, "default", "one")
         await creation
@@ -168,7 +169,7 @@ async def test_patches_of_one_object_at_once_are_all_done(tmp_path: Path) -> Non
 async def test_a_client_that_goes_away_undoes_no_write_and_holds_up_no_other(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         creations = [asyncio.create_task(cluster.create(CONFIG_MAP, config_map(name))) for name in ("one", "two")]
-        await asyncio.sleep(0)
+        await next_turn()
         creations[0].cancel()
         async with asyncio.timeout(60):
             await creations[1]
@@ -179,7 +180,7 @@ async def test_a_body_may_be_changed_while_the_disk_is_waited_for(tmp_path: Path
     async with store(tmp_path) as cluster:
         body = config_map("one", a="b")
         creation = asyncio.create_task(cluster.create(CONFIG_MAP, body))
-        await asyncio.sleep(0)
+        await next_turn()
         body["data"]["a"] = "changed"
         assert (await creation)["data"] == {"a": "b"}
 
@@ -189,7 +190,7 @@ async def test_a_flip_and_a_status_pass_a_write_that_waits(tmp_path: Path) -> No
         await cluster.create(REVISION, revision())
         label = {"metadata": {"labels": {"a": "b"}}}
         slow = asyncio.create_task(cluster.patch(REVISION, "default", "one", patch=label))
-        await asyncio.sleep(0)
+        await next_turn()
         flipped = await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
         await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
         assert not slow.done()
@@ -211,7 +212,7 @@ async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: P
         await cluster.create(REVISION, revision())
         patch = {"metadata": {"labels": {"a": "b"}}, "spec": {"servingState": "Retired"}}
         slow = asyncio.create_task(cluster.patch(REVISION, "default", "one", patch=patch))
-        await asyncio.sleep(0)
+        await next_turn()
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
         with pytest.raises(Conflict):
             await slow
@@ -225,7 +226,7 @@ async def test_a_removal_that_waited_tells_the_last_status(tmp_path: Path) -> No
     async with store(tmp_path) as cluster:
         made = await cluster.create(REVISION, revision())
         slow = asyncio.create_task(cluster.delete(REVISION, "default", "one"))
-        await asyncio.sleep(0)
+        await next_turn()
         await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
         await slow
         async with cluster.watch(REVISION, resource_version=made["metadata"]["resourceVersion"]) as events:
@@ -241,7 +242,7 @@ async def test_a_flip_that_passed_a_write_that_failed_is_on_disk_later(tmp_path:
         await cluster.create(REVISION, revision())
         patch = {"metadata": {"annotations": {"a": "x" * 200_000}}}
         slow = asyncio.create_task(cluster.patch(REVISION, "default", "one", patch=patch))
-        await asyncio.sleep(0)
+        await next_turn()
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
         with pytest.raises(Unavailable):
             await slow
@@ -407,7 +408,7 @@ async def test_more_versions_are_reserved_before_they_run_out(tmp_path: Path) ->
     first = one.reserved
     one.claim(first - VERSION_BLOCK // 2 + 1)
     await one.close()
-    await asyncio.sleep(0)
+    await next_turn()
     assert one.reserved == first + VERSION_BLOCK
     with_more = Journal(tmp_path / "journal.db")
     assert with_more.start_version == first + VERSION_BLOCK
@@ -433,7 +434,7 @@ async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
 
         one.submit(entry, done)
     await one.close()
-    await asyncio.sleep(0)
+    await next_turn()
     assert answered == list(range(300))
 
 

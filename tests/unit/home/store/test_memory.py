@@ -13,6 +13,7 @@ from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
 from serving.model.objects import Object
+from tests.eventually import next_turn
 
 
 def config_map(name: str = "one", **data: str) -> Object:
@@ -138,7 +139,7 @@ async def test_closing_ends_a_watch_that_waits() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
         reading = asyncio.create_task(anext(events, None))
-        await asyncio.sleep(0)
+        await next_turn()
         await cluster.close()
         assert await reading is None
 
@@ -147,7 +148,7 @@ async def test_a_read_that_is_cancelled_loses_nothing() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
         reading = asyncio.create_task(anext(events, None))
-        await asyncio.sleep(0)
+        await next_turn()
         await cluster.create(CONFIG_MAP, config_map())
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -175,7 +176,7 @@ async def test_a_writer_that_never_waits_lets_readers_read() -> None:
         return count
 
     reading = asyncio.create_task(read())
-    await asyncio.sleep(0)
+    await next_turn()
     for number in range(1000):
         await cluster.create(POD, {"metadata": {"name": f"pod-{number}"}, "spec": {}})
     assert await reading == 1000
@@ -196,7 +197,7 @@ async def test_a_list_is_a_snapshot_though_it_lets_writers_in() -> None:
     for number in range(200):
         await cluster.create(CONFIG_MAP, config_map(f"map-{number:03}"))
     listing = asyncio.create_task(cluster.list(CONFIG_MAP))
-    await asyncio.sleep(0)
+    await next_turn()
     await cluster.delete(CONFIG_MAP, "default", "map-199")
     assert len((await listing).items) == 200
 

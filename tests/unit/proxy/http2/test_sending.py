@@ -1,8 +1,8 @@
-import asyncio
 from typing import Any, cast
 
 from serving.proxy.http2.frames import PREFACE, ErrorCode
 from serving.proxy.http2.sending import FrameSender
+from tests.eventually import next_turn
 from tests.unit.proxy.http2.recorder import Recorder
 
 
@@ -50,7 +50,7 @@ async def test_what_is_sent_outside_of_a_read_is_written_once_in_the_same_turn_o
     one = PassingSender()
     one.take(b"12")
     assert one.transport.writes == []
-    await asyncio.sleep(0)
+    await next_turn()
     assert [len(write) for write in one.transport.writes] == [26]
 
 

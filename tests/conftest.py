@@ -26,7 +26,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 @pytest.fixture(autouse=True)
 def _own_log_handlers() -> Iterator[None]:
-    """A daemon that a test runs in this process sends its log, of another level, to a stream that is closed after the test."""
+    """Restore the root logger: a daemon in this process logs to a stream that closes with the test."""
     before, level = list(logging.root.handlers), logging.root.level
     yield
     logging.root.handlers[:] = before

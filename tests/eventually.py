@@ -1,4 +1,4 @@
-"""Waits for conditions that nothing signals, because they are inside of what is tested.
+"""Waits for conditions inside of the tested code, without a signal.
 
 The time limit is far above what is needed: a test waits that long only where something is broken.
 """
@@ -32,5 +32,5 @@ async def until(holds: Callable[[], T | Awaitable[T]], *, within_s: float = 60.0
 
 @types.coroutine
 def next_turn() -> Generator[None, None, None]:
-    """Let everything that is scheduled now run once. For tests of what happens in which turn of the loop."""
+    """Let everything scheduled run once. For tests of the order of turns of the loop."""
     yield

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Reports what is ready, and lets the time pass that the loop would have waited."""
+    """Reports ready files, and moves the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ _PIECE_BYTES = 65536
 
 
 class Gate:
-    """Open at first. ``shut`` cuts what is open and refuses what comes; the port stays the same."""
+    """Open at first. ``shut`` cuts connections and refuses new ones; the port stays the same."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)

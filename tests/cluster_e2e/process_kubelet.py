@@ -1,4 +1,4 @@
-"""A kubelet that runs what a pod's template says of the queue-proxy as a process, exactly: command, environment, probe, hooks.
+"""A kubelet that runs the queue-proxy of a pod as a process: command, environment, probe, hooks.
 
 There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y (82 where another test has 81, and
 so on), so that what the template calls 127.0.0.1 or any address is that one. The app is a small server of the test at the pod's address and the port of its
@@ -184,7 +184,7 @@ class ProcessKubelet(StatusKubelet):
 
 
 def _network() -> tuple[int, socket.socket]:
-    """The second number of addresses that no other test has, and what holds them: tests run side by side."""
+    """Reserve the second number of addresses for this test; tests run side by side."""
     for number in range(_NETWORK_FIRST, _NETWORK_END):
         with contextlib.suppress(OSError):
             return number, socket.create_server((f"127.{number}.255.254", _QUEUE_PORT))

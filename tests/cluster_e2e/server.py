@@ -113,7 +113,7 @@ async def started(folder: Path) -> AsyncIterator[Server]:
 
 
 def needed_objects() -> list[Object]:
-    """What a server has to have before the daemons come: of the tree, and the account of placement, which is a component."""
+    """Objects that the daemons need first: those of the tree, and the account of the component placement."""
     placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
     objects = [*objects_of(tree_folder(), InstallOptions()), *yaml.safe_load_all(placement)]
     return [one for one in objects if one["kind"] in _NEEDED]

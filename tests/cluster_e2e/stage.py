@@ -82,7 +82,7 @@ class Daemon:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """What it has said; a line that is still being written is not said yet."""
+        """Whole lines of its output."""
         lines = [line for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
@@ -351,7 +351,7 @@ async def _seen(cluster: Cluster, kind: Kind, name: str) -> AsyncIterator[tuple[
 
 
 async def of_objects(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
-    """What a watch brings but bookmarks, which say nothing of an object; a real server sends one a minute."""
+    """Events of a watch without bookmarks; a real server sends one a minute."""
     async for event in events:
         if event.type is not EventType.BOOKMARK:
             yield event
@@ -364,7 +364,7 @@ def _read(url: str) -> str:
 
 
 def _is_well(url: str) -> bool:
-    """Whether it says so. One that has not begun answers later; one that dies in between leaves it to the next try."""
+    """Whether it says so. A process that starts answers later; a dead one is tried again."""
     try:
         _read(url)
     except urllib.error.HTTPError as error:
@@ -389,7 +389,7 @@ def service(name: str, *, version: str = "1", annotations: dict[str, str] | None
 
 
 def is_ready(one: Object) -> bool:
-    """What ``kubectl wait --for=condition=Ready`` waits for, of what was asked last."""
+    """The condition of ``kubectl wait --for=condition=Ready``, for the latest generation."""
     status = one.get("status") or {}
     is_so = condition_of(one, "Ready").get("status") == "True"
     return bool(is_so and status.get("observedGeneration") == one["metadata"]["generation"])

@@ -1,4 +1,4 @@
-"""A kubelet that runs nothing: it says of each pod of its node that it runs and is ready, with an address for itself.
+"""A kubelet that runs nothing: it reports each pod of its node ready, at an address of its own.
 
 The addresses carry no traffic. ``hold`` makes it say of new pods that they are not ready; ``set_ready`` changes what it says
 of one. On a server with a scheduler it is a node of its own with room for all.
@@ -55,7 +55,7 @@ class StatusKubelet:
         await self._tell(pod, ready=ready, address=pod["status"]["podIP"])
 
     async def release(self) -> None:
-        """Say of all that were held that they are ready."""
+        """Report all held pods ready."""
         self.hold = False
         for pod in self.pods:
             if (pod.get("status") or {}).get("podIP"):

@@ -1,4 +1,4 @@
-"""HTTPRoutes of routes, a Gateway that says what it thinks of them, and requests that go where they say."""
+"""HTTPRoutes of routes, a Gateway that accepts or refuses them, and requests through it."""
 
 import asyncio
 from collections.abc import AsyncIterator

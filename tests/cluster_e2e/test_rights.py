@@ -138,7 +138,7 @@ async def _mapped(stage: Stage) -> None:
 
 
 async def _by_hpa(stage: Stage) -> None:
-    """A revision that an hpa scales, that no route names any more, and that wants to be scaled by us in the end."""
+    """A revision of an hpa: it loses its route, and at last its class becomes ours."""
     own = {"autoscaling.knative.dev/class": "hpa.autoscaling.knative.dev", "autoscaling.knative.dev/min-scale": "2"}
     await stage.apply(service("hpa", annotations=own))
     await stage.ready("hpa")

@@ -1,4 +1,4 @@
-"""What a cluster's users see, with pods that say they are ready and carry no traffic."""
+"""A user's view of a cluster, with pods that are ready and carry no traffic."""
 
 from collections.abc import AsyncIterator
 

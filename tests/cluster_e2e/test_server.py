@@ -1,4 +1,4 @@
-"""What the suite makes of a given kubeconfig, and what it applies to that server before the daemons start."""
+"""The suite on a given kubeconfig, and the objects that it applies before the daemons start."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Two autoscalers that share the revisions out: what reaches the wrong one is passed on, and one alone writes for each."""
+"""Two autoscalers share the revisions: stats are relayed, and one alone writes for each."""
 
 import asyncio
 import contextlib

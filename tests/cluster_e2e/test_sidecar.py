@@ -1,4 +1,4 @@
-"""The queue-proxy as the container that the controller's template has: started as that says, behind the daemons of a cluster."""
+"""The queue-proxy as the container of the controller's template, behind the daemons of a cluster."""
 
 import asyncio
 import contextlib

@@ -262,7 +262,7 @@ def test_a_container_reaches_services_by_the_names_that_they_have_in_a_cluster(s
 
 
 def exec_in(serving: Stage, name: str, *command: str) -> str:
-    """What a command prints in a container of a service; what went wrong, before the service has a ready pod."""
+    """Output of a command in a container of a service; the failure, before the service has a ready pod."""
     done = subprocess.run(
         [sys.executable, "-m", "serving", "exec", name, "--state", str(serving.state), "--", *command],
         capture_output=True,

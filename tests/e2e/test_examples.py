@@ -54,7 +54,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 def environment_of(base: Path) -> dict[str, str]:
-    """What a command gets so that it finds the system below a folder."""
+    """The environment in which a command finds the system below a folder."""
     folder = str(Path(sys.executable).parent)
     given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
     # The venv of this test is not the user's.

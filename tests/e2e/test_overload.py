@@ -1,4 +1,4 @@
-"""More requests than a service that cannot start will ever answer: those that have a place wait, the rest hears at once."""
+"""More requests than a service can ever answer: some wait, the rest is refused at once."""
 
 import asyncio
 import re

@@ -70,7 +70,7 @@ def test_what_the_readme_says_about_ones_own_program(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a clone and nothing that was built, with what `make run` installs."""
+    """The files of a clone without built ones, and the environment of `make run`."""
     folder = tmp_path_factory.mktemp("fresh") / "serving"
     left_out = shutil.ignore_patterns(".venv*", ".git", "__pycache__", ".*_cache", ".hypothesis", ".coverage*")
     shutil.copytree(ROOT, folder, ignore=left_out)

@@ -85,7 +85,7 @@ def start(state: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_of(state: Path) -> list[str]:
-    """What still runs of all that was started with a state folder."""
+    """Processes that still run, of all started with a state folder."""
     found = []
     for pid, command in processes():
         with contextlib.suppress(OSError):

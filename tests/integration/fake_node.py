@@ -95,7 +95,7 @@ class World:
         self.node = FakeNode(self.cluster)
 
     async def until(self, kind: Kind, name: str, holds: Callable[[Object], Any]) -> Object:
-        """Wait until an object is as it should be; fails with what it is if that takes too long."""
+        """Wait for a state of an object; fails with its last state if that takes too long."""
         last: Object = {}
         try:
             async with asyncio.timeout(_PATIENCE_S):

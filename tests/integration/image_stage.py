@@ -55,7 +55,7 @@ def folder_of(path: str, mode: int = 0o755) -> tarfile.TarInfo:
 
 
 def web_layer() -> bytes:
-    """A layer with busybox and a web server that says what it sees."""
+    """A layer with busybox and a web server that reports its surroundings."""
     assert BUSYBOX is not None
     links = []
     for name in (

@@ -1,4 +1,4 @@
-"""A process that writes objects as fast as its disk lets it, and prints the name of each that was acknowledged.
+"""A process that writes objects without a pause, and prints the name of each acknowledged one.
 
 Run: ``python -m tests.integration.journal_writer PATH RUN``. It never ends by itself: the test kills it.
 """

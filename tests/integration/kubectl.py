@@ -23,7 +23,7 @@ needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installe
 
 
 class Lines:
-    """A log that continues once for readers that follow it."""
+    """A log that continues once for its followers."""
 
     def kept(self, namespace: str) -> list[KeptLog]:
         del namespace
@@ -36,7 +36,7 @@ class Lines:
 
 
 class Observed(MemoryCluster):
-    """A store that reports each watch that begins."""
+    """A store that reports the start of each watch."""
 
     def __init__(self) -> None:
         super().__init__(admit=admit)

@@ -29,7 +29,7 @@ HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Greedy).serve_forever()
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A runtime: its name, what serves in it, with a path that takes a second, and what it adds to an environment."""
+    """A runtime: its name, its server with a path that takes a second, and its additions to an environment."""
 
     name: str
     server: str

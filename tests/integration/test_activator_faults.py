@@ -1,4 +1,4 @@
-"""Pods that go, never were there, or die; and an activator that stops."""
+"""Pods that go, die or never existed; and a stopping activator."""
 
 import asyncio
 
@@ -81,7 +81,7 @@ async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_no
 
 
 def stale_wake() -> RevisionWake:
-    """A wake that was decided on an object that has changed since."""
+    """A wake decided on an outdated object."""
     return RevisionWake(key=("default", "hello-00001"), flip=True, poke=None, resource_version="1")
 
 

@@ -1,4 +1,4 @@
-"""Pods that are killed under load: requests that may be sent again are, and nobody sees a failure."""
+"""Pods killed under load: repeatable requests are sent again, and no client sees a failure."""
 
 import asyncio
 import contextlib

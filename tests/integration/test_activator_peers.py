@@ -18,7 +18,7 @@ ASKED = 40
 
 
 class Machine:
-    """Activators that each have a public socket of their own, so that it is known who is asked."""
+    """Activators with a public socket each, so that a test chooses one."""
 
     def __init__(self, folder: Path, kubeconfig: Path, *, count: int) -> None:
         self.folder, self.kubeconfig = folder, kubeconfig

@@ -1,4 +1,4 @@
-"""The activator's websocket to the autoscaler: what is told, what is dropped, and coming back."""
+"""The activator's websocket to the autoscaler: reports, drops, and reconnecting."""
 
 import asyncio
 import contextlib

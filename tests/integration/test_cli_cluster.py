@@ -1,4 +1,4 @@
-"""The command line on an API that is not ours: TLS, client certificates, tokens, plug-ins that fetch tokens."""
+"""The command line on a foreign API: TLS, client certificates, tokens, plug-ins that fetch tokens."""
 
 import base64
 import contextlib
@@ -19,7 +19,7 @@ PODS = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{"metad
 
 
 class Server(ThreadingHTTPServer):
-    """Notes who asks for what."""
+    """Records the requests and their tokens."""
 
     daemon_threads = True
 

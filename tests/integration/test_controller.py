@@ -62,7 +62,7 @@ async def test_a_service_becomes_ready_at_its_url() -> None:
 
 
 async def settled_service(world: World) -> Object:
-    """A service of which the last write, that of its revision's routing, has been made."""
+    """A service after its last write, that of its revision's routing."""
     service = await applied(world, a_service("good"))
     await world.until(REVISION, "hello-00001", is_active)
     await world.controller.settled()

@@ -47,7 +47,7 @@ async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path)
 
 
 class Contrary(MemoryCluster):
-    """A store in which somebody else is faster, or which takes no revision."""
+    """A store with faster writers, or one that refuses revisions."""
 
     is_ahead = False
     refuses_revisions = False
@@ -100,7 +100,7 @@ async def test_what_is_said_again_is_counted() -> None:
 
 
 async def made_again(world: World) -> str:
-    """The name of the Event that tells of a revision made in the place of one that was deleted."""
+    """The name of the Event about a revision that replaces a deleted one."""
     await world.cluster.delete(REVISION, "default", "hello-00001")
     while True:
         for one in (await world.cluster.list(EVENT, "default")).items:

@@ -21,7 +21,7 @@ ACCEPTED = [{"type": "Accepted", "status": "True", "reason": "Accepted"}]
 
 
 class Bare(MemoryCluster):
-    """A store that answers with an error to whoever lists HTTPRoutes, as long as there is one; it keeps who listed what."""
+    """A store that refuses lists of HTTPRoutes while it has an error, and records all lists."""
 
     def __init__(self, error: ClusterError | None) -> None:
         super().__init__(admit=admit)

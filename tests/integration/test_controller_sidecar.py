@@ -1,4 +1,4 @@
-"""The controller as a process that makes queue-proxies containers: which image they get, and what it cannot do without."""
+"""The controller process makes queue-proxy containers: their image, and its required settings."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Decisions of several autoscalers: each tells its own, one that has none is asked again, one that ends is taken up again."""
+"""Decisions of several autoscalers: each reports its own, and reconnecting continues."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from tests.eventually import until
 
 
 class Autoscaler:
-    """Tells what it is given; without a part of the revisions it says who has one."""
+    """Reports the given decisions; without a part of the revisions it names an owner."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []

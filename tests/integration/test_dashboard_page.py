@@ -1,4 +1,4 @@
-"""The dashboard's page in a browser: what a user sees first, at each width, and what a form sends."""
+"""The dashboard's page in a browser: the first view, at each width, and requests of forms."""
 
 import asyncio
 from collections.abc import Callable

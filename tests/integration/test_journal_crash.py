@@ -1,4 +1,4 @@
-"""A store that is killed in the middle of its writes has every one of them that it acknowledged."""
+"""A store killed in the middle of its writes keeps every acknowledged one."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ Line = tuple[str, str, int]
 
 
 def killed_after(lines_count: int, path: Path, run: str) -> list[Line]:
-    """What a writer said before it was killed with -9, which happens after so many lines."""
+    """Output of a writer before kill -9, which comes after so many lines."""
     command = [sys.executable, "-m", "tests.integration.journal_writer", str(path), run]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

@@ -164,7 +164,7 @@ async def counted(cluster: MemoryCluster) -> AsyncIterator[Counter[str]]:
 
 
 def mounts(folder: Path) -> list[str]:
-    """What is mounted below a folder, but for the networks that wait for pods."""
+    """Mounts below a folder, except networks made ahead."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return [line for line in lines if str(folder) in line and "/ahead-" not in line]
 

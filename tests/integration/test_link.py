@@ -1,4 +1,4 @@
-"""A kept websocket over real sockets: what waits, what is dropped, what is said when it is lost."""
+"""A kept websocket over real sockets: waiting frames, drops, and the log of its loss."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Pods that are deleted while they start: none of them waits for its grace period, which is an hour here."""
+"""Pods deleted while they start skip their grace period, which is an hour here."""
 
 import asyncio
 import random

@@ -55,7 +55,7 @@ async def test_one_that_has_said_something_is_quoted_from_this_run(tmp_path: Pat
 
 
 async def ended(folder: Path, *words: str) -> tuple[Result, list[str]]:
-    """What ``serving logs`` prints of a service all of whose pods are gone, and what messages quote."""
+    """Output and quoted lines of ``serving logs`` for a service without pods."""
     cluster = MemoryCluster()
     labels = {"serving.knative.dev/service": "hello"}
     await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})
@@ -113,7 +113,7 @@ def conditions(**by_type: str) -> list[Object]:
 
 
 async def failed(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str]:
-    """What commands that wait say of a service whose first revision has failed, and what ``serving describe`` prints."""
+    """Output of a waiting command and of ``serving describe`` for a failed first revision."""
     cluster = MemoryCluster()
     labels = {"serving.knative.dev/service": "hello"}
     spec = {"traffic": [{"revisionName": "hello-00001", "percent": 100}]}

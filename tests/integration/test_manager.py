@@ -1,4 +1,4 @@
-"""The controller-manager's part on a memory store: what it writes, and that it does not look at its own writes."""
+"""The controller-manager on a memory store: its writes, and that they cause no others."""
 
 import asyncio
 from collections.abc import AsyncIterator

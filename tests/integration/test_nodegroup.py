@@ -1,4 +1,4 @@
-"""The node group daemon's passes over a store: what it writes, and what it leaves alone."""
+"""The node group daemon's passes over a store: its writes, and objects left alone."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The daemon counts pods that autoscalers anticipate, in groups that ask for it."""
+"""The daemon counts anticipated pods, in groups that ask for it."""
 
 from serving.cluster.kinds import DEPLOYMENT, REVISION
 from serving.model.anticipation import AnticipatedPods

@@ -11,7 +11,7 @@ from tests.eventually import until
 
 
 class Other:
-    """One who listens, on a port that it keeps."""
+    """A listener on a port that it keeps."""
 
     def __init__(self) -> None:
         self.heard: list[str | bytes] = []

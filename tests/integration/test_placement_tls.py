@@ -1,4 +1,4 @@
-"""The extender over TLS, with a certificate that changes and callers that must show theirs; and pods that are bound."""
+"""The extender over TLS, with a changing certificate and client certificates; and bound pods."""
 
 import asyncio
 import contextlib
@@ -105,7 +105,7 @@ async def test_files_that_do_not_work_at_the_start_end_it(tmp_path: Path, broken
 
 @contextlib.asynccontextmanager
 async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object]]]]:
-    """An API server that takes bindings, and what it was sent."""
+    """An API server for bindings, and the bodies it got."""
     taken: list[tuple[str, object]] = []
 
     async def create(request: web.Request) -> web.Response:

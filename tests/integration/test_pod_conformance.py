@@ -77,7 +77,7 @@ class Stage:
         return found
 
     async def output_of(self, script: str, **container: Any) -> str:  # noqa: ANN401 - fields of the API
-        """What a pod has written that runs a script once."""
+        """Output of a pod that runs a script once."""
         await self.start(script, **container)
         return await self.first_log()
 

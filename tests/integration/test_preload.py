@@ -1,4 +1,4 @@
-"""Pods that are forked from a warm process of their revision, and apps that cannot be."""
+"""Pods forked from a warm process of their revision, and apps without one."""
 
 import asyncio
 import contextlib

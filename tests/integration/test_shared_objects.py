@@ -1,4 +1,4 @@
-"""What a memory store tells is decoded once for all who only read it: nobody of ours changes what he is told.
+"""A memory store decodes each event once for all readers: no component changes it.
 
 The store itself holds bytes, which no reader can change; a reader that changed what he was told would change it for the
 others. So everybody that reads is put to work on one store, and at the end each object is compared with its bytes.

@@ -1,4 +1,4 @@
-"""What is installed works outside of the checkout, with the files that ship."""
+"""The installed package works outside of the checkout, with the files that ship."""
 
 import os
 import subprocess

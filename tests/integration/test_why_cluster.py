@@ -1,4 +1,4 @@
-"""``serving why`` on a cluster: told by Events, by the autoscaler that decides, and not by one that cannot be reached."""
+"""``serving why`` on a cluster: from Events and from reachable autoscalers."""
 
 import asyncio
 import http.server

@@ -1,4 +1,4 @@
-"""An authority with certificates for tests, and a client of TLS that can do what libraries do not: halves and pieces."""
+"""An authority with certificates for tests, and a client of TLS with control of halves and pieces."""
 
 import asyncio
 import contextlib
@@ -153,7 +153,7 @@ class RawTls:
 
 
 async def handshake(address: tuple[str, int], host: str | None, context: ssl.SSLContext | None = None) -> Sequence[str]:
-    """The hosts of the certificate that a client gets which asks for this one. Raises ``ssl.SSLError``."""
+    """The hosts of the certificate for a client that asks for this one. Raises ``ssl.SSLError``."""
     made = await RawTls.to(address, host, context)
     try:
         certificate: dict[str, Any] = dict(made.ssl.getpeercert() or {})

@@ -49,7 +49,7 @@ def is_named() -> bool:
 
 
 class Load(msgspec.Struct):
-    """What became of the requests of a load: how many of each answer, and each that was no 200, with its time."""
+    """Results of a load: requests by response, and each failed one with its time."""
 
     answers: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
     failures: list[str] = []

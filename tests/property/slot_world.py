@@ -72,7 +72,7 @@ class Life:
         self.go(self.router.finish(KEY, request, self.world.now_s))
 
     def hear(self, sender: "Life", message: SlotMessage) -> None:
-        """A message of a life that is not the one we know is nobody's, but for its greeting; that is tried by an answer."""
+        """Drop a message of another life, except its greeting, which is answered."""
         if isinstance(message, PeerHello):
             if sender.is_alive and self.known.get(sender.index) is not sender:
                 self.lose(sender.index)

@@ -1,4 +1,4 @@
-"""A connection that remembers its last head understands each as one that remembers nothing."""
+"""A connection that remembers its last head reads each as a fresh one does."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Any sequence of frames, legal or not, means to our engine what it means to h2, but for differences that are listed here."""
+"""Any frames, legal or not, mean the same to our engine and to h2, but for listed differences."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -48,7 +48,7 @@ PLACES = st.lists(st.integers(0, 5000), max_size=12)
 
 
 def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """What upstreams see in whole, and what the client is told."""
+    """Bytes that upstreams see in whole, and the client's response."""
     bench = Bench()
     bench.send(pieces)
     running = [one for one in bench.exchanges[-1:] if one.outcome is None]

@@ -1,4 +1,4 @@
-"""The meter against an integral that is summed up naively, and load that is counted once."""
+"""The meter against a naive integral, and load counted once."""
 
 from collections.abc import Sequence
 

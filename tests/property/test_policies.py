@@ -1,4 +1,4 @@
-"""Policies: what holds does not depend on the order in which it was heard; what is kept is what was."""
+"""Policies: the outcome does not depend on the order of events, and saved state is loaded as it was."""
 
 import random
 

@@ -33,7 +33,7 @@ OPERATIONS = st.one_of(
 
 
 class World:
-    """A revision with pods, activators, and a server that keeps what is written."""
+    """A revision with pods, activators, and a server that keeps all writes."""
 
     def __init__(self) -> None:
         self.pods: dict[int, bool] = {}

@@ -73,7 +73,7 @@ def _do(world: World, step: str, draw: int, number: int) -> None:  # noqa: C901,
 
 
 class RevisionLoad:
-    """Requests that come and end by themselves, messages that take a moment, and the longest wait beside a free slot."""
+    """Requests with random times, delayed messages, and the longest wait beside a free slot."""
 
     def __init__(self, world: World, *, busy_s: float, pause_s: float, clients: int) -> None:
         self.world = world

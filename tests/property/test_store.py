@@ -1,4 +1,4 @@
-"""Whoever lists and then watches knows what the store knows; a store that starts again knows what was acknowledged."""
+"""A list and its watch know the store; a restarted store knows all acknowledged writes."""
 
 import asyncio
 import tempfile
@@ -51,7 +51,7 @@ async def listed(cluster: MemoryCluster, selector: str) -> tuple[dict[str, Objec
 
 
 async def followed(cluster: MemoryCluster, known: dict[str, Object], start: str, selector: str) -> dict[str, Object]:
-    """What somebody knows who knew something at a version and has read the watch from there."""
+    """State of a client at a version after it has read the watch from there."""
     known = dict(known)
     async with cluster.watch(CONFIG_MAP, resource_version=start, label_selector=selector) as events:
         await cluster.close()

@@ -46,7 +46,7 @@ class SimulatedRequest:
 
 
 class SimulatedActivator:
-    """One process. ``end`` it like a process that is killed: what it holds is lost."""
+    """One process. ``end`` kills it: its held requests are lost."""
 
     def __init__(self, cluster: Cluster, node: SimulatedNode, dice: random.Random, report: Report) -> None:
         self.settings = ActivatorSettings()

@@ -52,7 +52,7 @@ def node_of(pod: Object | None) -> str:
 
 
 def placement_faults(pods: Iterable[Object], node: str) -> Iterator[str]:
-    """Whether a node, which has just got a pod, has room for all of its pods; ``pods`` are all that there are."""
+    """Whether a node has room for all its pods after a new one; ``pods`` are all pods."""
     count = sum(node_of(pod) == node for pod in pods)
     if count > PODS_PER_NODE:
         yield f"{count} pods on {node}"

@@ -19,7 +19,7 @@ _RETRY_S = 0.5
 
 
 class SimulatedPod:
-    """A pod that runs. ``inside`` are the requests that it serves; ``arrived_count`` those since the last report."""
+    """A running pod. ``inside`` are its requests; ``arrived_count`` those since the last report."""
 
     def __init__(self, name: str, revision: RevisionKey, address: str) -> None:
         self.name = name

@@ -29,7 +29,7 @@ _CHECKED_EVERY_S = 5.0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was wrong, nothing if everything held; what happened; how many writes the store took and requests were answered."""
+    """Violations, none if everything held; the events; the store's writes and the answered requests."""
 
     faults: list[str]
     story: list[str]
@@ -148,7 +148,7 @@ async def _calm(world: World) -> None:
 
 
 async def _until_at_rest(world: World) -> list[str]:
-    """What is still wrong when everything has had its time; looked at on the way, so that most runs end early."""
+    """Violations at rest; checked on the way, so that most runs end early."""
     until_s = now_s() + _CALM_S
     while True:
         await asyncio.sleep(_CHECKED_EVERY_S)

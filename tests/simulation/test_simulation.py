@@ -1,4 +1,4 @@
-"""The control plane under random faults on virtual time, and that what checks it can fail.
+"""The control plane under random faults on virtual time, and checks that its checks can fail.
 
 `make simulate-faults SEEDS=1000` plays more seeds. A seed that failed is kept here with what it showed.
 """

@@ -53,7 +53,7 @@ _CONTAINER: Object = {"image": "x", "resources": {"requests": {"cpu": "300m"}}}
 
 
 class World:
-    """Everything, wired. ``requests`` are all that were ever sent; ``story`` is what the dice did, for a failure's message."""
+    """Everything, wired. ``requests`` are all of the run; ``story`` lists the faults, for a failure's message."""
 
     def __init__(self, seed: int, *, policy: str = KNATIVE_POLICY) -> None:
         self.dice = random.Random(seed)
@@ -181,7 +181,7 @@ class World:
         return UnreliableCluster(self.store, self.faults, self.dice)
 
     async def _run_controller(self, name: str) -> None:
-        """One of two replicas, of which the one that holds the lease works: the other takes over."""
+        """One of two replicas. The holder of the lease works; the other takes over."""
         self._cut_off[name] = Faults()
         port = UnreliableCluster(self._port(), self._cut_off[name], self.dice)
         lease = LeaseClient(port, LeaseName(namespace="knative-serving", name="controller"))

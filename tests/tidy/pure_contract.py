@@ -1,4 +1,4 @@
-"""A contract for import-linter: modules that decide import nothing that touches the world.
+"""A contract for import-linter: decisions import nothing that touches the world.
 
 A module of the ``packages`` is pure unless a part of its name below its package is one of ``shells``. A pure module imports
 none of ``forbidden`` and no shell. There is no list of exceptions.

@@ -1,4 +1,4 @@
-"""Pauses that double come from ``serving.traffic.backoff``, which bounds them: 2.0 to a count of failures overflows one day."""
+"""Doubling pauses come from ``serving.traffic.backoff``, which bounds them: 2.0**1024 overflows."""
 
 import ast
 from collections.abc import Iterator

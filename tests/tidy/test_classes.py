@@ -18,7 +18,7 @@ SHARED_NAMES: dict[str, str] = {}
 
 
 def class_names(source: str) -> Iterator[str]:
-    """Names of the classes that a module defines, without the underscore that makes a name private."""
+    """Names of the classes of a module, without a leading underscore."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef):
             yield node.name.lstrip("_")

@@ -1,4 +1,4 @@
-"""What is shipped and documented about settings is what the code says."""
+"""Shipped and documented settings agree with the code."""
 
 from pathlib import Path
 

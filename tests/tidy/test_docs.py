@@ -49,7 +49,7 @@ def anchors(text: str) -> set[str]:
 
 
 def error_tree(text: str) -> Tree:
-    """The tree that a text draws by indentation, from the line of ServingError to the first that is not below it."""
+    """The tree that a text draws by indentation, from the line of ServingError on."""
     tree: Tree = {}
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -105,7 +105,7 @@ def test_statuses_in_the_tree_are_those_of_the_classes() -> None:
 
 
 def missing_files(text: str) -> list[str]:
-    """Python files that a text names with their folder, and that are not there."""
+    """Python files named with their folder in a text, and not there."""
     named_files = re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)`", text)
     places = (ROOT, ROOT / "serving", ROOT / "tests")
     return [one for one in named_files if not any((place / one).is_file() for place in places)]

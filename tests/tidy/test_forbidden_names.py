@@ -1,4 +1,4 @@
-"""Names that say nothing, and paths that exist on one machine only."""
+"""Rejects empty names, and paths of one machine."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -49,7 +49,7 @@ def is_pure(path: PurePath) -> bool:
 
 
 def impurities(source: str, path: PurePath) -> Iterator[str]:
-    """What a file does that a decision must not, "line: what"."""
+    """Impure parts of a file, "line: part"."""
     tree = parsed(source)
     only_types = {
         child for block in ast.walk(tree) if isinstance(block, ast.If) and is_type_checking_block(block)
@@ -65,7 +65,7 @@ def impurities(source: str, path: PurePath) -> Iterator[str]:
 
 
 def imported(node: ast.AST, path: PurePath) -> list[str]:
-    """Modules that a statement may import, by full name; of ``from a import b`` it is a.b, which may be a module."""
+    """Modules imported by a statement, by full name; ``from a import b`` gives a.b, which may be a module."""
     match node:
         case ast.Import(names=names):
             return [alias.name for alias in names]

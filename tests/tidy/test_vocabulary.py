@@ -14,7 +14,7 @@ SHARED = {"ConditionStatus", "ServingState", "TrafficPath"}
 
 
 def second_definitions(source: str) -> Iterator[str]:
-    """Literals that spell a key of a shared group, and classes that redefine a shared word."""
+    """Literals that spell a key of a shared group, and classes with the name of a shared word."""
     tree = parsed(source)
     prose = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import ROOT, named, parsed, product_files
+from tests.tidy.sources import ROOT, files_of_tests, named, parsed, product_files
 
 PARAGRAPH_WORDS_MAX = 80
 # Words and phrases that read as translated, or that say nothing. Use the component as the subject and a field verb.
@@ -92,7 +92,7 @@ def test_the_code_speaks_plain_english() -> None:
 def test_first_lines_have_one_idea() -> None:
     found = [
         f"{named(path)}:{line}: {text}"
-        for path in product_files()
+        for path in [*product_files(), *files_of_tests()]
         for line, text in first_lines(path.read_text())
         if is_riddle(text)
     ]

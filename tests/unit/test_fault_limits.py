@@ -1,4 +1,4 @@
-"""The limits of ``make faults`` that were not kept are named, with what was measured."""
+"""``make faults`` names broken limits with their measurements."""
 
 from bench.faults import Observation, limits_broken
 

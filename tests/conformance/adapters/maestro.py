@@ -43,7 +43,7 @@ def expected(case: Json) -> Json:
 
 
 def agrees(wanted: Json, got: Json) -> bool:
-    """All exact; usages, which are printed as 64-bit numbers, within 1e-9. Only what the case asks for is compared."""
+    """All exact; usages, printed as 64-bit numbers, within 1e-9. Only requested fields are compared."""
     return all(key in got and same(value, got[key], absolute=USAGE_ABSOLUTE) for key, value in wanted.items())
 
 

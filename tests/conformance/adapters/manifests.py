@@ -74,7 +74,7 @@ def _recorded() -> dict[str, Json]:
 
 
 def expected(case: Json) -> Json:
-    """All answers that are right: the recorded one, or the one that the case is known to differ by.
+    """All right answers: the recorded one, or the documented difference of the case.
 
     A template that no pod can be made of is taken by a real API server, which refuses the Deployment later. The local API
     answers at once what the server answers to a Pod with the same mistake, at that field below the template.
@@ -104,7 +104,7 @@ def answer(case: Json) -> Json:
 
 
 def agrees(wanted: Json, got: Json) -> bool:
-    """Whether an answer is one of those that are right; what has the wrong type in a Pod has no field there."""
+    """Whether an answer is one of the right ones. A value of the wrong type in a Pod has no field."""
     shown = [got, {**got, "fields": []}] if len(wanted) > 1 and not wanted[1]["fields"] else [got]
     return any(one in wanted for one in shown)
 

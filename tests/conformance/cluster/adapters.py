@@ -1,4 +1,4 @@
-"""The adapters that the suite runs over. Each is a context that gives an empty cluster, with garbage being collected."""
+"""The adapters of the suite. Each is a context with an empty cluster and garbage collection."""
 
 import asyncio
 import functools
@@ -32,7 +32,7 @@ _DEFINED = {"Namespace", "CustomResourceDefinition", "ServiceAccount"}
 
 @asynccontextmanager
 async def memory() -> AsyncIterator[MemoryCluster]:
-    """The store in this process, without a journal. It forgets soon, so that the suite meets that too."""
+    """The store in this process, without a journal. Its history is short, so the suite meets Gone too."""
     async with _collected(None) as cluster:
         yield cluster
 

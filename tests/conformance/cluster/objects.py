@@ -1,4 +1,4 @@
-"""Small objects that every server takes, and the little that tests do with them."""
+"""Small objects that every server takes, and helpers of the tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ def names(objects: list[Object]) -> list[str]:
 async def changes_after(
     cluster: Cluster, kind: Kind, namespace: str, resource_version: str, *, until: str, **selectors: str
 ) -> list[tuple[str, str]]:
-    """What a watch tells, as (type, name), up to the change of the object named ``until``, which is not in it."""
+    """Events of a watch, as (type, name), up to but without the change of the object named ``until``."""
     found: list[tuple[str, str]] = []
     async with (
         asyncio.timeout(_PATIENCE_S),

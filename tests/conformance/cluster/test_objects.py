@@ -1,4 +1,4 @@
-"""Creating, reading and replacing: what a server adds, what it keeps, what it refuses."""
+"""Creating, reading and replacing: fields that a server adds, keeps and refuses."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Requests and the answers that Knative's own tests and clients rely on, as data; and the runner that sends them.
+"""Requests of Knative's own tests and clients with their answers, as data; and their runner.
 
 A scenario is a YAML file: a title, the reason why it matters, and steps. A step is a request (``send: METHOD PATH``, with
 ``body``, or ``base64`` and ``type`` for other media) and what the answer must have: ``status``, ``expect`` (a subset of its
@@ -54,7 +54,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def missing(wanted: object, found: object, path: str = "") -> str:
-    """The first place at which ``found`` lacks what is wanted; "" if it has everything.
+    """The first place at which ``found`` lacks something wanted; "" if it has everything.
 
     Of an object only the keys that are wanted count, null means that there is none; a list has as many items.
     """

@@ -1,4 +1,4 @@
-"""A real receiver of OTLP over HTTP: an aiohttp server that decodes the protobuf and keeps what it got."""
+"""A real receiver of OTLP over HTTP: an aiohttp server that decodes and keeps the protobuf."""
 
 import asyncio
 import contextlib

@@ -188,7 +188,7 @@ def prometheus(config: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 def faults_of(page: str) -> dict[str, float]:
-    """What Prometheus itself counts of samples that it did not take, or took for doubtful."""
+    """Prometheus' own count of samples that it refused or doubted."""
     faults = {
         *("out_of_order", "duplicate_timestamp", "out_of_bounds"),
         *("exceeded_sample_limit", "exceeded_body_size_limit", "exemplar_out_of_order"),

@@ -1,4 +1,4 @@
-"""Both daemons that speak HTTP, each before one scripted upstream, for tests that must hold for both."""
+"""Both daemons of HTTP, each before one scripted upstream, for tests of both."""
 
 import asyncio
 import contextlib

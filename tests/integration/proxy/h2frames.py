@@ -1,4 +1,4 @@
-"""HTTP/2 by hand: frames made of bytes, and a connection that reads frames. No library judges what is sent."""
+"""HTTP/2 by hand: frames made of bytes, and a connection that reads frames. No library judges the bytes."""
 
 import asyncio
 
@@ -143,7 +143,7 @@ class Http2:
 
 
 class Http2App:
-    """One connection of an app that reads frames and sends what it likes."""
+    """One connection of an app that reads frames and sends any bytes."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

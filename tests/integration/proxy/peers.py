@@ -1,4 +1,4 @@
-"""Both ends of a proxy as raw sockets: a client that sends what it likes, an upstream that follows a script."""
+"""Both ends of a proxy as raw sockets: a client that sends any bytes, an upstream with a script."""
 
 import asyncio
 import contextlib

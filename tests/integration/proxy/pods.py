@@ -128,7 +128,7 @@ PODS: dict[str, PodMaker] = {"queue-proxy": forwarding, "in process": in_process
 
 
 class _Server(uvicorn.Server):
-    """A server that does not repeat the signals that ended it: they are this process's."""
+    """A server that does not repeat the signals of its end: they are this process's."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -196,7 +196,7 @@ async def _ended(running: Pod) -> AsyncIterator[None]:
 
 
 class Gate:
-    """An app that holds each request until it is let go, and remembers in which order they came."""
+    """An app that holds each request until released, and records their order."""
 
     def __init__(self) -> None:
         self.order: list[bytes] = []

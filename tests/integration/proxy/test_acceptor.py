@@ -1,4 +1,4 @@
-"""Several that accept from one socket, as processes do that share it."""
+"""Several acceptors on one socket, as in processes that share it."""
 
 import asyncio
 import socket

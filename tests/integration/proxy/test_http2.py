@@ -80,7 +80,7 @@ def url(address: tuple[str, int]) -> str:
 
 
 class Chain:
-    """A front that speaks HTTP/1.1 to a back that speaks h2c to an app of grpcio."""
+    """A front of HTTP/1.1 to a back that speaks h2c to an app of grpcio."""
 
     def __init__(self) -> None:
         self.echo = Echo()

@@ -1,4 +1,4 @@
-"""An app that speaks HTTP/2 and does not always do what one would like: leaves, refuses, closes, miscounts."""
+"""Apps of HTTP/2 that misbehave: they leave, refuse, close and miscount."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Answers through the proxy: what the client gets to see, and what becomes of the upstream's connection."""
+"""Responses through the proxy: the client's view, and the fate of the upstream's connection."""
 
 import asyncio
 

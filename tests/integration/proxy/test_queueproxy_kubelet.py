@@ -1,4 +1,4 @@
-"""What a kubelet asks of a queue-proxy that is a container: whether the pod is ready, and when its app may end."""
+"""A kubelet's questions to a queue-proxy container: is the pod ready, and when may its app end."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""TLS before the proxy, with clients that do as they like: handshakes that fail, halves that close, ends that are cut."""
+"""TLS before the proxy, with difficult clients: failing handshakes, half closes, cut ends."""
 
 import asyncio
 import logging

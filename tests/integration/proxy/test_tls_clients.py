@@ -1,4 +1,4 @@
-"""Real clients of each kind over TLS, and bodies that are larger than what anybody may hold."""
+"""Real clients of each kind over TLS, and bodies above the buffer limits."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Turns of a real loop: what is measured is the order of steps and not their time, but for one that takes a budget."""
+"""Turns of a real loop: their order, not their time, except for one that takes a budget."""
 
 import asyncio
 import time

@@ -37,7 +37,7 @@ async def staged_pod(
 
 
 async def measure(stage: Stage, concurrency: float, *, is_first: bool) -> None:
-    """What metrics-server says of a pod to which each request adds 12 MiB."""
+    """The metrics of a pod to which each request adds 12 MiB."""
     metrics = {
         "apiVersion": "metrics.k8s.io/v1beta1",
         "kind": "PodMetrics",

@@ -28,7 +28,7 @@ DEPLOYMENT = ScaledDeployment(name="d", key=KEY, revision_uid="r1", replica_coun
 
 
 class World:
-    """A server and a loop that remember what they were asked."""
+    """A server and a loop that record their calls."""
 
     def __init__(self) -> None:
         self.entry = RevisionEntry(10)

@@ -56,7 +56,7 @@ WRITES: dict[str, tuple[type[Write], dict[str, Any]]] = {
 
 
 class Noted(MemoryCluster):
-    """A store that only notes what is asked of it."""
+    """A store that only records its calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ class Troubled(MemoryCluster):
 
 
 class Followed:
-    """A reflector that runs, and what it told."""
+    """A running reflector, and its events."""
 
     def __init__(self, **settings: float) -> None:
         self.cluster = Troubled()
@@ -248,7 +248,7 @@ def event(kind: EventType, name: str, version: int) -> WatchEvent:
 
 
 def told_of(*script: WatchEvent) -> list[tuple[str, str]]:
-    """What is told of a watch that brings these."""
+    """Events of a watch that brings these."""
 
     async def scenario(followed: Followed) -> None:
         followed.cluster.watch_scripts = [list(script)]

@@ -1,4 +1,4 @@
-"""What a kube-apiserver reckons that a rule may cost at worst, before it takes a CustomResourceDefinition.
+"""The worst cost of CEL rules by the model of a kube-apiserver, which limits it in a CustomResourceDefinition.
 
 A rule above 10,000,000 or a definition above 100,000,000 is refused, and so is a rule that names a field which the schema
 does not have. Follows cel-go's checker/cost.go and Kubernetes' apiserver/pkg/cel (types of schemas; a text of at most n
@@ -76,7 +76,7 @@ def rule_cost(text: str, schema: Schema) -> int:
 
 
 class _Value:
-    """What an expression may cost, how large its value may be, and the schema of that, if it is one's."""
+    """The cost of an expression, the size of its value, and its schema if it has one."""
 
     def __init__(self, cost: int, size: int = 1, schema: Schema | None = None) -> None:
         self.cost, self.size, self.schema = cost, size, schema

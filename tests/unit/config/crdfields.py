@@ -1,4 +1,4 @@
-"""The fields of custom resources: of their schemas, of the records that read them, of values that are written."""
+"""Fields of custom resources: in schemas, in the records that read them, and in written values."""
 
 import re
 import types

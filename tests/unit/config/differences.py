@@ -1,4 +1,4 @@
-"""``python -m tests.unit.config.differences``: the tables of docs/kubernetes-reference.md that say what becomes of each field.
+"""``python -m tests.unit.config.differences``: the tables of docs/kubernetes-reference.md about the fields of a pod.
 
 Made from the definitions in ``config/crd``, what our own API tells about fields without effect, and the annotations' record,
 against all fields that Kubernetes has; so the page cannot promise what the code does not do.
@@ -72,7 +72,7 @@ def _refused() -> set[str]:
 
 
 def _without_effect(prefix: str, name: str) -> str:
-    """What our own API says of a field that is set; "" if nothing."""
+    """The message of our own API about a set field; "" if none."""
     part: dict[str, Any] = {name: "x"}
     if prefix:
         part = {prefix.removesuffix("[]."): [part]}

@@ -1,4 +1,4 @@
-"""What a kube-apiserver refuses of built-in kinds beyond their types, for the fields that this project writes.
+"""Rules of a kube-apiserver for built-in kinds beyond types, for the fields that this project writes.
 
 Each rule follows the server's own validation: pkg/apis/{core,apps,discovery,coordination,autoscaling}/validation and
 apimachinery's of metadata. Input: an object as it was stored; output: what is wrong, each with its path. ``strict`` has the
@@ -29,7 +29,7 @@ _TOKEN_MIN_S = 600
 
 
 def objections(one: Json) -> list[str]:
-    """Everything that is wrong; nothing of kinds that this module does not know."""
+    """All violations; none for kinds unknown to this module."""
     rules = _RULES.get(one["kind"])
     return [*_metadata(one["metadata"], "metadata"), *(rules(one) if rules else ())]
 

@@ -1,4 +1,4 @@
-"""What is wrong with an object of Kubernetes' own, by the types that its Python client was generated from.
+"""Type errors of an object of Kubernetes, by the types of its Python client.
 
 As ``fieldValidation=Strict`` on a server: unknown fields, wrong types, what is needed and missing. Enumerations and rules
 between fields are the server's; the generated types do not have them.

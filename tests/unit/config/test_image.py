@@ -54,7 +54,7 @@ def kept_packages(target: str = "queue-proxy") -> set[str]:
 
 
 def distributions(requirements: list[str]) -> set[str]:
-    """All that is installed for some requirements, under the names that Python imports it by."""
+    """All that is installed for some requirements, by import name."""
     left, found = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in requirements], set[str]()
     while left:
         name = left.pop()

@@ -1,4 +1,4 @@
-"""What is made for a cluster passes the rules of a server between fields, and the rules see what they are for."""
+"""Objects made for a cluster pass a server's rules between fields, and the rules can fail."""
 
 import copy
 from typing import Any

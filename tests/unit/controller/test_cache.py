@@ -1,4 +1,4 @@
-"""What wakes whom, and that the plans lead where they should."""
+"""Changes wake the right objects, and the plans converge."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Public Services in what the controller knows: who is woken by what, and what becomes of refusals."""
+"""Public Services in the controller's cache: wake-ups, and the fate of refusals."""
 
 import msgspec
 

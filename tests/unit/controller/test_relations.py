@@ -1,4 +1,4 @@
-"""Who belongs to whom, and who names whom."""
+"""Relations: owners, and names in specs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is asked of Prometheus, and what its answers say."""
+"""Queries to Prometheus, and the meaning of its responses."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Load metrics: what each takes of a report, and that one table says which there are."""
+"""Load metrics: the value of each from a report, and their one table."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole passes: what is done, in which order, and what is remembered."""
+"""Whole passes: effects, their order, and memory."""
 
 import msgspec
 

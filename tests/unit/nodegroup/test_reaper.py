@@ -1,4 +1,4 @@
-"""Which nodes go, which are drained, and why the others stay."""
+"""Nodes to remove, nodes to drain, and the reasons to keep others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What each rule wants, and which one prevails."""
+"""The proposal of each rule, and the one that prevails."""
 
 import msgspec
 import pytest

@@ -18,7 +18,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that keeps all writes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.1", 5), "socket": self})

@@ -1,4 +1,4 @@
-"""Admission: who runs, who waits, who is refused."""
+"""Admission: running, waiting and refused requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Frames: what was sent is what is read, and nothing else is read."""
+"""Frames: decoding inverts encoding, and rejects anything else."""
 
 import math
 

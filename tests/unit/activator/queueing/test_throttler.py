@@ -1,4 +1,4 @@
-"""Who runs on which pod, who waits, who is refused."""
+"""The throttler: running, waiting and refused requests."""
 
 import random
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Who asks for slots, who gives them, and to whom."""
+"""The slot broker: asks, gifts, and their order."""
 
 import pytest
 

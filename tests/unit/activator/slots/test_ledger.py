@@ -13,7 +13,7 @@ KEY = ("default", "hello-00001")
 
 
 class Net:
-    """Ledgers that hear each other at once, but for messages that are held back."""
+    """Ledgers that hear each other at once, except for held messages."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}

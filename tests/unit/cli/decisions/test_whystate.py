@@ -32,7 +32,7 @@ def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
-    """A state folder that names two activators: one that answers with ``reports`` in it, and one that is away."""
+    """A state folder of two activators: one answers with ``reports``, one is away."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting until activators do what a status says, against a server that says it late."""
+"""Waits until activators serve a status, against a server that is late."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""What a revision gets that its template does not say."""
+"""Defaults of a revision that its template leaves out."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Public Services: who stands in their slices, and what is written for that."""
+"""Public Services: the addresses in their slices, and their writes."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ def proxy_of(pod: Object) -> Object:
 
 
 def environment_of(pod: Object) -> dict[str, str]:
-    """What the process finds, with what the kubelet fills in."""
+    """The environment of the process, with the values of the kubelet."""
     fields = {"metadata.namespace": "default", "metadata.name": "hello-00001-abc"}
     return {
         one["name"]: one["value"] if "value" in one else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]

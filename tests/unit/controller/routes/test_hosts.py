@@ -1,4 +1,4 @@
-"""Under which hosts a route is reached, and who gets them."""
+"""The hosts of a route, and conflicts between routes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the template does once so that no fork has to."""
+"""The template does shared work once, before it forks."""
 
 import typing
 

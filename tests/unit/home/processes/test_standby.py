@@ -1,4 +1,4 @@
-"""How a process that was forked ahead gets its assignment, and which one a start takes."""
+"""Assignment of standby processes, and the choice of one for a start."""
 
 import asyncio
 import socket

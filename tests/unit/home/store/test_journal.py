@@ -1,4 +1,4 @@
-"""The journal alone, and the store on it: what is on disk, what waits for it, what happens when it fails."""
+"""The journal alone, and the store on it: durable writes, waiting ones, and failures."""
 
 import asyncio
 import contextlib

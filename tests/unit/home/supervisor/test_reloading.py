@@ -1,4 +1,4 @@
-"""What the supervisor reports of a reload, and what the command reads."""
+"""The supervisor's report of a reload, and its reader."""
 
 from pathlib import Path
 

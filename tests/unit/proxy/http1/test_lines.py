@@ -1,4 +1,4 @@
-"""Header lines: what they mean, and what is remembered of them."""
+"""Header lines: their meaning, and the cache of them."""
 
 import pytest
 

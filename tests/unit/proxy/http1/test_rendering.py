@@ -1,4 +1,4 @@
-"""Heads that are written anew: the way that a request has gone."""
+"""Rewritten heads: the way of a request."""
 
 import pytest
 

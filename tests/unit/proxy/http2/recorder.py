@@ -1,4 +1,4 @@
-"""An engine with an owner that notes what comes, and takes every stream."""
+"""An engine with an owner that records events, and takes every stream."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["NotedStream", "Recorder"]
 
 
 class NotedStream(EngineStream):
-    """A stream that notes what it takes."""
+    """A stream that records its input."""
 
     __slots__ = ("_owner", "is_paused")
 

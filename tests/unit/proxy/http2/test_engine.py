@@ -1,4 +1,4 @@
-"""The engine without a socket: what comes, what is sent, what is counted."""
+"""The engine without a socket: input, output and counts."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""How certificates take each other's place, without a connection: what is served, and what the log says."""
+"""Certificates replace each other, without a connection: the served one, and the log."""
 
 import datetime as dt
 import logging

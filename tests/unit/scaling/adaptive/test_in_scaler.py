@@ -21,7 +21,7 @@ BEGIN_S = 1000.0
 
 
 class Stage:
-    """A scaler with one pod, which reports each second; what is decided is so a moment later."""
+    """A scaler with one pod, which reports each second; decisions take effect a moment later."""
 
     def __init__(self) -> None:
         self.now_s = BEGIN_S

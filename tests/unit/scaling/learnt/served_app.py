@@ -1,4 +1,4 @@
-"""An app with a known knee, and a learner that sees its pods while the load rises: what learnt targets are tested on."""
+"""An app with a known knee, and a learner of its pods while the load rises."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Points: how many are needed, which are looked at, which count, how long they stay."""
+"""Points: needed ones, looked-at ones, counted ones, and their age."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""ScalingPolicySpec: what a manifest may say, and what is told when it says something else."""
+"""ScalingPolicySpec: valid manifests, and messages for others."""
 
 import msgspec
 import pytest

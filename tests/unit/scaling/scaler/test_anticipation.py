@@ -1,4 +1,4 @@
-"""What is published of the pods that a revision will want by the time at which a new node takes pods."""
+"""Anticipated pods of a revision by the time a new node is ready."""
 
 import random
 

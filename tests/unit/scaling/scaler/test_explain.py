@@ -1,4 +1,4 @@
-"""One table: each way in which a decision comes about, and the sentence that says so."""
+"""One table: each kind of decision, and its sentence."""
 
 import enum
 import re

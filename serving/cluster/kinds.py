@@ -6,7 +6,7 @@ ours; the rest is Kubernetes'. The memory store knows only these kinds.
 
 import msgspec
 
-from serving.model.knative import SERVING_GROUP
+from serving.model.knative import OWN_GROUP, SERVING_GROUP
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -190,7 +190,7 @@ UNUSED_KINDS = (
 """Kinds that clients list although nothing here runs them: ``kubectl apply --prune`` asks for each. They are only read."""
 
 SCALING_POLICY = Kind(
-    group="serving.dev",
+    group=OWN_GROUP,
     version="v1alpha1",
     name="ScalingPolicy",
     plural="scalingpolicies",
@@ -199,7 +199,7 @@ SCALING_POLICY = Kind(
 )
 # Cluster-scoped, as the nodes are.
 NODE_GROUP = Kind(
-    group="serving.dev",
+    group=OWN_GROUP,
     version="v1alpha1",
     name="NodeGroup",
     plural="nodegroups",

@@ -54,12 +54,24 @@ ROLLOUT_DURATION_ANNOTATION = f"{SERVING_GROUP}/rollout-duration"
 ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
 """The state of a route's gradual rollouts (``model/rollout.py``)."""
 METRIC_ANNOTATION = f"{AUTOSCALING_GROUP}/metric"
+CLASS_ANNOTATION = f"{AUTOSCALING_GROUP}/class"
+WINDOW_ANNOTATION = f"{AUTOSCALING_GROUP}/window"
 
 # Annotations that Kubernetes defines.
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 POD_DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
-# Annotations that this project defines.
+# Annotations and labels that this project defines.
+POLICY_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/policy"
+COLD_START_WORTH_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/cold-start-worth"
+SHARDS_LABEL = f"{OWN_GROUP}/shards-of"
+"""On a Lease: the daemon among whose replicas the shards are divided."""
+REPLICA_ADDRESS_ANNOTATION = f"{OWN_GROUP}/address"
+"""On such a Lease: where the replica is reached."""
+ORIGIN_LABEL = f"{OWN_GROUP}/managed-by"
+"""On a NodeGroup: the daemon has made it from a ConfigMap."""
+POOL_LABEL = f"{OWN_GROUP}/pool"
+"""On a virtual node of one machine: its pool."""
 TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
 """A ``TrafficPath``, written by the autoscaler only: "serve" puts a revision's pods into its public Service."""
 LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"

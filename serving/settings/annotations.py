@@ -14,7 +14,9 @@ import msgspec
 from serving.model.errors import InvalidValue, Problem
 from serving.model.knative import (
     AUTOSCALING_GROUP,
+    CLASS_ANNOTATION,
     LEARNT_TARGET,
+    METRIC_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     TARGET_ANNOTATION,
 )
@@ -32,10 +34,10 @@ _ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, 
 class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """What only annotations say, for no setting has the same meaning; None where they do not."""
 
-    class_name: Annotated[str | None, Knob(key="class", unit=TEXT)] = None
+    class_name: Annotated[str | None, Knob(key=CLASS_ANNOTATION, unit=TEXT)] = None
     """Who scales the revision; names outside knative.dev and serving.dev are left alone."""
 
-    metric: Annotated[str | None, Knob(key="metric", unit=TEXT)] = None
+    metric: Annotated[str | None, Knob(key=METRIC_ANNOTATION, unit=TEXT)] = None
     """What is measured: concurrency, rps or queue-length; an hpa takes any."""
 
     metric_aggregation_algorithm: Annotated[
@@ -116,7 +118,7 @@ def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSetting
 
 @functools.cache
 def _known() -> frozenset[str]:
-    return frozenset(name for field in annotation_fields() for name in _spellings(field.knob.key))
+    return frozenset(name for field in annotation_fields() for name in spellings(field.knob.key))
 
 
 @functools.lru_cache(_READ_KEPT)
@@ -126,13 +128,13 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
     values: dict[str, Value] = {}
     spelled: set[str] = set()
     for field in annotation_fields():
-        spellings = [name for name in _spellings(field.knob.key) if name in annotations]
-        spelled.update(spellings)
-        if len({annotations[name] for name in spellings}) > 1:
-            what = " and ".join(f"{name}: {annotations[name]!r}" for name in spellings) + " disagree"
-            problems.append(_problem(spellings[0], what, "one of the two spellings"))
-        elif spellings:
-            _read_one(field, spellings[0], annotations[spellings[0]], values=values, problems=problems)
+        names = [name for name in spellings(field.knob.key) if name in annotations]
+        spelled.update(names)
+        if len({annotations[name] for name in names}) > 1:
+            what = " and ".join(f"{name}: {annotations[name]!r}" for name in names) + " disagree"
+            problems.append(_problem(names[0], what, "one of the two spellings"))
+        elif names:
+            _read_one(field, names[0], annotations[names[0]], values=values, problems=problems)
     own = {field.name: values.pop(field.name) for field in _OWN if field.name in values}
     scaling = msgspec.convert({**own, "overrides": tuple(values.items())}, ScalingAnnotations)
     problems.extend(_clashes(scaling, settings))
@@ -144,12 +146,12 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
     if (scaling.class_name or KPA_CLASS) not in {CLASSIC_CLASS, HPA_CLASS, KPA_CLASS} and not problems:
         what = f"{scaling.class_name!r} is the class of another autoscaler: none here scales the revision"
         warnings += (
-            _problem(f"{GROUP}class", what, f"{KPA_CLASS} or {HPA_CLASS}, or that autoscaler beside this one"),
+            _problem(CLASS_ANNOTATION, what, f"{KPA_CLASS} or {HPA_CLASS}, or that autoscaler beside this one"),
         )
     return ReadAnnotations(scaling=scaling, problems=tuple(problems), warnings=warnings)
 
 
-def _spellings(key: str) -> tuple[str, ...]:
+def spellings(key: str) -> tuple[str, ...]:
     """Both spellings of a key with its group: kebab first, then camel where there is a hyphen."""
     group, _, name = key.rpartition("/")
     head, *tail = name.split("-")
@@ -186,17 +188,17 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
     known = (KPA_CLASS, HPA_CLASS)
     name = scaling.class_name
     if name is not None and name.endswith(_OWN_CLASS_SUFFIX) and name not in known:
-        yield _problem(f"{GROUP}class", f"{name!r} is not an autoscaler of Knative", "one of " + ", ".join(known))
+        yield _problem(CLASS_ANNOTATION, f"{name!r} is not an autoscaler of Knative", "one of " + ", ".join(known))
     scales_itself = (name or settings.pod_autoscaler_class) != HPA_CLASS
     if scales_itself and scaling.metric is not None and scaling.metric not in LOAD_METRICS:
-        yield _problem(f"{GROUP}metric", f"{scaling.metric!r} is not right", "one of " + ", ".join(LOAD_METRICS))
+        yield _problem(METRIC_ANNOTATION, f"{scaling.metric!r} is not right", "one of " + ", ".join(LOAD_METRICS))
     if scaling.metric == "":
-        yield _problem(f"{GROUP}metric", "empty", "a metric's name")
+        yield _problem(METRIC_ANNOTATION, "empty", "a metric's name")
 
 
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:
     """The rollout duration that a Service or Route asks for, in seconds; None if it asks for none, a problem if it is wrong."""
-    for name in _spellings(_ROLLOUT_DURATION.key):
+    for name in spellings(_ROLLOUT_DURATION.key):
         if name in annotations:
             try:
                 return float(_ROLLOUT_DURATION.read(annotations[name], plain=False))

@@ -9,7 +9,12 @@ from typing import Annotated
 
 import msgspec
 
-from serving.model.knative import OWN_AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION
+from serving.model.knative import (
+    COLD_START_WORTH_ANNOTATION,
+    POLICY_ANNOTATION,
+    PROGRESS_DEADLINE_ANNOTATION,
+    WINDOW_ANNOTATION,
+)
 from serving.settings.classic import ClassicSettings
 from serving.settings.knob import (
     BYTES,
@@ -144,9 +149,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
 
-    policy: Annotated[
-        str, Knob(key="policy", unit=TEXT, choices=POLICIES, annotation=f"{OWN_AUTOSCALING_GROUP}/policy")
-    ] = KNATIVE_POLICY
+    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES, annotation=POLICY_ANNOTATION)] = (
+        KNATIVE_POLICY
+    )
     """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
     adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. A revision
     that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. The other
@@ -159,7 +164,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             unit=NUMBER,
             low=1,
             high=1_000_000,
-            annotation=f"{OWN_AUTOSCALING_GROUP}/cold-start-worth",
+            annotation=COLD_START_WORTH_ANNOTATION,
         ),
     ] = 120.0
     """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability
@@ -179,7 +184,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     1m. Default: Knative's fixed tick, 2s."""
 
     stable_window_s: Annotated[
-        float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True, annotation="window")
+        float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True, annotation=WINDOW_ANNOTATION)
     ] = 60.0
     """Width of the window that decides outside panic, in seconds, back from the decision. Range: 6s to 1h, whole
     seconds. Default: Knative, 60s."""

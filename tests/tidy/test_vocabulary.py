@@ -1,14 +1,23 @@
-"""The words of the resource API stand in ``serving/model/knative.py`` only."""
+"""The words of the resource API stand in ``serving/model/knative.py`` only, and texts spell them as it does."""
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.tidy.sources import named, parsed, product_files
+from serving.cluster.kinds import KINDS
+from serving.model import knative
+from serving.settings.annotations import annotation_fields, spellings
+from tests.tidy.sources import named, parsed, product_files, text_files
 
 VOCABULARY = "serving/model/knative.py"
-GROUPS = ("serving.knative.dev", "autoscaling.knative.dev", "networking.knative.dev")
+GROUPS = tuple(value for name, value in vars(knative).items() if name.endswith("_GROUP"))
+# A name of ours with its group. Knative's Go modules have no group in front of knative.dev.
+_NAME = re.compile(r"(?<![\w.-])((?:(?:[a-z0-9-]+\.)+knative|(?:[a-z0-9-]+\.)*serving)\.dev/[A-Za-z][\w-]*)")
+# Tests misspell names on purpose; the history keeps the names that there were.
+_NOT_READ = ("CHANGELOG.md", "tests/")
 # Classes that every floor reads; a second definition would be a second meaning.
 SHARED = {"ConditionStatus", "ServingState", "TrafficPath"}
 
@@ -26,6 +35,53 @@ def second_definitions(source: str) -> Iterator[str]:
             text = node.value
             if any(text == group or text.startswith(f"{group}/") for group in GROUPS):
                 yield f"{node.lineno}: spells {text}"
+        elif isinstance(node, ast.JoinedStr):
+            for group, rest in zip(node.values, node.values[1:], strict=False):
+                text = str(rest.value) if isinstance(rest, ast.Constant) else ""
+                if (
+                    isinstance(group, ast.FormattedValue)
+                    and re.match(r"\w+_GROUP$", ast.unparse(group.value))
+                    and text[1:]
+                ):
+                    yield f"{node.lineno}: spells {ast.unparse(node)}"
+
+
+@functools.cache
+def known_names() -> frozenset[str]:
+    """Labels, annotations in both spellings, and versions of the API."""
+    words = {value for value in vars(knative).values() if isinstance(value, str) and "/" in value}
+    settings = {name for field in annotation_fields() for name in spellings(field.knob.key)}
+    return frozenset(words | settings | {kind.api_version for kind in KINDS})
+
+
+def unknown_names(text: str) -> list[str]:
+    """Names in our groups that the code does not have."""
+    return [name for name in _NAME.findall(text) if name not in known_names()]
+
+
+def test_texts_spell_the_names_that_the_code_has() -> None:
+    found = [
+        f"{named(path)}: {name}: not in {VOCABULARY}, and no setting has it"
+        for path in text_files()
+        if not named(path).startswith(_NOT_READ)
+        for name in unknown_names(path.read_text(errors="replace"))
+    ]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("`autoscaling.knative.dev/window` or autoscaling.knative.dev/panicWindowPercentage.", []),
+        ("autoscaling.knative.dev/windoww", ["autoscaling.knative.dev/windoww"]),
+        ("autoscalling.knative.dev/window", ["autoscalling.knative.dev/window"]),
+        ("serving.dev/command: x, serving.dev/v1alpha1", []),
+        ("{serving.dev/comand: x}", ["serving.dev/comand"]),
+        ("autoscaling.knative.dev/... in https://knative.dev/docs, knative.dev/pkg", []),
+    ],
+)
+def test_the_rule_sees_a_misspelt_name(text: str, unknown: list[str]) -> None:
+    assert unknown_names(text) == unknown
 
 
 def test_each_word_is_defined_once() -> None:
@@ -48,7 +104,10 @@ def test_each_word_is_defined_once() -> None:
         ('"""Reads serving.knative.dev/revision."""', []),
         ('def f():\n  """serving.knative.dev/v1 objects."""', []),
         ('fail("the API serving.knative.dev is missing")', []),
-        ('KEY = f"{SERVING_GROUP}/revision"', []),
+        ('KEY = f"{SERVING_GROUP}/revision"', ["1: spells f'{SERVING_GROUP}/revision'"]),
+        ('KEY = "serving.dev/pool"', ["1: spells serving.dev/pool"]),
+        ('KEY = f"{SERVING_GROUP}/{name}"', []),
+        ('KEY = f"{SERVING_GROUP}{name}"', []),
     ],
 )
 def test_the_rule_sees_a_second_definition(source: str, seen: list[str]) -> None:

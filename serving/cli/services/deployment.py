@@ -21,7 +21,7 @@ from serving.model.knative import (
     COMMAND_ANNOTATION,
     FOLDER_ANNOTATION,
     NETWORK_ANNOTATION,
-    OWN_AUTOSCALING_GROUP,
+    POLICY_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     SERVING_API_VERSION,
     SNAPSHOT_ANNOTATION,
@@ -82,7 +82,7 @@ def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
 
 def policy_annotation(policy: str | None) -> dict[str, str]:
     """The annotation of a scaling policy; nothing for None."""
-    return {} if policy is None else {f"{OWN_AUTOSCALING_GROUP}/policy": policy}
+    return {} if policy is None else {POLICY_ANNOTATION: policy}
 
 
 def manifest_of(asked: Deployment) -> Object:

@@ -27,7 +27,7 @@ from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.reloading import read_reload
 from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
-from serving.model.knative import AUTOSCALING_GROUP
+from serving.model.knative import WINDOW_ANNOTATION
 from serving.samples import hello
 
 # Seven daemons that take a second each, and a minute for one that does not start.
@@ -370,6 +370,6 @@ def _sample_command(state_path: Path) -> list[str]:
     """The command that deploys hello."""
     app = Path(hello.__file__)
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
-    window = f"{AUTOSCALING_GROUP}/window=10s"
+    window = f"{WINDOW_ANNOTATION}=10s"
     arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]
     return [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)]

@@ -26,6 +26,7 @@ from serving.cluster.leases.rules import LeaseAction, LeaseTimes
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import NotLeading
+from serving.model.knative import REPLICA_ADDRESS_ANNOTATION, SHARDS_LABEL
 from serving.model.objects import Object, nested
 
 
@@ -68,8 +69,6 @@ def wish(
 
 
 _log = logging.getLogger(__name__)
-_LABEL = "serving.dev/shards-of"
-_ADDRESS = "serving.dev/address"
 # Share of the renew deadline for which one shard may delay the renewals of the others.
 _REST_RATIO = 0.3
 # Lease durations for which a process keeps a shard that its proper owner did not take.
@@ -123,7 +122,7 @@ class Shards:
         # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
         self._news, self._stirred = asyncio.Event(), asyncio.Event()
-        self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{_LABEL}={options.daemon}")
+        self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{SHARDS_LABEL}={options.daemon}")
         self._leases.on_change(self._changed)
 
     @property
@@ -281,12 +280,12 @@ def _elector(cluster: Cluster, options: ShardOptions, name: str, *, clock: Calla
     client = LeaseClient(
         cluster,
         LeaseName(namespace=options.namespace, name=name),
-        labels={_LABEL: options.daemon},
-        annotations={_ADDRESS: options.address},
+        labels={SHARDS_LABEL: options.daemon},
+        annotations={REPLICA_ADDRESS_ANNOTATION: options.address},
     )
     return LeaseElector(client, options.me, times=options.times, clock=clock)
 
 
 def _address_in(lease: Object | None) -> str:
     """The address that the holder of a lease wrote into it; "" without one."""
-    return str(nested(lease, "metadata", "annotations", _ADDRESS) or "")
+    return str(nested(lease, "metadata", "annotations", REPLICA_ADDRESS_ANNOTATION) or "")

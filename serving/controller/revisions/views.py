@@ -14,6 +14,7 @@ from serving.controller.values.conditions import Condition, ready_of, updated_co
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     AUTOSCALING_GROUP,
+    CLASS_ANNOTATION,
     CONDITION_ACTIVE,
     METRIC_ANNOTATION,
     ROUTING_STATE_LABEL,
@@ -31,7 +32,6 @@ from serving.model.objects import (
     owner_reference,
 )
 
-_CLASS_ANNOTATION = f"{AUTOSCALING_GROUP}/class"
 _DEFAULT_CLASS = f"kpa.{AUTOSCALING_GROUP}"
 _DEFAULT_METRIC = "concurrency"
 _REACHABILITY = {"active": "Reachable", "reserve": "Unreachable"}
@@ -43,7 +43,7 @@ def pod_autoscaler_view(
 ) -> Object:
     """The PodAutoscaler of a revision. ``before`` is the view as it is, whose times of transition stay."""
     ready_count = ready_count_of(deployment)
-    defaults = {_CLASS_ANNOTATION: _DEFAULT_CLASS, METRIC_ANNOTATION: _DEFAULT_METRIC}
+    defaults = {CLASS_ANNOTATION: _DEFAULT_CLASS, METRIC_ANNOTATION: _DEFAULT_METRIC}
     own = {key: value for key, value in annotations_of(revision).items() if key.startswith(f"{AUTOSCALING_GROUP}/")}
     conditions = [_active(revision), _initialized(revision, ready_count), _populated("SKSReady", slices, ready_count)]
     return {

@@ -5,14 +5,13 @@ Input: the flags of ``serving up``, the machines of the local cloud; output: Nod
 
 import msgspec
 
-from serving.model.knative import OWN_GROUP
+from serving.model.knative import POOL_LABEL
 from serving.model.objects import Object
 from serving.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
 
 VIRTUAL_NODES_VARIABLE = "SERVING_LOCAL_NODES"
 """Environment variable with the ``VirtualNodes`` as JSON; missing where this machine is one node."""
 
-_POOL_LABEL = f"{OWN_GROUP}/pool"
 # As a kubelet's default.
 _PODS_MAX = 110
 # 127.65.0.0/16 is the first node's; 127.64 is that of a machine that is one node.
@@ -48,7 +47,7 @@ def network_of(node_name: str) -> str:
 
 def virtual_node(name: str) -> Object:
     """The Node without its status."""
-    labels = {"kubernetes.io/hostname": name, _POOL_LABEL: LOCAL_GROUP}
+    labels = {"kubernetes.io/hostname": name, POOL_LABEL: LOCAL_GROUP}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -70,7 +69,7 @@ def default_group(nodes: VirtualNodes) -> Object:
     Times are those of a demonstration: a node boots in seconds here, so a cluster's minutes would only hide what happens.
     """
     spec = {
-        "labelKey": _POOL_LABEL,
+        "labelKey": POOL_LABEL,
         "labelValue": LOCAL_GROUP,
         "cloudProviderGroupName": LOCAL_GROUP,
         "taintLowerCapacityThresholdPercent": 25,

@@ -17,7 +17,7 @@ from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
 from serving.model.event import Words
-from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, REVISION_LABEL
+from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ORIGIN_LABEL, REVISION_LABEL
 from serving.model.objects import Object, annotations_of, labels_of, merge_difference, name_of, nested, version_of
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.cloud import Cloud
@@ -44,7 +44,6 @@ from serving.settings.nodegroup import NodeGroupSettings
 
 _log = logging.getLogger("nodegroup")
 
-_ORIGIN_LABEL = "serving.dev/managed-by"
 _ORIGIN = "config-nodegroup"
 
 
@@ -203,7 +202,7 @@ class NodeGroupPasses:
         """The groups of the ConfigMap, each with a NodeGroup that stands for it, and those of other NodeGroups."""
         reading = self._written()
         objects = {key[1]: one for key, one in self._groups.cache.items()}
-        ours = {name for name, one in objects.items() if labels_of(one).get(_ORIGIN_LABEL) == _ORIGIN}
+        ours = {name for name, one in objects.items() if labels_of(one).get(ORIGIN_LABEL) == _ORIGIN}
         groups: list[WrittenGroup] = []
         for one in reading.groups:
             name = one.settings.name
@@ -228,7 +227,7 @@ class NodeGroupPasses:
         """Create or correct the NodeGroup of a group of the ConfigMap."""
         spec = spec_of(group.options)
         if found is None:
-            body = {"metadata": {"name": group.settings.name, "labels": {_ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
+            body = {"metadata": {"name": group.settings.name, "labels": {ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
             try:
                 await self._cluster.create(NODE_GROUP, body)
             except AlreadyExists:

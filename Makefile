@@ -83,10 +83,11 @@ format: $(VENV)/.ready  ## Let ruff format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-config: $(VENV)/.ready  ## Write config/config-*.yaml, docs/settings.md and docs/metrics.md from the code
+config: $(VENV)/.ready  ## Write from the code: config/config-*.yaml, docs/settings.md, docs/metrics.md, tables in docs/kubernetes-reference.md
 	$(BIN)/serving config defaults --write config
 	$(BIN)/serving config defaults --page > docs/settings.md
 	$(BIN)/serving config metrics > docs/metrics.md
+	$(BIN)/python -m tests.unit.config.differences
 
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/decisions.py

@@ -60,7 +60,9 @@ def parse_crd(text: str) -> Crd:
     spec: dict[str, Any] = yaml.load(text, Loader=_LOADER)["spec"]  # noqa: S506 - both loaders are safe
     (version,) = spec["versions"]
     named = (spec["group"], version["name"], spec["names"]["kind"], spec["names"]["plural"])
-    (kind,) = (kind for kind in KINDS if (kind.group, kind.version, kind.name, kind.plural) == named)
+    kind = next((kind for kind in KINDS if (kind.group, kind.version, kind.name, kind.plural) == named), None)
+    if kind is None:
+        raise ValueError(f"KINDS in serving/cluster/kinds.py has no {'/'.join(named[:3])} with the plural {named[3]}")
     return Crd(
         kind=kind,
         schema=version["schema"]["openAPIV3Schema"],

@@ -1,6 +1,6 @@
 from tests.unit.config.differences import PAGE, page_with_tables, tables
 
-REMEDY = "run `python -m tests.unit.config.differences`"
+REMEDY = "run `make config`"
 
 
 def test_the_page_says_of_each_field_what_the_code_does() -> None:

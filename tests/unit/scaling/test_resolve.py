@@ -10,6 +10,7 @@ from serving.settings.autoscaler import (
     KNATIVE_POLICY,
     AutoscalerSettings,
 )
+from serving.settings.knob import Field, Value, fields_of
 
 SETTINGS = AutoscalerSettings()
 
@@ -61,6 +62,20 @@ def test_an_annotation_goes_before_a_setting() -> None:
     )
     assert (found.total_value, found.target_value, found.min_scale, found.activation_scale) == (50.0, 50.0, 2, 3)
     assert (found.panic_window_s, found.window_kind) == (2.0, WindowKind.WEIGHTED_EXPONENTIAL)
+
+
+def another(field: Field) -> Value:
+    """A value of a setting that is right, and not its default."""
+    tried: tuple[Value, ...] = (*field.knob.choices, 0.5, 1, 2, 7, 700)
+    return next(one for one in tried if one != field.default and field.knob.admits(one))
+
+
+@pytest.mark.parametrize(
+    "field", [one for one in fields_of(AutoscalerSettings) if one.knob.annotation], ids=lambda one: one.name
+)
+def test_a_setting_that_a_revision_may_have_for_itself_reaches_its_numbers(field: Field) -> None:
+    asked = ScalingAnnotations(overrides=((field.name, another(field)),))
+    assert spec(asked) != spec(), f"serving/scaling/resolve.py does not use own.{field.name}"
 
 
 def test_zero_is_an_answer_too() -> None:

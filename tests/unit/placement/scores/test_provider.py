@@ -1,11 +1,15 @@
 """Weighted sums over node scores, and the node that wins."""
 
+import importlib
+import pkgutil
+
 import msgspec
 import numpy as np
 import pytest
 
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.nodata import NoData
+from serving.placement import scores as package
 from serving.placement.scores.fit import FitWhy
 from serving.placement.scores.nodes import ScoredNode, node_table
 from serving.placement.scores.pod import PodDemand
@@ -107,3 +111,13 @@ def test_equals_take_turns() -> None:
 
 def test_without_a_feasible_node_there_is_none_to_pick() -> None:
     assert pick(np.array([1.0]), feasible=np.array([False]), turn=0) == NoData(missing="node that the pod fits on")
+
+
+def test_every_score_is_in_the_table() -> None:
+    modules = [
+        importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
+    ]
+    classes = {
+        one for module in modules for one in vars(module).values() if isinstance(getattr(one, "score_max", None), int)
+    }
+    assert classes == set(NODE_SCORES.values())

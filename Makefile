@@ -62,7 +62,7 @@ demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual node
 	$(BIN)/python bench/demo_nodes.py
 
 demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot when pods wait, and nodes that boot before; two minutes
-	$(BIN)/python bench/demo_anticipation.py
+	$(BIN)/python bench/demo_nodes.py --anticipation
 
 # Two more workers than cores work while tests of the others wait for processes. `make check` has run tests/tidy.
 test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (below 8 minutes on 2 cores)
@@ -92,6 +92,7 @@ config: $(VENV)/.ready  ## Write from the code: config/config-*.yaml, docs/setti
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/decisions.py
 	$(BIN)/python bench/data_path.py
+	$(BIN)/python bench/streams.py
 
 SEEDS ?= 1000
 simulate-faults: $(VENV)/.ready  ## The control plane under random faults on virtual time, SEEDS=1000 runs; about 25 minutes

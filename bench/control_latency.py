@@ -1,31 +1,26 @@
-"""How long our part of a start from zero takes: from the flip at the activator to the scale written, and on to the slice.
+"""How long a start from zero takes, from the flip at the activator to the slice.
 
-    python bench/control_latency.py [--services N] [--json]
+    python bench/control_latency.py [--services N] [--quick] [--json]
 
 Real daemons as processes against an API server: that of SERVING_TEST_KUBECONFIG, or our own. N services go to zero, then
 each gets one request, one after the other. Times are those at which one watcher sees each change, so that the way of a
 change to a watcher is in none of the differences. "asked" is from the request to the Deployment's scale, "scale" from Revision
-Active to it; goal: at most 15 ms at the median. It may be below zero: flip and poke go out side by side. "slice" is from the pod's readiness to the slice that says it; whoever makes that slice is our manager
-here and the controller-manager elsewhere. Pods say that they are ready at once.
+Active to it; goal: at most 15 ms at the median. It may be below zero: flip and poke go out side by side. "slice" is from the pod's readiness to its slice, which our
+manager makes here and the controller-manager elsewhere. Pods say that they are ready at once.
 """
 
-import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from bench.parts.program import exit_code, options_of, show
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, Kind
-from serving.model.objects import Object
+from serving.model.objects import Object, is_true
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import Stage, of_objects, service, staged
-
-__all__ = ["main"]
 
 SCALE_GOAL_MS = 15.0
 _WAKE_S = 20.0
@@ -37,16 +32,15 @@ Seen = dict[tuple[str, str], float]
 
 
 def step_of(kind: Kind, one: Object) -> str:
-    """The revision for which an object says that a step is done; "" if it says nothing."""
+    """The revision of an object whose step is done; "" if it is not."""
     metadata = one["metadata"]
     revision: str = metadata["name"] if kind == REVISION else (metadata.get("labels") or {}).get(_LABEL, "")
-    conditions = (one.get("status") or {}).get("conditions") or ()
     if kind == REVISION:
         is_done = one["spec"].get("servingState") == "Active"
     elif kind == DEPLOYMENT:
         is_done = one["spec"]["replicas"] > 0
     elif kind == POD:
-        is_done = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+        is_done = is_true(one, "Ready")
     else:
         is_done = any(item["conditions"].get("ready") for item in one.get("endpoints") or ())
     return revision if is_done else ""
@@ -73,7 +67,7 @@ async def ask(port: int, name: str) -> None:
     writer.close()
 
 
-async def measure(count: int, folder: Path) -> dict[str, object]:
+async def measure(count: int, folder: Path) -> dict[str, dict[str, float]]:
     """All services once."""
     names = [f"late-{number}" for number in range(count)]
     async with staged(folder) as stage:
@@ -105,7 +99,6 @@ async def measure(count: int, folder: Path) -> dict[str, object]:
         return {"median_ms": round(statistics.median(times_ms), 1), "most_ms": round(max(times_ms), 1)}
 
     return {
-        "services": count,
         "asked": between("asked", "scale"),
         "scale": between("active", "scale"),
         "pods": between("scale", "pod"),
@@ -116,20 +109,11 @@ async def measure(count: int, folder: Path) -> dict[str, object]:
 
 def main() -> int:
     """Measure and print; 1 if the goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--services", type=int, default=30)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    options = options_of(__doc__, services=30, quick={"services": 1})
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(given.services, Path(folder)))
-    if given.json:
-        print(json.dumps(found))
-    else:
-        for step in ("asked", "scale", "pods", "slice", "whole"):
-            print(f"{step:<6} {found[step]}")
-    scale = found["scale"]
-    assert isinstance(scale, dict)
-    return 0 if scale["median_ms"] <= SCALE_GOAL_MS else 1
+        found = asyncio.run(measure(options.services, Path(folder)))
+    show(found, options)
+    return exit_code(options, is_met=found["scale"]["median_ms"] <= SCALE_GOAL_MS)
 
 
 if __name__ == "__main__":

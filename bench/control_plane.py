@@ -1,24 +1,20 @@
-"""Pods per second through the whole chain, with a simulated kubelet, on the memory port and over HTTP; and the loop's lag.
+"""Pods per second through the whole control plane, and the loop's lag.
 
-    python bench/control_plane.py [--revisions N ...] [--port memory|http] [--delay-s S] [--profile] [--json]
+    python bench/control_plane.py [--revisions N ...] [--port memory|http ...] [--delay-s S] [--quick] [--json]
 
 It prints pods a second, CPU of this process a pod and who spends it, and how late the loop was: by the clock, and what of
 that this process had computed meanwhile (``own``), which is what the code is to blame for on a machine that is shared.
 
-N services are made and come to rest at zero. Then each is woken at once: the revision is written Active, its load told to
+N services are made and come to rest at zero. Then each is woken at once: the revision is written Active, its load reported to
 the autoscaler; that decides and writes the scale; the manager makes the pod, the simulated kubelet says after its delay
 that it is ready, the manager puts it into its slice. The time is from the first write to the last ready endpoint. On
 the memory port all run in one loop; over HTTP the autoscaler and who wakes are in a process of their own, as in
 ``serving up``. Goals: 2,500 pods a second on the memory port (what Dirigent published), 150 over HTTP; Knative has about 2.
 """
 
-import argparse
 import asyncio
 import contextlib
-import cProfile
 import json
-import os
-import pstats
 import subprocess
 import sys
 import tempfile
@@ -30,9 +26,8 @@ from typing import Any
 
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench.shares import cpu_shares
+from bench.parts.program import options_of, show
+from bench.parts.shares import cpu_shares
 from serving.aio.clock import now_s, stamp, steady_s
 from serving.aio.daemon import collect_in_small_steps
 from serving.autoscaler.io.autoscaler import Autoscaler
@@ -45,14 +40,12 @@ from serving.home.controllers.manager import Manager
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.podstatus import pod_status
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
+from serving.model.objects import Object, is_true
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from tests.integration.api_server import served
-
-__all__ = ["main"]
 
 SCALING = AutoscalerSettings(allow_zero_initial_scale=True, initial_scale=0)
 NAMESPACE = "default"
@@ -60,7 +53,8 @@ LAG_PERIOD_S = 0.002
 WAKERS = 8
 KUBELET_WORKERS = 4
 GIVE_UP_S = 900.0
-PROFILE_LINES = 40
+# The first argument of the process on the other side of HTTP.
+SERVE = "serve"
 
 
 class Kubelet:
@@ -114,7 +108,7 @@ class Lag:
             self.late_s.append(late_s)
             self.own_s.append(max(0.0, min(late_s, time.thread_time() - cpu_s - LAG_PERIOD_S)))
 
-    def told(self) -> dict[str, float | None]:
+    def summary(self) -> dict[str, float | None]:
         """The worst, and the 99th percentile, in milliseconds."""
         return {
             f"{name}_{what}_ms": round(sorted(found)[int((len(found) - 1) * ratio)] * 1000, 1) if found else None
@@ -150,12 +144,6 @@ def service(number: int) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"template": template}}
 
 
-def is_ready(one: dict[str, Any]) -> bool:
-    """Whether the Ready condition says so."""
-    conditions = (one.get("status") or {}).get("conditions") or ()
-    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
-
-
 async def in_parallel(count: int, what: Any) -> None:  # noqa: ANN401 - a coroutine function of a number
     """Do something for each number, a few at a time."""
     numbers = iter(range(count))
@@ -172,7 +160,7 @@ async def until_services_ready(cluster: Cluster, count: int, version: str) -> No
     ready: set[str] = set()
     async with cluster.watch(SERVING_SERVICE, NAMESPACE, resource_version=version) as events:
         async for event in events:
-            if is_ready(event.object):
+            if is_true(event.object, "Ready"):
                 ready.add(event.object["metadata"]["name"])
             if len(ready) == count:
                 return
@@ -187,7 +175,7 @@ async def until_endpoints(cluster: Cluster, count: int, version: str) -> None:
             if event.type is EventType.BOOKMARK:
                 continue
             ready = [one for one in event.object["endpoints"] if one["conditions"]["ready"]]
-            # The slices of pods, not those that ingresses are told.
+            # The slices of pods, not those for ingresses.
             if event.object["metadata"]["labels"]["kubernetes.io/service-name"].endswith("-private"):
                 name = event.object["metadata"]["name"]
                 total += len(ready) - found.get(name, 0)
@@ -238,7 +226,7 @@ async def measure(cluster: Cluster, count: int) -> dict[str, Any]:
         "services_per_second": round(count / services_s),
         "pods_per_second": round(count / took_s),
         "cpu_us_per_pod_here": round(cpu_s / count * 1e6),
-        **lag.told(),
+        **lag.summary(),
         "cpu_shares": shares,
     }
 
@@ -250,7 +238,7 @@ async def on_memory(count: int, *, delay_s: float) -> dict[str, Any]:
 
 
 async def serve(delay_s: float) -> None:
-    """What the process on the other side of HTTP does, until its standard input ends."""
+    """Run the process on the other side of HTTP until its standard input ends."""
     with tempfile.TemporaryDirectory() as folder:
         async with home(delay_s=delay_s) as cluster, served(cluster, Path(folder)) as server:
             lag = Lag()
@@ -258,12 +246,12 @@ async def serve(delay_s: float) -> None:
             print(server.kubeconfig, flush=True)
             await asyncio.to_thread(sys.stdin.read)
             lagging.cancel()
-            print(json.dumps(lag.told()), flush=True)
+            print(json.dumps(lag.summary()), flush=True)
 
 
 async def over_http(count: int, *, delay_s: float) -> dict[str, Any]:
     """The store and what it runs in another process."""
-    command = [sys.executable, __file__, "--serve", "--delay-s", str(delay_s)]
+    command = [sys.executable, __file__, SERVE, str(delay_s)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - before anything is measured
     assert process.stdout
     assert process.stdin
@@ -273,42 +261,26 @@ async def over_http(count: int, *, delay_s: float) -> dict[str, Any]:
             found = await measure(cluster, count)
     finally:
         process.stdin.close()
-        told = process.stdout.readline()
+        printed = process.stdout.readline()
         process.wait()
-    server = {f"server_{name}": value for name, value in json.loads(told).items()}
+    server = {f"server_{name}": value for name, value in json.loads(printed).items()}
     return {"port": "http", **found, **server}
 
 
-def main() -> int:
+def main() -> None:
     """Run, and print what was measured."""
-    parser = argparse.ArgumentParser(description="Pods per second through the whole chain.")
-    parser.add_argument("--revisions", type=int, nargs="+", default=[100, 1000])
-    parser.add_argument("--port", choices=["memory", "http"], nargs="+", default=["memory", "http"])
-    parser.add_argument("--delay-s", type=float, default=0.02)
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
     # As the control process has it.
     collect_in_small_steps()
-    if options.serve:
-        uvloop.run(serve(options.delay_s))
-        return 0
-    profile = cProfile.Profile() if options.profile else None
+    ports = {"memory": on_memory, "http": over_http}
+    options = options_of(__doc__, revisions=(100, 1000), port=tuple(ports), delay_s=0.02, quick={"revisions": (5,)})
     for port in options.port:
         for count in options.revisions:
-            run = on_memory if port == "memory" else over_http
-            if profile:
-                profile.enable()
-            found = uvloop.run(run(count, delay_s=options.delay_s))
-            if profile:
-                profile.disable()
-            print(json.dumps(found) if options.json else "  ".join(f"{key} {value}" for key, value in found.items()))
-    if profile:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(PROFILE_LINES)
-    return 0
+            show(uvloop.run(ports[port](count, delay_s=options.delay_s)), options)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
-    sys.exit(main())
+    if sys.argv[1:2] == [SERVE]:
+        collect_in_small_steps()
+        uvloop.run(serve(float(sys.argv[2])))
+    else:
+        main()

@@ -1,6 +1,8 @@
-"""The dashboard with 500 revisions and 5,000 pods: what a tick costs the server, and the page's main thread in a browser.
+"""What a tick of the dashboard costs the server and the page's main thread.
 
-``python bench/dashboard.py [REVISIONS [PODS]]``. All revisions and nodes change with each tick, which is the worst case. Without
+    python bench/dashboard.py [--revisions N] [--pods N] [--ticks N] [--quick]
+
+All revisions and nodes change with each tick, which is the worst case. Without
 chromium and chromedriver only the server is measured.
 """
 
@@ -8,7 +10,6 @@ import asyncio
 import random
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +17,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from bench.parts.program import options_of
 from serving.dashboard.board import Board
 from serving.dashboard.server import Pages
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.browser import Browser, browser
 
-TICKS = 12
 NODES = 50
 PERIOD_S = 2.0
 DICE = random.Random(1)
@@ -90,7 +91,7 @@ def change(board: Board, revision_count: int, at_s: float) -> dict[str, list[flo
     return board.tick(at_s)
 
 
-async def measure(revision_count: int, pod_count: int) -> None:
+async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
     """Serve, tick, and look."""
     board = filled(revision_count, pod_count)
 
@@ -99,7 +100,8 @@ async def measure(revision_count: int, pod_count: int) -> None:
         return []
 
     pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=no_policies)
-    runner = web.AppRunner(pages.application())
+    # A page that is open would hold the end up for a minute.
+    runner = web.AppRunner(pages.application(), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = "http://{}:{}".format(*runner.addresses[0][:2])
@@ -108,7 +110,7 @@ async def measure(revision_count: int, pod_count: int) -> None:
     async def tick() -> None:
         while True:
             rows = change(board, revision_count, time.time())
-            # As if they were measured and moved all the time: all nodes are scored anew with each tick.
+            # As if they were measured and moved all the time: all nodes are scored again with each tick.
             measured(board, time.time())
             began_s = time.perf_counter()
             pages.tick(time.time(), rows)
@@ -118,17 +120,17 @@ async def measure(revision_count: int, pod_count: int) -> None:
     ticking = asyncio.create_task(tick())
     if shutil.which("chromedriver"):
         with browser() as window:
-            await asyncio.to_thread(look, window, url)
+            await asyncio.to_thread(look, window, url, tick_count)
     else:
-        await asyncio.sleep(TICKS * PERIOD_S)
+        await asyncio.sleep(tick_count * PERIOD_S)
     ticking.cancel()
     await runner.cleanup()
     size = len(msgspec.json.encode(board.rows))
     print(f"{revision_count} revisions, {pod_count} pods: tick {statistics.median(ticks_ms):.1f} ms, rows {size} bytes")
 
 
-def look(window: Browser, url: str) -> None:
-    """Open the page, let it live, and say how long its main thread was busy at once."""
+def look(window: Browser, url: str, tick_count: int) -> None:
+    """Open the page, let it live, and print how busy its main thread was."""
     window.open(url)
     window.run(WATCH)
     window.until("return document.querySelectorAll('.u-wrap canvas').length >= 2")
@@ -136,13 +138,21 @@ def look(window: Browser, url: str) -> None:
     time.sleep(PERIOD_S)
     window.run("window.tasks.length = 0")
     before_s = window.busy_s()
-    time.sleep(TICKS * PERIOD_S)
+    time.sleep(tick_count * PERIOD_S)
     busy_ms = (window.busy_s() - before_s) * 1000
     tasks_ms = sorted(window.run("return window.tasks"))
     longest = f"longest {tasks_ms[-1]:.0f} ms, {len(tasks_ms)} above 50 ms" if tasks_ms else "none above 50 ms"
-    print(f"first paint {paint_ms:.0f} ms; main thread {busy_ms / TICKS:.0f} ms an update, tasks in {TICKS}: {longest}")
+    print(
+        f"first paint {paint_ms:.0f} ms; main thread {busy_ms / tick_count:.0f} ms an update, tasks in {tick_count}: {longest}"
+    )
+
+
+def main() -> None:
+    """Measure with the options of the command line."""
+    quick = {"revisions": 5, "pods": 10, "ticks": 1}
+    options = options_of(__doc__, revisions=500, pods=5000, ticks=12, quick=quick)
+    asyncio.run(measure(options.revisions, options.pods, options.ticks))
 
 
 if __name__ == "__main__":
-    given = [int(one) for one in sys.argv[1:]]
-    asyncio.run(measure(*given, *(500, 5000)[len(given) :]))
+    main()

@@ -1,41 +1,47 @@
-"""``make demo-nodes``: requests decide pods, pods decide places, places decide nodes, on virtual nodes of this machine.
+"""``make demo-nodes``: requests decide pods, and pods decide nodes, on virtual nodes.
+
+    python bench/demo_nodes.py [--anticipation] [--quick]
 
 Load comes: pods come, some wait because no node has room, the node group adds nodes, the pods run. Load goes: pods go to zero, nodes
 are drained and removed. Prints a timeline and a plot of nodes and pods, then what ``serving why`` says. Exit 0 only if all holds.
+
+``--anticipation`` (``make demo-anticipation``) shows the same climb of load twice. Clients come one after another. At first a pod is
+pending until a node has booted for it. Then the autoscaler publishes how many pods it will want by then, and the node group
+counts them. Exit 0 only if pods wait less with anticipation, and no request fails.
 """
 
+import argparse
 import asyncio
 import contextlib
-import math
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import msgspec
 
-from bench.load import loaded
-from bench.system import System, running_system
+from bench.parts.load import Load, loaded
+from bench.parts.program import exit_code, options_of
+from bench.parts.story import PERIOD_S, Story, bars
+from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.samples import hello
-
-__all__ = ["main"]
 
 SERVICE = "hello"
 HOST = "hello.default.localhost"
 APP = Path(hello.__file__)
-NODES, NODES_MAX, BOOT_S = 2, 4, 6
-FLAGS = ("--nodes", str(NODES), "--nodes-max", str(NODES_MAX), "--node-cpu", "1", "--node-boot", f"{BOOT_S}s")
+NODES, NODES_MAX = 2, 4
 # Three pods fit on a node: eight clients want eight pods, two nodes have room for six.
-POD_CPU = "300m"
-CLIENTS = 8
+POD_CPU, CLIENTS = "300m", 8
+BOOT_S = 6
+# Of a climb, two pods fit on a node.
+CLIMB_POD_CPU, CLIMB_BOOT_S = "400m", 8
+PLACED_WITHIN_S = 60.0
 GROWN_WITHIN_S = 40.0
 QUIET_WITHIN_S = 70.0
-PERIOD_S = 0.5
-BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Seen:
-    """One look: pods that run and that wait, nodes that are up and that are to go."""
+    """One look: pods running and pending, nodes up and tainted."""
 
     def __init__(self, pods: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> None:
         self.running = sum(1 for pod in pods if pod["spec"].get("nodeName"))
@@ -49,26 +55,26 @@ class Seen:
         return f"{self.running} pods{waiting} on {self.nodes} nodes{going}"
 
 
-class NodeStory:
-    """The system and all looks at it; ``held`` is what held."""
+class NodeStory(Story):
+    """The system and all looks at it."""
 
     def __init__(self, system: System) -> None:
-        self.system = system
+        super().__init__(system)
         self.looks: list[Seen] = []
-        self.held: list[str] = []
-        self._began_s = time.monotonic()
         self._last = ""
 
-    def say(self, text: str) -> None:
-        """A line of the timeline."""
-        print(f"{time.monotonic() - self._began_s:6.1f} s  {text}", flush=True)
-
-    def check(self, what: str, *, holds: bool) -> None:
-        """Note that something holds; end at once if it does not."""
-        self.say(f"{'holds' if holds else 'FAILED'}: {what}")
-        if not holds:
-            raise SystemExit(1)
-        self.held.append(what)
+    async def deploy(self, *, pods_max: int, pod_cpu: str, **more: str) -> None:
+        """Deploy a service with a pod for each client; ``more`` are annotations."""
+        annotations = {
+            **{f"autoscaling.knative.dev/{name}": text for name, text in more.items()},
+            "autoscaling.knative.dev/target-utilization-percentage": "100",
+            "autoscaling.knative.dev/max-scale": str(pods_max),
+            "serving.dev/command": f"{sys.executable} {APP}",
+        }
+        requests = {"requests": {"cpu": pod_cpu, "memory": "32Mi"}}
+        manifest = service_of(SERVICE, annotations=annotations, concurrency=1, resources=requests)
+        await asyncio.to_thread(self.system.ask, SERVICES, manifest, method="POST")
+        await asyncio.to_thread(self.system.serving, "wait", SERVICE)
 
     async def look(self) -> None:
         """Look each half second, until cancelled; a line for each change."""
@@ -92,49 +98,22 @@ class NodeStory:
             await asyncio.sleep(PERIOD_S / 2)
         return False
 
-    def plot(self) -> str:
-        """Pods, pods that wait, and nodes, each half second."""
-        rows = (
-            ("pods", [one.running for one in self.looks]),
-            ("pending", [one.waiting for one in self.looks]),
-            ("nodes", [one.nodes for one in self.looks]),
-        )
-        most = max((max(counts, default=1) for _, counts in rows), default=1) or 1
-        return "\n".join(f"{name:>8} {''.join(_bar(count, most) for count in counts)}" for name, counts in rows)
-
-
-def _bar(count: int, most: int) -> str:
-    return BARS[math.ceil(count / most * (len(BARS) - 1))]
-
-
-def manifest(*, pods_max: int, pod_cpu: str, **more: str) -> dict[str, Any]:
-    """One request at a time for each pod, so that pods follow clients; ``more`` are annotations of autoscaling."""
-    annotations = {
-        **{f"autoscaling.knative.dev/{name}": text for name, text in more.items()},
-        "autoscaling.knative.dev/target-utilization-percentage": "100",
-        "autoscaling.knative.dev/max-scale": str(pods_max),
-        "serving.dev/command": f"{sys.executable} {APP}",
-    }
-    container = {"image": "dev.local/hello", "resources": {"requests": {"cpu": pod_cpu, "memory": "32Mi"}}}
-    template = {
-        "metadata": {"annotations": annotations},
-        "spec": {"containerConcurrency": 1, "containers": [container]},
-    }
-    return {
-        "apiVersion": "serving.knative.dev/v1",
-        "kind": "Service",
-        "metadata": {"name": SERVICE, "namespace": "default"},
-        "spec": {"template": template},
-    }
+    def show(self) -> None:
+        """Print pods, pending pods and nodes over time, and ``serving why`` of the nodes."""
+        counts = {
+            "pods": [one.running for one in self.looks],
+            "pending": [one.waiting for one in self.looks],
+            "nodes": [one.nodes for one in self.looks],
+        }
+        most = max((count for row in counts.values() for count in row), default=0)
+        print(f"\neach {PERIOD_S} s:")
+        print("\n".join(f"{name:>8} {bars(row, most)}" for name, row in counts.items()), end="\n\n")
+        print("serving why nodegroup/default\n" + self.system.serving("why", "nodegroup/default"))
 
 
 async def tell(story: NodeStory) -> None:
     """Load, pods, pending, nodes, and back."""
-    path = "/apis/serving.knative.dev/v1/namespaces/default/services"
-    await asyncio.to_thread(
-        story.system.ask, path, manifest(pods_max=CLIENTS, pod_cpu=POD_CPU, window="6s"), method="POST"
-    )
-    await asyncio.to_thread(story.system.serving, "wait", SERVICE)
+    await story.deploy(pods_max=CLIENTS, pod_cpu=POD_CPU, window="6s")
     looking = asyncio.create_task(story.look())
     try:
         story.check(f"{NODES} nodes are there", holds=await story.until(lambda one: one.nodes == NODES, GROWN_WITHIN_S))
@@ -156,20 +135,113 @@ async def tell(story: NodeStory) -> None:
         looking.cancel()
 
 
-def main() -> int:
-    """Tell the story, and have ``serving why`` tell it again."""
-    with running_system(*FLAGS) as system:
+class Climb(msgspec.Struct, kw_only=True):
+    """What was measured of one climb. ``pending_s`` is summed over pods."""
+
+    pending_s: float
+    pending_max: int
+    slowest_s: float
+    answered: int
+    failed: int
+    node_seconds: float
+
+
+async def climb(story: NodeStory, options: argparse.Namespace) -> Climb:
+    """Let the clients come, one after another, until as many pods run."""
+    await story.deploy(pods_max=options.clients, pod_cpu=CLIMB_POD_CPU)
+    looking = asyncio.create_task(story.look())
+    loads: list[Load] = []
+    begun_s = time.monotonic()
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            for number in range(options.clients):
+                story.say(f"client {number + 1} comes")
+                context = loaded(story.system.port, HOST, clients=1, path="/sleep/0.2")
+                loads.append(await stack.enter_async_context(context))
+                await asyncio.sleep(options.climb_s)
+            placed = await story.until(lambda one: one.running == options.clients, PLACED_WITHIN_S)
+            story.check(f"{options.clients} pods run", holds=placed)
+            end_s = time.monotonic()
+    finally:
+        looking.cancel()
+    looks = story.looks
+    step_s = (end_s - begun_s) / max(1, len(looks))
+    return Climb(
+        pending_s=step_s * sum(one.waiting for one in looks),
+        pending_max=max(one.waiting for one in looks),
+        slowest_s=max(load.longest_s for load in loads),
+        answered=sum(load.answered for load in loads),
+        failed=sum(load.failed for load in loads),
+        node_seconds=step_s * sum(one.nodes for one in looks),
+    )
+
+
+def climbed(options: argparse.Namespace, *more: str) -> Climb:
+    """One climb on a system of its own."""
+    print(f"\n{' '.join(('serving up', *more))}", flush=True)
+    flags = (
+        "--nodes",
+        "1",
+        "--nodes-max",
+        str(NODES_MAX),
+        "--node-cpu",
+        "1",
+        "--node-boot",
+        f"{options.boot_s}s",
+        *more,
+    )
+    with running_system(*flags) as system:
         story = NodeStory(system)
-        try:
-            asyncio.run(tell(story))
-        finally:
-            print(f"\neach {PERIOD_S} s:\n{story.plot()}\n")
-        print("serving why nodegroup/default\n" + system.serving("why", "nodegroup/default"))
+        found = asyncio.run(climb(story, options))
+        story.show()
+    return found
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Both climbs, and the table."""
+    without, with_it = climbed(options), climbed(options, "--node-anticipation")
+    print(f"{'':28}{'without':>10}{'with':>10}")
+    for name, text in (
+        ("pod-seconds pending", "pending_s"),
+        ("most pods pending at once", "pending_max"),
+        ("slowest request (s)", "slowest_s"),
+        ("node-seconds", "node_seconds"),
+        ("requests answered", "answered"),
+        ("requests failed", "failed"),
+    ):
+        print(f"{name:28}{getattr(without, text):10.1f}{getattr(with_it, text):10.1f}")
+    if without.failed or with_it.failed:
+        print("FAILED: requests")
+        return 1
+    return exit_code(options, is_met=with_it.pending_s < without.pending_s)
+
+
+def main() -> int:
+    """Tell the story, or both climbs."""
+    sizes: dict[str, object] = {"boot_s": float, "clients": 7, "climb_s": 4.0, "grace_s": 30.0}
+    quick = {"boot_s": 1.0, "clients": 3, "climb_s": 1.0, "grace_s": 2.0}
+    options = options_of(__doc__, anticipation=False, quick=quick, **sizes)
+    options.boot_s = options.boot_s or (CLIMB_BOOT_S if options.anticipation else BOOT_S)
+    if options.anticipation:
+        return compare(options)
+    flags = (
+        "--nodes",
+        str(NODES),
+        "--nodes-max",
+        str(NODES_MAX),
+        "--node-cpu",
+        "1",
+        "--node-boot",
+        f"{options.boot_s}s",
+    )
+    grace = {"SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": str(options.grace_s)}
+    with running_system(*flags, environment=grace) as system:
+        story = NodeStory(system)
+        asyncio.run(tell(story))
+        story.show()
         lines = system.serving("why", SERVICE).splitlines()
-        print(
-            "serving why hello, its changes\n"
-            + "\n".join(line for line in lines if "→" in line or "nodegroup/" in line)
-        )
+        changes = [line for line in lines if "→" in line or "nodegroup/" in line]
+        print("serving why hello, its changes", *changes, sep="\n")
     print("held: " + "; ".join(story.held))
     return 0
 

@@ -1,6 +1,6 @@
-"""From 0 to 1000 concurrent requests: how long until a service at zero serves 1000 at once, and with how many errors.
+"""How long until a service at zero serves 1000 requests at once.
 
-    python bench/from_zero.py [--clients N] [--json]
+    python bench/from_zero.py [--clients N] [--quick] [--json]
 
 Starts the whole system with state of its own, deploys ``bench/apps/sleeper`` (each answer takes a second and says between
 which times it was worked on) without a pod, and lets N clients ask again and again, each on its own connection. The time is from
@@ -8,23 +8,20 @@ the first connection to the moment at which N requests were being worked on at o
 2 cores. ``cpu_seconds`` says who used the cores meanwhile; ``floor_seconds`` is what the pods alone needed of them.
 """
 
-import argparse
 import asyncio
-import json
+import contextlib
 import os
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import uvloop
 
-from bench.parts.cpu_account import cpu_seconds, used_between
-from bench.system import System, running_system
-
-__all__ = ["main"]
+from bench.parts.program import options_of, show
+from bench.parts.system import System, running_system
 
 SLEEPER = Path(__file__).with_name("apps") / "sleeper.py"
 REQUEST = b"GET / HTTP/1.1\r\nHost: sleeper.default.localhost\r\n\r\n"
@@ -36,7 +33,7 @@ Worked = list[tuple[float, float]]
 
 
 class Client(asyncio.Protocol):
-    """Sends a request, and the next on the same connection, until it is stopped; its CPU is what the system does not get."""
+    """Sends one request after the other until stopped, with little CPU time."""
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -93,6 +90,37 @@ def reached_at(worked: Worked, wanted: int) -> float | None:
     return None
 
 
+def cpu_seconds(system: System) -> Mapping[str, float]:
+    """CPU seconds so far by part: "app", "queue-proxy", each daemon by its module, "supervisor" and "bench".
+
+    What a process used that has ended counts for its parent, as the kernel has it.
+    """
+    found: defaultdict[str, float] = defaultdict(float)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            name, _, rest = (entry / "stat").read_text().partition(" (")[2].rpartition(") ")
+            fields = rest.split()
+            pid, parent = int(entry.name), int(fields[1])
+            if pid == os.getpid():
+                part = "bench"
+            elif pid == system.process.pid:
+                part = "supervisor"
+            elif parent == system.process.pid:
+                command = (entry / "cmdline").read_bytes().decode().split("\0")
+                modules = [one for one in command if one.startswith("serving.")]
+                part = name if name == "queue-proxy" else (*modules, "app")[0]
+            else:
+                continue
+            found[part] += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def used_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """What each part has used, the largest first."""
+    used = {part: round(after[part] - before.get(part, 0.0), 2) for part in after}
+    return dict(sorted(used.items(), key=lambda one: -one[1]))
+
+
 async def measure(system: System, clients: int) -> dict[str, object]:
     """Let all clients go at once; stop when the goal is reached, or in vain."""
     run, loop = Run(), asyncio.get_running_loop()
@@ -123,17 +151,14 @@ async def measure(system: System, clients: int) -> dict[str, object]:
 
 def main() -> int:
     """Run, and print what was measured."""
-    parser = argparse.ArgumentParser(description="From 0 to 1000 concurrent requests.")
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with running_system(SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE="true") as system:
+    options = options_of(__doc__, clients=1000, quick={"clients": 20})
+    with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}) as system:
         scale = ["--concurrency", "10", "--initial-scale", "0", "--policy", "adaptive"]
         system.serving("deploy", "sleeper", str(SLEEPER.parent), "--command", f"{sys.executable} {SLEEPER}", *scale)
         if not system.until_zero("sleeper", GIVE_UP_S):
             raise SystemExit("the service did not come to zero")
         found = uvloop.run(measure(system, options.clients))
-    print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
+    show(found, options)
     return 0 if found["seconds_to_all_at_once"] is not None and not found["errors"] else 1
 
 

@@ -1,23 +1,20 @@
-"""``make fuzz``: ten million frames, legal and not, from clients and from apps, through sessions without sockets.
+"""``make fuzz``: ten million frames, legal and not, through sessions without sockets.
 
-    python bench/fuzz_http2.py [--frames N] [--seed N]
+    python bench/fuzz_http2.py [--frames N] [--seed N] [--quick] [--json]
 
 A client's connection, its exchanges and a connection to an app run as in a queue-proxy, with transports that only note what is
 written. Each run of frames is drawn from a seed, which is printed when something fails. Nothing may raise, every connection
 ends, every exchange that began is finished, and memory after all of them is what it was after the first tenth.
 """
 
-import argparse
 import asyncio
 import random
 import resource
 import sys
 import time
-from pathlib import Path
 from typing import Any, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from bench.parts.program import exit_code, options_of, show
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http2.frames import PREFACE
 from serving.proxy.http2.hpack_encoder import HeaderEncoder
@@ -27,9 +24,6 @@ from serving.proxy.http2.upstreamsession import UpstreamSession
 from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 
-__all__ = ["fuzz", "main"]
-
-FRAMES = 10_000_000
 # One connection sees so many frames at most; few get as far.
 FRAMES_PER_CONNECTION = 400
 GROWTH_MAX = 1.1
@@ -54,7 +48,7 @@ _SETTINGS_OF = [
 
 
 class _Transport:
-    """Takes what is written, as a socket that is full from time to time."""
+    """A socket that is full from time to time."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -125,7 +119,7 @@ class _Handler:
 
 
 class _Frames:
-    """Draws the frames of one side. ``oddity`` is the part of them that may break the protocol."""
+    """Draws the frames of one side; a part of ``oddity`` may break the protocol."""
 
     def __init__(self, dice: random.Random, *, is_client: bool, oddity: float) -> None:
         self._dice = dice
@@ -247,7 +241,7 @@ async def _one_connection(seed: int, server: HttpServer, handler: _Handler) -> i
 
 
 async def fuzz(frames: int, *, seed: int) -> dict[str, float]:
-    """Run so many frames; how many connections that took, and memory in MiB after a tenth and at the end."""
+    """Run so many frames; counts, and memory after a tenth and at the end."""
     server, handler = HttpServer(HttpSettings()), _Handler()
     sent = connections = 0
     warm_mib = 0.0
@@ -277,13 +271,10 @@ def _used_mib() -> float:
 
 def main() -> int:
     """Run, print, and say by the exit code whether memory stayed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=FRAMES, help="how many frames")
-    parser.add_argument("--seed", type=int, default=0, help="of the first connection; each has the next one")
-    options = parser.parse_args()
+    options = options_of(__doc__, frames=10_000_000, seed=0, quick={"frames": 1000})
     found = asyncio.run(fuzz(options.frames, seed=options.seed))
-    print({key: round(value, 1) for key, value in found.items()})
-    return 1 if found["end_mib"] > found["warm_mib"] * GROWTH_MAX else 0
+    show({key: round(value, 1) for key, value in found.items()}, options)
+    return exit_code(options, is_met=found["end_mib"] <= found["warm_mib"] * GROWTH_MAX)
 
 
 if __name__ == "__main__":

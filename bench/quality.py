@@ -1,8 +1,10 @@
-"""Scaling quality on recorded workloads: the adaptive policy against Knative's and fixed ones, on the parts kept for the test.
+"""Scaling quality of the policies on the parts of recorded workloads kept for the test.
 
-``python bench/quality.py --traces DIR NAME...`` runs workloads of the table below and keeps each result as a file in
-``bench/quality_results``; ``--write`` renders them as ``docs/scaling-quality.md`` with one chart a workload. The policies
-were tuned on the other parts: half of the functions of azure2019-1350, and the first 60 % of the time of the others.
+    python bench/quality.py --traces DIR [--jobs N] [--results DIR] [--quick] [NAME ...]
+    python bench/quality.py --write [--results DIR] [--docs DIR]
+
+Runs workloads of the table below and keeps each result as a file in ``--results``; ``--write`` puts all that are there into
+``docs/scaling-quality.md`` with one chart a workload. ``--quick`` runs the first workload with one seed. The policies were tuned on the other parts: half of the functions of azure2019-1350, and the first 60 % of the time of the others.
 """
 
 import argparse
@@ -15,16 +17,17 @@ from pathlib import Path
 import msgspec
 
 from bench.parts.bootstrap import cold_change_interval
+from bench.parts.page import fill
+from bench.parts.program import options_of
 from bench.parts.quality_cells import read_cells
-from bench.parts.quality_page import QualityResult, page
+from bench.parts.quality_page import QualityResult, cell_lines, result_lines
 from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import POLICIES, CurvePoint, DialPosition
+from serving.simulator.report import PolicyReport
 from serving.simulator.results import DurationModel, Quantiles, RevisionResult
 from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
 from serving.simulator.workload_run import Workload
-
-__all__ = ["WORKLOADS", "TestWorkload", "main"]
 
 RESULTS = Path(__file__).parent / "quality_results"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -47,7 +50,7 @@ _TUNED_RATIO = 0.6
 
 
 class TestWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload of the test: which part of which trace, and what the requests and pods take. Times in seconds."""
+    """A part of a trace, with the times of requests and pods in seconds."""
 
     __test__ = False
 
@@ -158,10 +161,10 @@ def workload_of(test: TestWorkload, traces: Path) -> Workload:
     )
 
 
-def run(name: str, traces: Path, jobs: int) -> QualityResult:
+def run(name: str, options: argparse.Namespace) -> QualityResult:
     """Run all policies on one workload."""
     test = WORKLOADS[name]
-    workload = workload_of(test, traces)
+    workload = workload_of(test, options.traces)
     costs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
 
     def keep(policy: str, position: DialPosition | None, results: Sequence[RevisionResult]) -> None:
@@ -171,14 +174,15 @@ def run(name: str, traces: Path, jobs: int) -> QualityResult:
             pod_seconds, cold = found.get(one.name, (0.0, 0.0))
             found[one.name] = (pod_seconds + one.pod_seconds, cold + one.cold_requests)
 
-    runner = PolicyRunner(workload=workload, seeds=range(1, test.seeds + 1), jobs=jobs, on_results=keep)
+    seeds = 1 if options.quick else test.seeds
+    runner = PolicyRunner(workload=workload, seeds=range(1, seeds + 1), jobs=options.jobs, on_results=keep)
     rivals = ("knative", "adaptive") if test.is_heavy else ("knative", "adaptive", "fixed-300s")
     comparison = compare_policies(runner, rivals, equal_pod_seconds=True)
     interval = cold_change_interval(
         costs["knative", ""], [costs["adaptive", point.name] for point in comparison.curves["adaptive"]]
     )
     knative_curve = [
-        CurvePoint(name=position.name, report=runner.run("knative", position))
+        CurvePoint(name=position.name, report=without_series(runner.run("knative", position)))
         for position in POLICIES["knative"].dial
         if position.name in (_HEAVY_RIVALS if test.is_heavy else _SPARSE_RIVALS)
     ]
@@ -188,39 +192,37 @@ def run(name: str, traces: Path, jobs: int) -> QualityResult:
         is_heavy=test.is_heavy,
         functions=len(workload.functions),
         requests=comparison.policies["knative"].requests,
-        comparison=comparison,
+        comparison=msgspec.structs.replace(
+            comparison, policies={of: without_series(one) for of, one in comparison.policies.items()}
+        ),
         knative_curve=knative_curve,
         cold_interval=interval,
-        seeds=test.seeds,
+        seeds=seeds,
     )
+
+
+def without_series(report: PolicyReport) -> PolicyReport:
+    """A report without the pods over time, which no table shows."""
+    return msgspec.structs.replace(report, pod_series=[])
 
 
 def main() -> None:
     """Run the named workloads, or write the page from what was run before."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=", ".join(WORKLOADS))
-    parser.add_argument("--traces", type=Path, help="folder of the recorded workloads")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="write docs/scaling-quality.md")
-    given = parser.parse_args()
-    unknown = sorted(set(given.names) - set(WORKLOADS))
-    if unknown or (given.names and given.traces is None):
-        sys.exit(
-            f"quality: {unknown[0]} is none of {', '.join(WORKLOADS)}"
-            if unknown
-            else "quality: --traces DIR is missing"
-        )
-    RESULTS.mkdir(exist_ok=True)
-    for name in given.names:
-        result = run(name, given.traces, given.jobs)
-        (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    if given.write:
-        found = [
-            msgspec.json.decode((RESULTS / f"{name}.json").read_bytes(), type=QualityResult)
-            for name in WORKLOADS
-            if (RESULTS / f"{name}.json").exists()
-        ]
-        (DOCS / "scaling-quality.md").write_text(page(found, DOCS / "img", read_cells(RESULTS / "grid.json")))
+    places = {"traces": Path, "results": RESULTS, "docs": DOCS}
+    quick = {"names": tuple(WORKLOADS)[:1]}
+    options = options_of(__doc__, names=tuple(WORKLOADS), jobs=2, write=False, quick=quick, **places)
+    if options.write:
+        kept = [options.results / f"{name}.json" for name in WORKLOADS]
+        found = [msgspec.json.decode(path.read_bytes(), type=QualityResult) for path in kept if path.exists()]
+        cells = cell_lines(read_cells(options.results / "grid.json"))
+        fill(options.docs / "scaling-quality.md", {"cells": cells, "results": result_lines(found, options.docs / "img")})
+        return
+    if options.traces is None:
+        sys.exit("quality: --traces DIR is missing")
+    for name in options.names:
+        result = run(name, options)
+        (options.results / f"{name}.json").write_bytes(msgspec.json.encode(result) + b"\n")
+        print(f"{name}: {result.functions} functions, {result.requests:,.0f} requests")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,31 @@
-"""Many services on a real control plane, beside as many bare Deployments: ``python -m bench.real_cluster [COUNT]``.
+"""Many services on a real control plane, beside as many bare Deployments.
 
-``SERVING_TEST_KUBECONFIG`` names the API server, with its controller-manager and a scheduler; the suite of
-``tests/cluster_e2e`` is the node, and reports pods as ready. Printed are the times until all are ready and their ratio, the
+    python bench/real_cluster.py [--services N] [--settle-s S] [--rest-s S] [--quick]
+
+``SERVING_TEST_KUBECONFIG`` names the API server, with its controller-manager and a scheduler; without it there is our own.
+The suite of ``tests/cluster_e2e`` is the node, and reports pods as ready. Printed are the times until all are ready and their ratio, the
 controller's CPU time and memory, and what the daemons send to the API server while nothing changes. The objects stay.
 """
 
+import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.parts.processes import cpu_s, resident_mib
+from bench.parts.program import options_of
 from serving.cluster.kinds import DEPLOYMENT, SERVING_SERVICE, Kind
 from serving.model.objects import Object
 from tests.cluster_e2e import gate, stage
 from tests.cluster_e2e.server import SPACE, only_here
 from tests.cluster_e2e.stage import Stage, is_ready, service, staged
 
-_COUNT = 1000
 _AT_ONCE = 20
-_REST_S = 60.0
-_SETTLE_S = 30.0
 _PATIENCE_S = 3600.0
-_MIB = 1024 * 1024
 
 
 def bare(name: str) -> Object:
@@ -86,19 +86,8 @@ async def until_all(one: Stage, kind: Kind, names: set[str], holds: Callable[[Ob
             listing = await one.cluster.list(kind, SPACE)
 
 
-def cpu_s(pid: int) -> float:
-    """CPU time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
-
-
 class Counted:
-    """Counts the pieces that pass a gate towards its server: at rest one is a call, or a renewed watch."""
+    """Counts the pieces that pass a gate towards its server."""
 
     def __init__(self, pump: Callable[[Any, Any], Awaitable[None]]) -> None:
         self.count = 0
@@ -119,8 +108,9 @@ class Counted:
     port = 0
 
 
-async def main(count: int) -> None:
+async def main(options: argparse.Namespace) -> None:
     """Measure and print."""
+    count = options.services
     counted = Counted(gate._pump)  # noqa: SLF001 - the measure is put around it
     gate._pump = counted  # noqa: SLF001 - as above
     with tempfile.TemporaryDirectory() as folder:
@@ -136,14 +126,14 @@ async def main(count: int) -> None:
         ]
         ours_s = await made(one, SERVING_SERVICE, ours, is_ready)
         print(f"  ratio {ours_s / bare_s:.2f}; load average {os.getloadavg()[0]:.1f}")
-        print(f"  controller: {cpu_s(controller) - before_s:.1f} s of CPU, {memory_mib(controller):.0f} MiB")
+        print(f"  controller: {cpu_s(controller) - before_s:.1f} s of CPU, {resident_mib(controller):.0f} MiB")
         print(f"  pieces to the API server: {counted.count - begun_count}")
         for name in ("autoscaler", "activator"):
-            print(f"  {name}: {memory_mib(one.daemons[name].process.pid):.0f} MiB")
-        await asyncio.sleep(_SETTLE_S)
+            print(f"  {name}: {resident_mib(one.daemons[name].process.pid):.0f} MiB")
+        await asyncio.sleep(options.settle_s)
         begun_count, begun_cpu_s = counted.count, cpu_s(controller)
-        await asyncio.sleep(_REST_S)
-        print(f"  at rest for {_REST_S:.0f} s: {counted.count - begun_count} pieces to the API server,", end=" ")
+        await asyncio.sleep(options.rest_s)
+        print(f"  at rest for {options.rest_s:.0f} s: {counted.count - begun_count} pieces to the API server,", end=" ")
         print(f"{cpu_s(controller) - begun_cpu_s:.2f} s of the controller's CPU", flush=True)
         for daemon in one.daemons.values():
             await daemon.stop()
@@ -151,4 +141,5 @@ async def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else _COUNT))
+    quick = {"services": 2, "settle_s": 1.0, "rest_s": 1.0}
+    asyncio.run(main(options_of(__doc__, services=1000, settle_s=30.0, rest_s=60.0, quick=quick)))

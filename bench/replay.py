@@ -1,15 +1,14 @@
-"""The simulator held to the running system: a part of a trace is replayed against ``serving up``, then simulated.
+"""Replays a part of a trace against ``serving up``, and compares the simulator.
 
-    python bench/replay.py --mix FILE --heavy FILE [--minutes 10]
+    python bench/replay.py --mix FILE --heavy FILE [--mix-from S] [--heavy-from S] [--minutes 10] [--keep FILE] [--quick]
 
 Thirty functions of one trace and one busy function of another run as services of one system, from zero, with every request at
-its recorded time. Each app sleeps before it listens and then for each request, so that the load is the same on any machine.
+its recorded time; both are taken from ``--mix-from`` and ``--heavy-from`` on. ``--keep`` copies the decision log. Each app sleeps before it listens and then for each request, so that the load is the same on any machine.
 Then the same requests are simulated with the start times of the decision log; the time between the deployment and the first
 request is simulated too, because the adaptive policy learns from it. The table compares pods over time, pod-seconds,
 the share of requests that waited for a pod's start, and the 95th percentile of the latency.
 """
 
-import argparse
 import array
 import asyncio
 import shutil
@@ -21,10 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench.load import ask
-from bench.system import System, running_system
+from bench.parts.load import ask
+from bench.parts.program import options_of
+from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.home.pods.podplan import DRAIN_LAG_S
 from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.settings.queueproxy import QueueProxySettings
@@ -37,13 +35,19 @@ SLEEPER = Path(__file__).with_name("apps") / "sleeper.py"
 START_S = 1.0
 SERVICE_S = 0.5
 MIX_CONCURRENCY, HEAVY_CONCURRENCY = 10, 2
-MIX_FUNCTIONS = 30
 DEPLOY_WITHIN_S, ZERO_WITHIN_S = 240.0, 400.0
 # A request that waits for longer waited for a pod: less than the shortest start, and no multiple of the time that a request takes,
 # which is what a wait for a slot lasts.
 COLD_WAIT_S = 0.75 * START_S
 # When in a second a source reports decides into how many seconds a burst falls; the simulator draws that by the name.
 PHASES = 5
+
+
+# Services of a quick run are soon at zero; the simulator knows nothing of it.
+QUICK = {
+    "SERVING_AUTOSCALER_STABLE_WINDOW_S": "6",
+    "SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": "2",
+}
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -58,7 +62,7 @@ class Measured(msgspec.Struct, kw_only=True):
 
 
 def chosen(path: Path, *, count: int, from_s: float, length_s: float, prefix: str) -> list[RecordedFunction]:
-    """Functions with requests in a part of a trace, spread evenly from rare to busy; the busiest if only one is asked for."""
+    """Functions of a part of a trace, evenly from rare to busy; one is the busiest."""
     functions, _ = read_trace(path, window=TraceWindow(from_s=from_s, until_s=from_s + length_s))
     found = [one for one in map(_recorded, functions) if one.request_count]
     found.sort(key=lambda one: one.request_count)
@@ -85,20 +89,10 @@ def delayed(function: RecordedFunction, by_s: float) -> RecordedFunction:
 def deploy(system: System, name: str, concurrency: int) -> None:
     """One service whose app starts in ``START_S`` and takes ``SERVICE_S`` for each request."""
     command = f"sh -c 'sleep {START_S}; exec {sys.executable} {SLEEPER}'"
-    template = {
-        "metadata": {"annotations": {"serving.dev/command": command}},
-        "spec": {
-            "containerConcurrency": concurrency,
-            "containers": [{"image": "sleeper", "env": [{"name": "SLEEP_S", "value": str(SERVICE_S)}]}],
-        },
-    }
-    service = {
-        "apiVersion": "serving.knative.dev/v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"template": template},
-    }
-    system.ask("/apis/serving.knative.dev/v1/namespaces/default/services", service, method="POST")
+    environment = [{"name": "SLEEP_S", "value": str(SERVICE_S)}]
+    annotations = {"serving.dev/command": command}
+    service = service_of(name, annotations=annotations, concurrency=concurrency, env=environment)
+    system.ask(SERVICES, service, method="POST")
 
 
 def until_all_zero(system: System, count: int) -> None:
@@ -146,7 +140,7 @@ async def replayed(
 
 
 def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
-    """Seconds from the decisions that start pods of these functions to those that see them ready, sorted."""
+    """Start times of the pods of these functions in the decision log, sorted."""
     asked_s: dict[str, deque[float]] = {one.name: deque() for one in functions}
     ready: dict[str, int] = {}
     found: list[float] = []
@@ -182,7 +176,7 @@ def live(latencies: list[list[float]], pods: list[list[float]], length_s: float)
 
 
 def predicted(workload: Workload) -> Measured:
-    """What the simulator says, as the mean over the times within a second at which reports may be sent."""
+    """The simulator's figures, as the mean over phases of the reports."""
     found = []
     for phase in range(PHASES):
         functions = [msgspec.structs.replace(one, name=f"{one.name}-{phase}") for one in workload.functions]
@@ -224,21 +218,26 @@ def show(title: str, measured: Measured, predicted: Measured) -> None:
 
 def main() -> None:
     """Replay, simulate, compare."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--mix", type=Path, required=True, help="trace of many functions")
-    parser.add_argument("--heavy", type=Path, required=True, help="trace whose busiest function is taken")
-    parser.add_argument("--mix-from", type=float, default=36_000.0, help="start in the trace, seconds")
-    parser.add_argument("--heavy-from", type=float, default=0.0, help="start in the trace, seconds")
-    parser.add_argument("--keep", type=Path, help="copy the decision log there")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    given = parser.parse_args()
+    given = options_of(
+        __doc__,
+        mix=Path,
+        heavy=Path,
+        mix_from=36_000.0,
+        heavy_from=0.0,
+        keep=Path,
+        minutes=10.0,
+        functions=30,
+        quick={"minutes": 0.2, "functions": 2},
+    )
+    if given.mix is None or given.heavy is None:
+        sys.exit("replay: --mix FILE and --heavy FILE are missing")
     length_s = given.minutes * 60.0
-    mix = chosen(given.mix, count=MIX_FUNCTIONS, from_s=given.mix_from, length_s=length_s, prefix="mix")
+    mix = chosen(given.mix, count=given.functions, from_s=given.mix_from, length_s=length_s, prefix="mix")
     heavy = chosen(given.heavy, count=1, from_s=given.heavy_from, length_s=length_s, prefix="heavy")
     print(
         f"{len(mix)} functions with {sum(one.request_count for one in mix)} requests, one with {heavy[0].request_count}"
     )
-    with running_system() as system:
+    with running_system(environment=QUICK if given.quick else {}) as system:
         deployed_s = time.monotonic()
         for function in (*mix, *heavy):
             deploy(system, function.name, HEAVY_CONCURRENCY if function in heavy else MIX_CONCURRENCY)

@@ -1,12 +1,11 @@
-"""How long a queue-proxy takes as a container: from exec to "the app is ready", with an app that listens already.
+"""How long a queue-proxy takes as a container, from exec to ready.
 
-    python bench/sidecar_start.py [--rounds 20] [--json]
+    python bench/sidecar_start.py [--rounds N] [--quick] [--json]
 
-Wall time and CPU time of the process, beside those of an interpreter that imports asyncio and uvloop and nothing of ours,
+Wall time and CPU time of the process, beside those of an interpreter that imports asyncio and uvloop and nothing else,
 in turns. On a machine that has other work the CPU time is the one to look at.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -17,6 +16,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from bench.parts.program import options_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER = "import asyncio, uvloop, os; os.write({descriptor}, b'ready\\n')"
@@ -30,7 +31,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 def started(arguments: list[str], environment: dict[str, str], descriptor: int) -> tuple[float, float]:
-    """Milliseconds of wall and CPU time from exec to the first line in a pipe, and then to the end for the CPU's."""
+    """Milliseconds of wall and CPU time from exec to the first line in a pipe."""
     reader, writer = os.pipe()
     os.dup2(writer, descriptor, inheritable=True)
     os.close(writer)
@@ -47,16 +48,13 @@ def started(arguments: list[str], environment: dict[str, str], descriptor: int) 
 
 
 def cpu_of(pid: int) -> float:
-    """Milliseconds of CPU time that a process has used, to the nanosecond of the scheduler."""
+    """CPU time of a process in milliseconds, from the scheduler's nanoseconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e6
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = options_of(__doc__, rounds=20, quick={"rounds": 1})
     descriptor = 50
     found: dict[str, list[tuple[float, float]]] = {"queue-proxy": [], "import asyncio, uvloop": []}
     with listening() as app, listening() as requests, listening() as admin:

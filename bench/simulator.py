@@ -1,6 +1,6 @@
 """How fast the simulator runs recorded workloads, and how much memory it takes.
 
-    python bench/simulator.py [--trace FILE] [--policy NAME]
+    python bench/simulator.py [--trace FILE] [--policy NAME] [--quick]
 
 Goals: a revision with 0.02 requests a second at least 500,000 times as fast as real time; a million requests of one revision
 in 10 s; 1,350 functions over a day with a million requests in 60 s on two cores; 500 MB of memory. The peer in the same run
@@ -17,6 +17,7 @@ import resource
 import time
 from pathlib import Path
 
+from bench.parts.program import options_of
 from serving.simulator.curve import POLICIES
 from serving.simulator.report import report_of
 from serving.simulator.results import DurationModel, Quantiles
@@ -27,7 +28,6 @@ from serving.simulator.world import Engine, Plan, World
 DAY_S = 86_400.0
 SERVICE_S = 0.1
 SPARSE_RATE = 0.02
-FUNCTIONS, REQUESTS = 1350, 1_000_000
 
 
 def function(name: str, count: int, length_s: float) -> RecordedFunction:
@@ -67,13 +67,13 @@ def peer_s(sparse: RecordedFunction, length_s: float) -> float:
     return time.process_time() - begun_s
 
 
-def day(path: Path | None) -> Workload:
+def day(given: argparse.Namespace) -> Workload:
     """The functions of a trace, or made-up ones."""
-    if path is not None:
-        functions, length_s = read_trace(path)
+    if given.trace is not None:
+        functions, length_s = read_trace(given.trace)
         return workload(functions, length_s)
-    weights = [1 / (rank + 1) for rank in range(FUNCTIONS)]
-    scale = REQUESTS / sum(weights)
+    weights = [1 / (rank + 1) for rank in range(given.functions)]
+    scale = given.requests / sum(weights)
     made: list[FunctionTrace] = [
         function(f"f{rank}", int(weight * scale), DAY_S) for rank, weight in enumerate(weights)
     ]
@@ -82,21 +82,20 @@ def day(path: Path | None) -> Workload:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--trace", type=Path, help="a trace of many functions")
-    parser.add_argument("--policy", default="default", choices=list(POLICIES))
-    given = parser.parse_args()
+    sizes = {"sparse_s": 200_000.0, "functions": 1350, "requests": 1_000_000}
+    quick = {"sparse_s": 10_000.0, "functions": 10, "requests": 1000}
+    given = options_of(__doc__, trace=Path, policy="default", quick=quick, **sizes)
     policy = given.policy
     print(f"policy {policy}")
-    length_s = 200_000.0
+    length_s = given.sparse_s
     sparse = function("sparse", int(length_s * SPARSE_RATE), length_s)
     speed = length_s / timed(workload([sparse], length_s), policy)
     peer = DAY_S / 10 / peer_s(sparse, DAY_S / 10)
     print(f"0.02 requests a second: {speed:,.0f} times real time (goal 500,000), {speed / peer:.0f} times the peer")
-    took_s = timed(workload([function("busy", REQUESTS, DAY_S)], DAY_S), policy)
-    print(f"a million requests of one revision: {took_s:.1f} s (goal 10 s)")
+    took_s = timed(workload([function("busy", given.requests, DAY_S)], DAY_S), policy)
+    print(f"{given.requests:,} requests of one revision: {took_s:.1f} s (goal 10 s)")
     cores = os.cpu_count() or 1
-    took_s = timed(day(given.trace), policy, jobs=min(2, cores))
+    took_s = timed(day(given), policy, jobs=min(2, cores))
     print(f"many functions over a day, two processes: {took_s:.1f} s (goal 60 s)")
     usage = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"memory: {usage[0]:.0f} MB, and {usage[1]:.0f} MB in the largest process of the pool (goal 500 MB)")

@@ -1,14 +1,13 @@
-"""The learnt target against the fixed default of 100, on three apps of a running system: short of cpu, of memory, and of neither.
+"""The learnt target against the fixed default, on apps short of cpu, memory or neither.
 
-    python bench/slow_brain.py [cpu] [io] [memory]
+    python bench/slow_brain.py [--part RATIO] [--quick] [cpu] [io] [memory]
 
 Each app runs twice, with ``autoscaling.serving.dev/target: learnt`` and without; both get the same closed loop of clients at the
 same time, which grows for a while. Then both are measured: requests a second, response times, pods, failed requests, and
 containers that were killed for their memory. The learner's period and the stable window are shorter than by default, for both,
-so that the three apps take three minutes. The last lines have the ratios of learnt to fixed.
+so that the three apps take three minutes; ``--part`` shortens all of it. The last lines have the ratios of learnt to fixed.
 """
 
-import argparse
 import asyncio
 import math
 import statistics
@@ -19,16 +18,14 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench.system import System, running_system
+from bench.parts.program import options_of
+from bench.parts.steady import Load, Observed, percentile_ms
+from bench.parts.system import SERVICES, System, running_system, service_of
 
 APP = Path(__file__).with_name("apps") / "bounded.py"
-SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
 MEASURE_S = 12.0
 READY_WITHIN_S = 120.0
 FAILURE_PAUSE_S = 0.2
-ANSWER_WITHIN_S = 30.0
 SETTINGS = {
     "SERVING_AUTOSCALER_ADAPTIVE_LEARNT_TARGET_PERIOD_S": "2",
     "SERVING_AUTOSCALER_STABLE_WINDOW_S": "10",
@@ -60,25 +57,35 @@ APPS = {
 }
 
 
-class Measured(msgspec.Struct, kw_only=True):
-    """What was seen of one service while it was measured; kills count from the start."""
+class Measured:
+    """One service: its requests, its pods while measured, and its kills."""
 
-    latencies_s: list[float] = msgspec.field(default_factory=list)
-    pods: list[int] = msgspec.field(default_factory=list)
-    failed: int = 0
-    failed_before: int = 0
-    kills: int = 0
+    def __init__(self, system: System, name: str) -> None:
+        self.load = Load(system.port, f"{name}.default.localhost")
+        self.pods: list[int] = []
+        self.kills = 0
+
+    async def run_client(self, until_s: float) -> None:
+        """One client of a closed loop."""
+        while (due_s := time.monotonic()) < until_s:
+            await self.load.request(due_s)
+            if self.load.observed[-1].status != "200":
+                await asyncio.sleep(FAILURE_PAUSE_S)
+
+    def cut(self, from_s: float, until_s: float) -> None:
+        """Forget the requests that did not end in a time."""
+        observed = self.load.observed
+        self.load.observed = [one for one in observed if from_s <= one.due_s + one.took_s < until_s]
 
     @property
-    def throughput(self) -> float:
-        """Right answers a second."""
-        return len(self.latencies_s) / MEASURE_S
+    def answered(self) -> list[Observed]:
+        """Right answers."""
+        return [one for one in self.load.observed if one.status == "200"]
 
-    def response_s(self, percentile: int) -> float:
-        """A percentile of the response times; not a number without answers."""
-        if len(self.latencies_s) < 2:
-            return math.nan
-        return statistics.quantiles(self.latencies_s, n=100, method="inclusive")[percentile - 1]
+    @property
+    def failed(self) -> int:
+        """Requests without one."""
+        return len(self.load.observed) - len(self.answered)
 
     @property
     def pod_count(self) -> float:
@@ -92,88 +99,16 @@ def service(name: str, bound: str, *, is_learnt: bool) -> dict[str, Any]:
     annotations = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/min-scale": "1"}
     if is_learnt:
         annotations["autoscaling.serving.dev/target"] = "learnt"
-    environment = {"BOUND": bound, **app.environment}
-    container = {
-        "image": "bounded",
-        "env": [{"name": key, "value": value} for key, value in environment.items()],
-        "resources": {"limits": app.limits},
-    }
-    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
-    kind = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": name}}
-    return {**kind, "spec": {"template": template}}
+    environment = [{"name": key, "value": value} for key, value in {"BOUND": bound, **app.environment}.items()]
+    return service_of(name, annotations=annotations, env=environment, resources={"limits": app.limits})
 
 
-def until_ready(system: System, count: int) -> None:
-    """Wait until all services are ready. Raises ``SystemExit`` when they are not in time."""
-    until_s = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < until_s:
-        items = system.ask(SERVICES)["items"]
-        ready = [
-            one
-            for one in items
-            if any(
-                found.get("type") == "Ready" and found.get("status") == "True"
-                for found in one.get("status", {}).get("conditions", ())
-            )
-        ]
-        if len(ready) == count:
-            return
-        time.sleep(0.5)
-    raise SystemExit("the services did not become ready")
-
-
-class Client:
-    """One client: asks again when it has been answered, on a connection that it keeps."""
-
-    def __init__(self, port: int, name: str) -> None:
-        self._port = port
-        self._request = f"GET / HTTP/1.1\r\nHost: {name}.default.localhost\r\n\r\n".encode()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self) -> bool:
-        """Whether the answer was right."""
-        try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
-                if self._streams is None:
-                    self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-                reader, writer = self._streams
-                writer.write(self._request)
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-                await reader.readexactly(length)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            self.close()
-            return False
-        return b" 200 " in head.split(b"\r\n")[0]
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
-
-
-async def run_client(port: int, name: str, measured: Measured, *, measured_from_s: float, until_s: float) -> None:
-    """Ask until the end; only what begins and ends in the measured time counts."""
-    client = Client(port, name)
-    while (began_s := time.monotonic()) < until_s:
-        is_right = await client.ask()
-        ended_s = time.monotonic()
-        is_measured = ended_s >= measured_from_s and ended_s < until_s
-        if is_right and is_measured:
-            measured.latencies_s.append(ended_s - began_s)
-        elif not is_right:
-            measured.failed += is_measured
-            measured.failed_before += not is_measured
-            await asyncio.sleep(FAILURE_PAUSE_S)
-    client.close()
-
-
-async def load(system: System, bound: str, found: dict[str, Measured]) -> None:
-    """The same clients for each service: one after another until all are there, then for a while to learn, then measured."""
+async def load(system: System, bound: str, part: float) -> dict[str, Measured]:
+    """Send the same load to both services while it grows, is learnt and is measured."""
     app, began_s = APPS[bound], time.monotonic()
-    measured_from_s = began_s + app.grow_s + app.learn_s
-    until_s = measured_from_s + MEASURE_S
+    measured_from_s = began_s + (app.grow_s + app.learn_s) * part
+    until_s = measured_from_s + MEASURE_S * part
+    found = {f"{bound}-{kind}": Measured(system, f"{bound}-{kind}") for kind in ("fixed", "learnt")}
 
     async def watch() -> None:
         while time.monotonic() < until_s:
@@ -187,10 +122,13 @@ async def load(system: System, bound: str, found: dict[str, Measured]) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(watch())
         for index in range(app.clients):
-            for name, measured in found.items():
-                job = run_client(system.port, name, measured, measured_from_s=measured_from_s, until_s=until_s)
-                group.create_task(job)
-            await asyncio.sleep(max(0.0, began_s + app.grow_s * (index + 1) / app.clients - time.monotonic()))
+            for measured in found.values():
+                group.create_task(measured.run_client(until_s))
+            await asyncio.sleep(max(0.0, began_s + app.grow_s * part * (index + 1) / app.clients - time.monotonic()))
+    for measured in found.values():
+        await measured.load.close()
+        measured.cut(measured_from_s, until_s)
+    return found
 
 
 def _restarts(pods: list[dict[str, Any]]) -> int:
@@ -203,25 +141,24 @@ def learnt_of(system: System, name: str) -> str:
     return said[-1].strip().splitlines()[0] if said else "nothing learnt"
 
 
-def show(bound: str, found: dict[str, Measured], said: str) -> None:
-    """A table of one app, and the ratios."""
+def table(bound: str, found: dict[str, Measured], said: str, *, part: float) -> None:
+    """Print a table of one app, and the ratios."""
     print(f"\n{bound}-bound, {APPS[bound].clients} clients ({said})")
-    print(f"  {'':8} {'requests/s':>10} {'p50':>7} {'p99':>7} {'pods':>5} {'failed':>7} {'kills':>6}")
+    print(f"  {'':8} {'requests/s':>10} {'p50 ms':>7} {'p99 ms':>7} {'pods':>5} {'failed':>7} {'kills':>6}")
     for name, one in found.items():
-        print(
-            f"  {name.rpartition('-')[2]:8} {one.throughput:10.1f} {_seconds(one.response_s(50))} {_seconds(one.response_s(99))}"
-            f" {one.pod_count:5.1f} {one.failed:7d} {one.kills:6d}"
-        )
-    fixed, learnt = found.values()
-    print(
-        f"  learnt to fixed: requests {_ratio(learnt.throughput, fixed.throughput)},"
-        f" p99 {_ratio(learnt.response_s(99), fixed.response_s(99))}, pods {_ratio(learnt.pod_count, fixed.pod_count)}",
-        flush=True,
-    )
+        rate, p50_ms, p99_ms = _numbers(one, part)
+        print(f"  {name.rpartition('-')[2]:8} {rate:10.1f} {p50_ms:7.0f} {p99_ms:7.0f}", end=" ")
+        print(f"{one.pod_count:5.1f} {one.failed:7d} {one.kills:6d}")
+    fixed, learnt = (_numbers(one, part) for one in found.values())
+    pods = [one.pod_count for one in found.values()]
+    ratios = (_ratio(learnt[0], fixed[0]), _ratio(learnt[2], fixed[2]), _ratio(pods[1], pods[0]))
+    print("  learnt to fixed: requests {}, p99 {}, pods {}".format(*ratios), flush=True)
 
 
-def _seconds(value_s: float) -> str:
-    return f"{'-':>7}" if math.isnan(value_s) else f"{value_s:6.2f}s"
+def _numbers(one: Measured, part: float) -> tuple[float, float, float]:
+    """Right answers a second, and two percentiles of their times in milliseconds."""
+    answered = one.answered
+    return len(answered) / (MEASURE_S * part), percentile_ms(answered, 50), percentile_ms(answered, 99)
 
 
 def _ratio(one: float, other: float) -> str:
@@ -230,19 +167,16 @@ def _ratio(one: float, other: float) -> str:
 
 def main() -> None:
     """Measure the apps that are named, all of them without a name."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("apps", nargs="*", choices=[*APPS, []], default=[])
-    bounds = parser.parse_args().apps or list(APPS)
-    with running_system(**SETTINGS) as system:
-        for bound in bounds:
+    options = options_of(__doc__, names=tuple(APPS), part=1.0, quick={"names": ("io",), "part": 0.2})
+    with running_system(environment=SETTINGS) as system:
+        for bound in options.names:
             for kind in ("fixed", "learnt"):
                 name = f"{bound}-{kind}"
                 system.ask(SERVICES, service(name, bound, is_learnt=kind == "learnt"), method="POST")
-        until_ready(system, 2 * len(bounds))
-        for bound in bounds:
-            found = {f"{bound}-{kind}": Measured() for kind in ("fixed", "learnt")}
-            asyncio.run(load(system, bound, found))
-            show(bound, found, learnt_of(system, f"{bound}-learnt"))
+        system.until_ready(2 * len(options.names), READY_WITHIN_S)
+        for bound in options.names:
+            found = asyncio.run(load(system, bound, options.part))
+            table(bound, found, learnt_of(system, f"{bound}-learnt"), part=options.part)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""``make soak``: mixed traffic through activator and queue-proxy for ten minutes; nothing may be left of it.
+"""``make soak``: ten minutes of mixed traffic through activator and queue-proxy.
 
-    python bench/soak.py [--seconds N]
+    python bench/soak.py [--seconds N] [--quick]
 
 Both daemons run as processes before an app, and a second pair before an app that speaks gRPC. Clients of fifteen kinds ask
 without a pause: short requests on kept connections, a connection for each, bodies by length and in chunks, slow answers,
 websockets, events, clients that leave in the middle, and nonsense; gRPC calls that are small, large, streams, cancelled, and out of
 time. A fifth into the run, and at its end when the clients have gone, memory, descriptors, tasks,
-connections and requests inside are read: memory may have grown by 5 percent, tasks not at all, and nobody may be inside.
+connections and requests inside are read: memory may have grown by 5 percent, tasks not at all, and no request may be inside.
 Exit 0 only if all that holds.
 """
 
@@ -26,16 +26,14 @@ from collections.abc import Awaitable, Callable
 from http.client import HTTPConnection
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import grpc.aio  # type: ignore[import-untyped]  # it has no types
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from bench.peers.cast import Cast, free_port, pss_mib
+from bench.parts.processes import pss_mib
+from bench.parts.program import options_of
+from bench.peers.cast import LOAD_CORE, PROXY_CORE, Cast, casting, free_port
 from serving.samples import grpc_echo
-
-__all__ = ["main"]
 
 HOST = b"Host: hello.default.localhost\r\n"
 DAEMONS = ("queue-proxy", "activator", "grpc queue-proxy", "grpc activator")
@@ -101,7 +99,7 @@ async def in_chunks(port: int, dice: random.Random) -> str:
 
 async def websocket(port: int, dice: random.Random) -> str:
     """A tunnel with some echoes; every second one ends without a goodbye."""
-    url = f"ws://{HOST[6:-2].decode()}/ws"
+    url = f"ws://{HOST[6:-2].decode()}/echo"
     async with (
         asyncio.timeout(ANSWER_WITHIN_S),
         connect(url, host="127.0.0.1", port=port, compression=None, proxy=None) as client,
@@ -120,7 +118,7 @@ async def events(port: int, dice: random.Random) -> str:
     """A stream of events that is left after some."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(b"GET /events HTTP/1.1\r\n%b\r\n" % HOST)
+        writer.write(b"GET /events?pause=0.05 HTTP/1.1\r\n%b\r\n" % HOST)
         async with asyncio.timeout(ANSWER_WITHIN_S):
             for number in range(1, dice.randint(2, 20)):
                 await reader.readuntil(b"data: %d\n\n" % number)
@@ -267,7 +265,7 @@ def _numbers(admin: int) -> dict[str, float]:
 
 
 def _held(cast: Cast, activator: str, path: Path) -> dict[str, float]:
-    """What an activator says that it holds."""
+    """The numbers of an activator."""
     path.unlink(missing_ok=True)
     os.kill(cast.pid(activator), signal.SIGUSR1)
     while not path.exists():
@@ -292,24 +290,31 @@ def _state(cast: Cast, admins: dict[str, int], paths: dict[str, Path]) -> dict[s
 
 # Pages say these of a queue-proxy.
 _OF_THE_PAGE = {"inside": "requests_inside", "waiting": "requests_waiting", "tasks": "tasks"}
-_NOBODY = tuple(
+_NOTHING = tuple(
     f"{prefix}{key}"
     for prefix in ("", "grpc ")
     for key in ("queue-proxy inside", "queue-proxy waiting", "activator inside", "activator client_connections")
 )
 
 
-def wrong_of(warm: dict[str, float], end: dict[str, float], counts: Counts) -> list[str]:
-    """What did not hold."""
-    wrong = [f"{key} is {end[key]:g}" for key in _NOBODY if end[key]]
+def grown(warm: dict[str, float], end: dict[str, float]) -> list[str]:
+    """What each daemon has more of at the end."""
+    wrong = []
     for name in DAEMONS:
-        if end[f"{name} pss_mib"] > warm[f"{name} pss_mib"] * GROWTH_MAX:
-            wrong.append(f"{name}: memory grew from {warm[f'{name} pss_mib']} to {end[f'{name} pss_mib']} MiB")
-        if end[f"{name} descriptors"] > warm[f"{name} descriptors"] + DESCRIPTORS_MORE_MAX:
-            grown = f"from {warm[f'{name} descriptors']:g} to {end[f'{name} descriptors']:g}"
-            wrong.append(f"{name}: descriptors grew {grown}")
-        if end[f"{name} tasks"] > warm[f"{name} tasks"]:
-            wrong.append(f"{name}: tasks grew from {warm[f'{name} tasks']:g} to {end[f'{name} tasks']:g}")
+        for what, may_be in (
+            ("pss_mib", warm[f"{name} pss_mib"] * GROWTH_MAX),
+            ("descriptors", warm[f"{name} descriptors"] + DESCRIPTORS_MORE_MAX),
+            ("tasks", warm[f"{name} tasks"]),
+        ):
+            key = f"{name} {what}"
+            if end[key] > may_be:
+                wrong.append(f"{key} grew from {warm[key]:g} to {end[key]:g}")
+    return wrong
+
+
+def wrong_of(end: dict[str, float], counts: Counts) -> list[str]:
+    """Requests still inside, and wrong answers."""
+    wrong = [f"{key} is {end[key]:g}" for key in _NOTHING if end[key]]
     for key, count in counts.items():
         name, _, seen = key.partition(" ")
         if name in RIGHT and seen != RIGHT[name]:
@@ -317,22 +322,24 @@ def wrong_of(warm: dict[str, float], end: dict[str, float], counts: Counts) -> l
     return wrong
 
 
-async def soak(cast: Cast, folder: Path, seconds: float) -> dict[str, object]:
-    """The whole run; what was seen and what was wrong."""
+async def soak(cast: Cast, folder: Path, options: argparse.Namespace) -> dict[str, object]:
+    """The whole run, with its observations and faults."""
+    seconds = options.seconds
     admins, paths = {}, {}
     for prefix, app in (("", "mixed"), ("grpc ", "grpc")):
         admin = admins[f"{prefix}queue-proxy"] = free_port()
         path = paths[f"{prefix}activator"] = folder / f"{app}-activator.json"
-        cast.start(app, core=1)
+        protocol = "h2c" if prefix else "http1"
+        cast.start(app, core=LOAD_CORE, protocol=protocol, WORK_S="0")
         pod = {
             "SERVING_POD_ADMIN_LISTEN": f"127.0.0.1:{admin}",
-            "SERVING_POD_PROTOCOL": "h2c" if prefix else "http1",
             "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "60",
             "SERVING_QUEUEPROXY_HTTP_UPSTREAM_IDLE_MAX_S": f"{IDLE_MAX_S}",
         }
-        cast.start(f"{prefix}queue-proxy", core=0, before=app, **pod)
         own = {"LONE_ACTIVATOR_STATE": str(path), "LONE_ACTIVATOR_IDLE_S": f"{IDLE_MAX_S}"}
-        cast.start(f"{prefix}activator", core=0, before=f"{prefix}queue-proxy", **own)
+        for part, before, settings in (("queue-proxy", app, pod), ("activator", f"{prefix}queue-proxy", own)):
+            how = {"part": part, "before": before, "protocol": protocol}
+            cast.start(f"{prefix}{part}", core=PROXY_CORE, **how, **settings)
     await _until_called(cast.ports["grpc activator"])
     counts: Counts = collections.Counter()
     await _load(cast, counts, seconds * WARM_PART)
@@ -341,8 +348,10 @@ async def soak(cast: Cast, folder: Path, seconds: float) -> dict[str, object]:
     await _load(cast, counts, seconds * (1 - WARM_PART))
     await asyncio.sleep(SETTLE_S)
     end = _state(cast, admins, paths)
+    # A quick run warms nothing up.
+    wrong = ([] if options.quick else grown(warm, end)) + wrong_of(end, counts)
     seen = dict(sorted(counts.items()))
-    return {"seconds": seconds, "warm": warm, "end": end, "counts": seen, "wrong": wrong_of(warm, end, counts)}
+    return {"seconds": seconds, "warm": warm, "end": end, "counts": seen, "wrong": wrong}
 
 
 async def _until_called(port: int) -> None:
@@ -357,15 +366,9 @@ async def _until_called(port: int) -> None:
 
 def main() -> int:
     """Run, tell, and say by the exit code whether it held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long the traffic lasts")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        cast = Cast(Path(folder), Path(folder))
-        try:
-            found = asyncio.run(soak(cast, Path(folder), options.seconds))
-        finally:
-            cast.close()
+    options = options_of(__doc__, seconds=600.0, quick={"seconds": 5.0})
+    with casting() as cast, tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(soak(cast, Path(folder), options))
     print(json.dumps(found, indent=2))
     return 1 if found["wrong"] else 0
 

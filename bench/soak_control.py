@@ -1,12 +1,11 @@
-"""The second half of ``make soak``: services come and go on one machine, and no daemon keeps anything of them.
+"""The second half of ``make soak``: services come and go, and memory stays.
 
-    python bench/soak_control.py [--cycles N] [--at-once N]
+    python bench/soak_control.py [--cycles N] [--at-once N] [--quick]
 
 In each cycle a service is created, answers a request and is deleted, until its pods are gone. The memory of each daemon, in
 RAM and swapped out, is read every 100 cycles; after the first 200 it may grow by 10 percent. Exit 0 only if that holds.
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import http.client
@@ -17,12 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench.system import System, running_system
+from bench.parts.program import exit_code, options_of
+from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.samples import hello
-
-__all__ = ["cycle", "main"]
 
 DAEMONS = {
     "control": "serving.home.main",
@@ -31,7 +27,6 @@ DAEMONS = {
     "activator": "serving.activator.main",
     "dashboard": "serving.dashboard.main",
 }
-SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
 STEP_CYCLES = 100
 # By then caches are full, and the store's history has its age.
 WARM_CYCLES = 200
@@ -48,9 +43,7 @@ def cycle(system: System, name: str) -> None:
     """Create one service, send it requests until one is answered, and delete it with its pods. Raises ``TimeoutError``."""
     app = Path(hello.__file__)
     annotations = {"serving.dev/command": shlex.join([sys.executable, str(app)]), "serving.dev/dir": str(app.parent)}
-    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"image": "hello"}]}}
-    body = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": name}}
-    system.ask(SERVICES, {**body, "spec": {"template": template}}, method="POST")
+    system.ask(SERVICES, service_of(name, annotations=annotations), method="POST")
     until_s = time.monotonic() + WITHIN_S
     while not _answers(system, name):
         if time.monotonic() > until_s:
@@ -106,15 +99,12 @@ def wrong_of(samples: dict[int, Sample]) -> list[str]:
 
 def main() -> int:
     """Run, print, and say by the exit code whether it held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cycles", type=int, default=2000, help="services that come and go")
-    parser.add_argument("--at-once", type=int, default=4, help="of them at the same time")
-    options = parser.parse_args()
+    options = options_of(__doc__, cycles=2000, at_once=4, quick={"cycles": 4})
     with running_system() as system:
         samples = soak(system, options.cycles, options.at_once)
     wrong = wrong_of(samples)
     print(json.dumps({"cycles": options.cycles, "memory_mib": samples, "wrong": wrong}, indent=2))
-    return 1 if wrong else 0
+    return exit_code(options, is_met=not wrong)
 
 
 if __name__ == "__main__":

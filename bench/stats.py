@@ -1,6 +1,6 @@
 """How many stat frames one core of the autoscaler takes while it decides.
 
-    python bench/stats.py [--pods 9000] [--revisions 90] [--seconds 10] [--json]
+    python bench/stats.py [--pods 9000] [--revisions 90] [--seconds 10] [--quick] [--json]
 
 The autoscaler runs as in production (its own process, uvloop, real websockets, a store in its memory with one Deployment
 a revision), pinned to the first core; the pods are raw sockets of this process on the last one, that send a masked frame
@@ -8,9 +8,8 @@ each, in turn. First at one frame a second and pod, with the CPU that takes; the
 frames that were taken, by its own count, and its CPU time per frame. Decisions are made every 2 s all along.
 """
 
-import argparse
 import asyncio
-import json
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -18,16 +17,14 @@ import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import msgspec
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import uvloop
 
+from bench.parts.processes import cpu_s, resident_mib
+from bench.parts.program import exit_code, options_of, show
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import DEPLOYMENT, REVISION
 from serving.home.store.memory import MemoryCluster
@@ -35,29 +32,35 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.tokens import pod_token
 
-__all__: list[str] = []
-
 KEY = bytes(32)
 # Pods that connect at once: what a server's backlog of 100 takes.
 CONNECTING_MAX = 64
 # Pods of one batch while frames are sent as fast as it goes; between batches the others' sockets are looked at.
 BATCH = 50
 GOAL_FRAMES_PER_S = 20_000
+START_WITHIN_S = ANSWER_WITHIN_S = 60.0
+END_WITHIN_S = 10.0
+COUNTS = (
+    "autoscaler_stats_frames_total",
+    "autoscaler_stats_flooding_frames_total",
+    "autoscaler_decisions_total",
+)
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """What was measured. CPU is the autoscaler's: a share of one core, and microseconds for each frame."""
+    """The measurements. CPU is the autoscaler's: a share of one core, and microseconds a frame."""
 
     pods: int
     revisions: int
     steady_frames_per_s: float = 0.0
     steady_cpu_ratio: float = 0.0
+    steady_cpu_us_per_frame: float = 0.0
     steady_decisions_per_s: float = 0.0
     full_frames_per_s: float = 0.0
     full_cpu_us_per_frame: float = 0.0
     full_decisions_per_s: float = 0.0
     connect_s: float = 0.0
-    resident_mb: float = 0.0
+    resident_mib: float = 0.0
 
 
 def serve(pipe: Connection, revision_count: int) -> None:
@@ -96,7 +99,7 @@ def connect_all(address: tuple[str, int], *, pod_count: int, revision_count: int
     for first in range(0, pod_count, CONNECTING_MAX):
         batch = []
         for number in range(first, min(first + CONNECTING_MAX, pod_count)):
-            one = socket.create_connection(address)
+            one = socket.create_connection(address, timeout=ANSWER_WITHIN_S)
             one.sendall(_handshake(revision=f"r{number % revision_count}", pod=f"p{number}"))
             batch.append(one)
         for one in batch:
@@ -156,80 +159,70 @@ def send_fast(pods: Sequence[socket.socket], seconds: float) -> None:
 
 def counts(address: tuple[str, int]) -> dict[str, int]:
     """The autoscaler's own."""
-    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=60) as answer:  # noqa: S310 - our own
+    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310 - our own
         lines = answer.read().decode().splitlines()
     # Totals have no labels; a comment and a metric of a revision are none of them.
     return {name: int(float(value)) for name, value in (one.rsplit(" ", 1) for one in lines) if name.isidentifier()}
 
 
-def cpu_s(process_id: int) -> float:
-    """CPU time that a process has used, in seconds."""
-    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb(process_id: int) -> float:
-    """Memory of a process that is in use, in MiB."""
-    pages = int(Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+@contextlib.contextmanager
+def autoscaler(revision_count: int) -> Iterator[tuple[tuple[str, int], int]]:
+    """The address and the process id of an autoscaler. Raises ``SystemExit`` when it ends early or does not start."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, revision_count))
+    process.start()
+    # Open here, it would hide that the other side has ended.
+    theirs.close()
+    assert process.pid is not None
+    try:
+        if not ours.poll(START_WITHIN_S):
+            raise SystemExit(f"the autoscaler does not serve within {START_WITHIN_S:g} s")
+        yield ours.recv(), process.pid
+        ours.send(None)
+        process.join(END_WITHIN_S)
+    except (OSError, EOFError) as error:
+        process.join(END_WITHIN_S)
+        raise SystemExit(f"the autoscaler ended with {process.exitcode}: {error!r}") from error
+    finally:
+        process.kill()
+        process.join()
 
 
 def measure(*, pod_count: int, revision_count: int, seconds: float) -> Figures:
     """Both runs, one after the other, on one server."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, revision_count))
-    process.start()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    address = ours.recv()
-    server = process.pid
-    assert server is not None
     figures = Figures(pods=pod_count, revisions=revision_count)
-    begin_s = time.perf_counter()
-    pods = connect_all(address, pod_count=pod_count, revision_count=revision_count)
-    figures.connect_s = time.perf_counter() - begin_s
-    for name, send in (("steady", send_paced), ("full", send_fast)):
-        before, cpu_before_s, begin_s = counts(address), cpu_s(server), time.perf_counter()
-        send(pods, seconds)
-        after, cpu_after_s = counts(address), cpu_s(server)
-        took_s = time.perf_counter() - begin_s
-        taken = sum(
-            sign * (found["autoscaler_stats_frames_total"] - found["autoscaler_stats_flooding_frames_total"])
-            for sign, found in ((1, after), (-1, before))
-        )
-        decisions = after["autoscaler_decisions_total"] - before["autoscaler_decisions_total"]
-        setattr(figures, f"{name}_frames_per_s", taken / took_s)
-        setattr(figures, f"{name}_decisions_per_s", decisions / took_s)
-        if name == "steady":
-            figures.steady_cpu_ratio = (cpu_after_s - cpu_before_s) / took_s
-        else:
-            figures.full_cpu_us_per_frame = (cpu_after_s - cpu_before_s) / taken * 1e6
-    figures.resident_mb = resident_mb(server)
-    ours.send(None)
+    cores = os.sched_getaffinity(0)
+    with autoscaler(revision_count) as (address, server):
+        os.sched_setaffinity(0, {max(cores)})
+        begin_s = time.perf_counter()
+        pods = connect_all(address, pod_count=pod_count, revision_count=revision_count)
+        figures.connect_s = time.perf_counter() - begin_s
+        for name, send in (("steady", send_paced), ("full", send_fast)):
+            before, cpu_before_s, begin_s = counts(address), cpu_s(server), time.perf_counter()
+            send(pods, seconds)
+            after, used_s = counts(address), cpu_s(server) - cpu_before_s
+            took_s = time.perf_counter() - begin_s
+            more = {key: after[key] - before[key] for key in COUNTS}
+            taken = more[COUNTS[0]] - more[COUNTS[1]]
+            setattr(figures, f"{name}_frames_per_s", taken / took_s)
+            setattr(figures, f"{name}_decisions_per_s", more[COUNTS[2]] / took_s)
+            setattr(figures, f"{name}_cpu_us_per_frame", used_s / taken * 1e6)
+        figures.steady_cpu_ratio = figures.steady_cpu_us_per_frame * figures.steady_frames_per_s / 1e6
+        figures.resident_mib = resident_mib(server)
     for pod in pods:
         pod.close()
-    process.join()
     return figures
 
 
 def main() -> int:
     """Measure, and hold it to the goal."""
-    parser = argparse.ArgumentParser(description="Stat frames a second on one core of the autoscaler.")
-    parser.add_argument("--pods", type=int, default=9000)
-    parser.add_argument("--revisions", type=int, default=90)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    quick = {"pods": 50, "revisions": 2, "seconds": 1.0}
+    options = options_of(__doc__, pods=9000, revisions=90, seconds=10.0, quick=quick)
     figures = measure(pod_count=options.pods, revision_count=options.revisions, seconds=options.seconds)
-    if options.json:
-        print(json.dumps(msgspec.to_builtins(figures)))
-    else:
-        for name, value in msgspec.structs.asdict(figures).items():
-            print(f"{name:<26} {value:12.2f}")
-        holds = figures.full_frames_per_s >= GOAL_FRAMES_PER_S
-        print(f"{'goal':<26} {GOAL_FRAMES_PER_S:12} frames/s: {'holds' if holds else 'MISSED'}")
-    return 0 if figures.full_frames_per_s >= GOAL_FRAMES_PER_S else 1
+    show({name: round(value, 2) for name, value in msgspec.structs.asdict(figures).items()}, options)
+    return exit_code(options, is_met=figures.full_frames_per_s >= GOAL_FRAMES_PER_S)
 
 
 if __name__ == "__main__":

@@ -1,71 +1,44 @@
-"""What TLS costs at the activator: requests of one core over TLS beside the same over plain HTTP, and handshakes.
+"""What TLS costs at the activator: requests beside plain HTTP, and handshakes.
 
-    python bench/tls.py [--seconds 4] [--rounds 5]
+    python bench/tls.py [--seconds S] [--rounds N] [--quick]
 
 The activator has one core, wrk and the backend (nginx, 200 bytes) the other. Plain and TLS take turns in each round, and
-what counts is the ratio inside a round of requests for a second of the activator's CPU: the median is told. (wrk encrypts
+what counts is the ratio inside a round of requests for a second of the activator's CPU: the median is printed. (wrk encrypts
 too, and shares its core with the backend: what it sees a second says as much of it.) Handshakes are whole ones (no session is taken up again),
 with a key on P-256. Needs two cores, wrk and nginx, and the development dependency trustme.
 """
 
-import argparse
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import trustme
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench.data_path import LOAD_CORE, PROXY_CORE, Run, parsed
-from bench.peers.cast import Cast, cpu_s
-
-__all__ = ["main"]
+from bench.parts.program import options_of
+from bench.peers.cast import LOAD_CORE, PROXY_CORE, Cast, casting
+from bench.peers.wrk import Load, Run
 
 _CONNECTIONS = (16, 64, 256)
 _HOST = "hello.default.localhost"
 
 
-def load(cast: Cast, scheme: str, *, connections: int, seconds: float, header: str = "X-Request-Id: 1") -> Run:
-    """One run of wrk, with the activator's CPU time for each request."""
-    port = cast.ports["activator"] + (scheme == "https")
-    command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "--latency"]
-    before_s = cpu_s(cast.pid("activator"))
-    url = f"{scheme}://127.0.0.1:{port}/"
-    told = subprocess.run(
-        [*command, "-H", f"Host: {_HOST}", "-H", header, url], check=True, capture_output=True, text=True
-    ).stdout
-    run = parsed(told)
-    spent_s = cpu_s(cast.pid("activator")) - before_s
-    return Run(
-        per_second=run.per_second,
-        p50_ms=run.p50_ms,
-        p99_ms=run.p99_ms,
-        error_count=run.error_count,
-        cpu_us=spent_s * 1e6 / (run.per_second * seconds),
-    )
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    given = options_of(__doc__, seconds=4.0, rounds=5, quick={"seconds": 1.0, "rounds": 1})
+    with tempfile.TemporaryDirectory() as name, casting() as cast:
         folder = Path(name)
         leaf = trustme.CA().issue_cert(_HOST)
         leaf.private_key_pem.write_to_path(str(folder / "hello.key"))
         (folder / "hello.crt").write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
-        cast = Cast(folder, folder)
-        try:
-            cast.start("backend", core=LOAD_CORE)
-            cast.start("activator", core=PROXY_CORE, LONE_ACTIVATOR_TLS_FOLDER=name)
-            measure(cast, rounds=given.rounds, seconds=given.seconds)
-        finally:
-            cast.close()
+        cast.start("backend", core=LOAD_CORE)
+        cast.start("activator", core=PROXY_CORE, LONE_ACTIVATOR_TLS_FOLDER=name)
+        measure(cast, rounds=given.rounds, seconds=given.seconds)
+
+
+def load(cast: Cast, scheme: str, *, connections: int, seconds: float, header: str = "X-Request-Id: 1") -> Run:
+    """One run of wrk. TLS is at the port after the other."""
+    wrk = Load(connections=connections, seconds=seconds, headers=(f"Host: {_HOST}", header))
+    return wrk.measured(cast, "activator", scheme=scheme, port=cast.ports["activator"] + (scheme == "https"))
 
 
 def measure(cast: Cast, *, rounds: int, seconds: float) -> None:

@@ -8,8 +8,6 @@ import asyncio
 import os
 import time
 
-__all__: list[str] = []
-
 BOUND = os.environ.get("BOUND", "io")
 WAIT_S = float(os.environ.get("WAIT_S", "1"))
 CPU_S = float(os.environ.get("CPU_S", "0.01"))
@@ -19,7 +17,7 @@ _PAGE = 4096
 
 
 class Core:
-    """A share of one core; who comes too early blocks the whole app until the share allows it."""
+    """A share of one core, which blocks the whole app until it allows more."""
 
     def __init__(self) -> None:
         self._free_s = 0.0

@@ -1,13 +1,13 @@
-"""An app with short requests, websockets and events, which can be made to end or to grow."""
+"""An app with short and slow requests, bodies, websockets and events."""
 
 import asyncio
 import os
 
-from aiohttp import web
-
-__all__: list[str] = []
+import uvloop
+from aiohttp import WSMsgType, web
 
 WORK_S = float(os.environ.get("WORK_S", "0.01"))
+SLOW_S = 0.1
 EVENT_PERIOD_S = 0.5
 EXIT_LAG_S = 0.05
 _KEPT: list[bytearray] = []
@@ -17,6 +17,17 @@ async def answer(_: web.Request) -> web.Response:
     """A short request: the process that answered."""
     await asyncio.sleep(WORK_S)
     return web.Response(text=str(os.getpid()))
+
+
+async def slow(_: web.Request) -> web.Response:
+    """A request of 100 ms."""
+    await asyncio.sleep(SLOW_S)
+    return web.Response(text="ok")
+
+
+async def count(request: web.Request) -> web.Response:
+    """The number of bytes in a body."""
+    return web.Response(text=f"{len(await request.read())}\n")
 
 
 async def end(_: web.Request) -> web.Response:
@@ -32,29 +43,35 @@ async def grow(request: web.Request) -> web.Response:
 
 
 async def echo(request: web.Request) -> web.WebSocketResponse:
-    """A websocket that returns what it receives."""
+    """Echo the messages of a websocket."""
     socket = web.WebSocketResponse()
     await socket.prepare(request)
     async for message in socket:
-        await socket.send_str(message.data)
+        await (socket.send_bytes if message.type is WSMsgType.BINARY else socket.send_str)(message.data)
     return socket
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """Server-sent events without end."""
+    """Server-sent events without end; the query's ``pause`` is the time between two in seconds."""
+    pause_s = float(request.query.get("pause", EVENT_PERIOD_S))
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
+    number = 0
     while True:
-        await response.write(b"data: tick\n\n")
-        await asyncio.sleep(EVENT_PERIOD_S)
+        number += 1
+        await response.write(b"data: %d\n\n" % number)
+        await asyncio.sleep(pause_s)
 
 
 def main() -> None:
     """Serve until ended."""
-    app = web.Application()
-    app.add_routes([web.get("/", answer), web.post("/end", end), web.post("/grow", grow)])
-    app.add_routes([web.get("/echo", echo), web.get("/events", events)])
-    web.run_app(app, host="127.0.0.1", port=int(os.environ["PORT"]), print=None, shutdown_timeout=1)
+    app = web.Application(client_max_size=1 << 30)
+    app.add_routes([web.get("/", answer), web.get("/slow", slow), web.post("/", count), web.put("/", count)])
+    app.add_routes([web.post("/end", end), web.post("/grow", grow), web.get("/echo", echo), web.get("/events", events)])
+    port, loop = int(os.environ["PORT"]), uvloop.new_event_loop()
+    web.run_app(
+        app, host="127.0.0.1", port=port, print=None, access_log=None, shutdown_timeout=1, backlog=4096, loop=loop
+    )
 
 
 if __name__ == "__main__":

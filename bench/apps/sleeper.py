@@ -1,4 +1,4 @@
-"""An app that answers each request after a second, with the times between which it worked on it.
+"""Answers each request after a second, with the times of its begin and end.
 
 Threads and bare sockets, so that it starts within 30 ms of CPU. ``SLEEP_S`` is how long it takes, ``PORT`` where it listens.
 """
@@ -7,8 +7,6 @@ import os
 import socket
 import threading
 import time
-
-__all__: list[str] = []
 
 SLEEP_S = float(os.environ.get("SLEEP_S", "1"))
 

@@ -1,4 +1,4 @@
-"""An app of bare sockets that says how its start and its answer went, for ``bench/cold_start.py``.
+"""An app of bare sockets for ``bench/cold_start.py``: it reports its start and its answer.
 
 The answer is three times in seconds: when it was executed (``EXEC_S``, set by the shell that executed it), when it
 accepted its first connection, and how long it took to answer.
@@ -7,8 +7,6 @@ accepted its first connection, and how long it took to answer.
 import os
 import socket
 import time
-
-__all__: list[str] = []
 
 
 def main() -> None:

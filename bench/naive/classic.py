@@ -4,8 +4,6 @@ import math
 
 from serving.model.stat import Stat
 
-__all__ = ["NaiveClassic"]
-
 
 class NaiveClassic:
     """All points in one dict, all of them walked at each decision."""

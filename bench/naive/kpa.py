@@ -8,8 +8,6 @@ import math
 
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["NaiveKpa", "NaiveWindow"]
-
 
 class NaiveWindow:
     """All points that may still count, each with its second."""

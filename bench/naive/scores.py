@@ -9,8 +9,6 @@ import math
 import msgspec
 from scipy.special import betainc
 
-__all__ = ["NaiveNode", "NaivePod", "balanced", "least_requested", "low_risk", "most_requested"]
-
 
 class NaivePod(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of a pod, or of all pods of a node; each as (cpu, memory)."""

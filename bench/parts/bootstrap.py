@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FunctionCosts", "cold_change_interval"]
-
 FunctionCosts = Mapping[str, tuple[float, float]]
 """Pod-seconds and cold requests by the name of the function."""
 

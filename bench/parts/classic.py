@@ -3,12 +3,10 @@
 import random
 
 from bench.naive.classic import NaiveClassic
-from bench.timing import Row, compare
+from bench.parts.timing import Comparison
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicScaler
 from serving.settings.classic import ClassicSettings
-
-__all__ = ["rows"]
 
 POD_COUNT = 1000
 SETTINGS = ClassicSettings()
@@ -59,14 +57,14 @@ class _Level(_Feed):
             self.feed_peer()
 
 
-def rows() -> list[Row]:
+def rows() -> list[Comparison]:
     """Decision on unchanged points, decision with its 2,000 new points, and one record."""
     feed = _Feed()
     decide = feed.ours.decide
     decide(SETTINGS, target_concurrency=TARGET, now_s=59.9)
     feed.peer.scale(59.9)
-    standing = compare(
-        "classic: decision, 1,000 pods x 60 s of points",
+    standing = Comparison(
+        name="classic: decision, 1,000 pods x 60 s of points",
         ours=lambda: decide(SETTINGS, target_concurrency=TARGET, now_s=59.9),
         peer=lambda: feed.peer.scale(59.9),
         ratio_min=50,
@@ -82,13 +80,13 @@ def rows() -> list[Row]:
             feed.feed_peer()
         feed.peer.scale(float(feed.peer_now_s))
 
-    ticking = compare("classic: 2,000 records and the decision after them", ours=tick_ours, peer=tick_peer)
+    ticking = Comparison(name="classic: 2,000 records and the decision after them", ours=tick_ours, peer=tick_peer)
     stat = Stat(pod="pod-1", at_s=1.0, concurrency=2.0, request_count=3.0)
     scaler = ClassicScaler(started_s=0.0)
-    recording = compare("classic: record", ours=lambda: scaler.record(stat), us_max=3)
+    recording = Comparison(name="classic: record", ours=lambda: scaler.record(stat), us_max=3)
     level = _Level()
-    in_order = compare(
-        "classic: the same, where the answer hangs on the order of additions",
+    in_order = Comparison(
+        name="classic: the same, where the answer hangs on the order of additions",
         ours=lambda: level.ours.decide(SETTINGS, target_concurrency=LEVEL_TARGET, now_s=59.9),
         peer=lambda: level.peer.scale(59.9),
     )

@@ -1,4 +1,4 @@
-"""A running system with two activators, its steady load, and a machine that can be harmed: where the faults of the contract happen."""
+"""A running system with two activators and steady load, for the faults of the contract."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,7 @@ from pathlib import Path
 
 from bench.parts.faulty_machine import FakeClock, small_disk
 from bench.parts.steady import Load, steady_load
-from bench.system import System, running_system_within
-
-__all__ = ["APP", "COLD", "SERVICE", "FaultStage", "deploy", "stage"]
+from bench.parts.system import System, running_system
 
 APP = Path(__file__).parents[1] / "apps" / "mixed.py"
 SERVICE, COLD = "mixed", "cold"
@@ -30,7 +28,7 @@ _ENVIRONMENT = {
 
 
 class FaultStage:
-    """The system and its load. ``disk`` is where its state is, if that can be filled; ``clock`` is the wall clock of its processes."""
+    """The system and its load. ``disk`` has its state and can be filled; ``clock`` can jump."""
 
     def __init__(self, system: System, load: Load, *, disk: Path | None, clock: FakeClock) -> None:
         self.system, self.load, self.disk, self.clock = system, load, disk, clock
@@ -98,7 +96,7 @@ async def stage(
         disk = stack.enter_context(small_disk())
         clock = FakeClock(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         own = {**_ENVIRONMENT, **clock.environment, **(environment or {})}
-        system = stack.enter_context(running_system_within(disk, own, flags))
+        system = stack.enter_context(running_system(*flags, parent=disk, environment=own))
         await asyncio.to_thread(deploy, system, pods=pods)
         if is_whole:
             await asyncio.to_thread(deploy, system, "--initial-scale", "0", name=COLD, pods=0)

@@ -1,4 +1,4 @@
-"""The faults of the contract: what each does to a running system, and how many requests it may fail."""
+"""The faults of the contract, and how many requests each may fail."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,6 @@ import msgspec
 from bench.parts.fault_stage import COLD, SERVICE, FaultStage, deploy
 from bench.parts.faulty_machine import fill
 from bench.parts.steady import Load
-
-__all__ = ["DISK", "FAULTS", "Fault"]
 
 AWAY_S, JUMP_S = 60.0, 3600.0
 ZERO_WITHIN_S = 60.0

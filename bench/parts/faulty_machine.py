@@ -1,4 +1,4 @@
-"""A disk that can be filled and a clock that can jump, for ``bench/faults.py``, without any harm to the machine."""
+"""A small disk to fill and a clock to set, without harm to the machine."""
 
 import contextlib
 import os
@@ -7,8 +7,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-__all__ = ["FakeClock", "fill", "small_disk"]
 
 _DISK_MIB = 96
 _PIECE = bytes(65536)

@@ -1,14 +1,12 @@
 """Today's decision for one revision: a stat recorded, the windows asked, a decision made."""
 
 from bench.naive.kpa import NaiveKpa
-from bench.timing import Row, compare
+from bench.parts.timing import Comparison
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import decide, starting_state
 from serving.scaling.kpa.window import MetricWindows, Observation
 from serving.scaling.spec import ScalingSpec, WindowKind
-
-__all__ = ["rows"]
 
 # Knative's defaults.
 SPEC = ScalingSpec(
@@ -41,7 +39,7 @@ POD_COUNT = 100
 
 
 class _Ours:
-    """A revision whose pods report once a second, and which is decided about every ``tick_s`` seconds."""
+    """A revision with a report a second and pod, and a decision each ``tick_s``."""
 
     def __init__(self, kind: WindowKind = WindowKind.LINEAR, *, pod_count: int = 1, tick_s: int = 1) -> None:
         self.collection = MetricWindows(
@@ -93,17 +91,19 @@ class _Peer:
         self.scaler.scale_on_windows(ready=READY_COUNT, now_s=self.now_s)
 
 
-def rows() -> list[Row]:
+def rows() -> list[Comparison]:
     """All three steps together against the peer, with both kinds of windows; then each step by itself."""
     linear, weighted, peer = _Ours(), _Ours(WindowKind.WEIGHTED_EXPONENTIAL), _Peer()
     many, many_peer = _Ours(pod_count=POD_COUNT, tick_s=2), _Peer(pod_count=POD_COUNT, tick_s=2)
     parts = _Ours()
     observed = Observation(stable=175.0, panic=175.0)
     return [
-        compare("kpa: record, query and decision, linear windows", ours=linear.tick, peer=peer.tick, us_max=10),
-        compare("kpa: record, query and decision, weighted windows", ours=weighted.tick, us_max=10),
-        compare("kpa: 2 s of stats of 100 pods and the decision after them", ours=many.tick, peer=many_peer.tick),
-        compare("kpa: record", ours=parts.record, us_max=3),
-        compare("kpa: query", ours=parts.query),
-        compare("kpa: decision", ours=lambda: parts.decide(observed)),
+        Comparison(name="kpa: record, query and decision, linear windows", ours=linear.tick, peer=peer.tick, us_max=10),
+        Comparison(name="kpa: record, query and decision, weighted windows", ours=weighted.tick, us_max=10),
+        Comparison(
+            name="kpa: 2 s of stats of 100 pods and the decision after them", ours=many.tick, peer=many_peer.tick
+        ),
+        Comparison(name="kpa: record", ours=parts.record, us_max=3),
+        Comparison(name="kpa: query", ours=parts.query),
+        Comparison(name="kpa: decision", ours=lambda: parts.decide(observed)),
     ]

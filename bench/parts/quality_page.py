@@ -1,4 +1,4 @@
-"""The page ``docs/scaling-quality.md`` and its charts, from the results that ``bench/quality.py`` keeps."""
+"""The results in ``docs/scaling-quality.md`` and their charts, from what ``bench/quality.py`` keeps."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,11 +10,8 @@ from serving.cli.decisions.simulatetrace import Comparison
 from serving.simulator.curve import CurvePoint
 from serving.simulator.report import PolicyReport
 
-__all__ = ["QualityResult", "page"]
-
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 _COLOURS = {"knative": "#888888", "adaptive": "#0b6cff"}
-TEXT = Path(__file__).parent / "quality_text.md"
 
 
 class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,29 +32,18 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int | None = None
 
 
-def page(results: Sequence[QualityResult], images: Path, cells: Sequence[Cell] = ()) -> str:
-    """The whole page; writes a chart for each workload."""
-    parts = [TEXT.read_text(), *_grid(cells), *_summary(results)]
+def result_lines(results: Sequence[QualityResult], images: Path) -> list[str]:
+    """The results in markdown; writes a chart for each workload."""
+    parts = [*_summary(results)]
     for result in results:
         (images / f"scaling-{result.name}.svg").write_text(_chart(result))
         parts += ["", *_workload(result)]
-    return "\n".join(parts) + "\n"
+    return parts
 
 
-def _grid(cells: Sequence[Cell]) -> Iterator[str]:
-    yield "## As shipped, cell by cell"
-    yield ""
-    yield "Changes against Knative's defaults, by `python bench/quality_grid.py --traces DIR`. A cell is worse with"
-    yield ""
-    yield "- more cold requests and more pod-seconds, or"
-    yield "- over 10 % more requests that wait for more than 10 ms, or"
-    yield "- a cost (pod-seconds, and 60 for each cold request) over 2 % higher, or"
-    yield "- over 2 % of its functions worse by more than 10 % in cold requests and pod-seconds both."
-    yield ""
-    yield f"{sum(one.is_worse for one in cells)} of {len(cells)} cells are worse."
-    yield ""
-    yield from table(cells)
-    yield ""
+def cell_lines(cells: Sequence[Cell]) -> list[str]:
+    """The cells of ``bench/quality_grid.py`` in markdown."""
+    return [f"{sum(one.is_worse for one in cells)} of {len(cells)} cells are worse.", "", *table(cells)]
 
 
 def _summary(results: Sequence[QualityResult]) -> Iterator[str]:

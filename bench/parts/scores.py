@@ -3,15 +3,13 @@
 import random
 
 from bench.naive.scores import NaiveNode, NaivePod, balanced, least_requested, low_risk, most_requested
-from bench.timing import Row, compare
+from bench.parts.timing import Comparison
 from serving.model.nodata import NoData
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, Scores
 from serving.settings.placement import ORIGINAL, PlacementSettings
-
-__all__ = ["rows"]
 
 NODE_COUNT = 5000
 WEIGHTS = "LeastRequested=1, MostRequested=1, BalancedResourceAllocation=1, LowRiskOverCommitment=1"
@@ -60,7 +58,7 @@ class _Ours:
         self.table = node_table(nodes, version=0)
 
     def build(self) -> NodeTable:
-        """A table made anew from records."""
+        """Make a table from records."""
         return node_table(self.nodes, version=self.table.version + 1)
 
     def same_nodes(self) -> Scores:
@@ -118,7 +116,7 @@ def _naive(node: ScoredNode) -> NaiveNode:
     )
 
 
-def rows() -> list[Row]:
+def rows() -> list[Comparison]:
     """All four scores over 5,000 nodes against the peer; then what only we do."""
     dice = random.Random(7)
     nodes = [_node(index, dice) for index in range(NODE_COUNT)]
@@ -128,8 +126,8 @@ def rows() -> list[Row]:
     changed, same, one = (_Ours(nodes, SETTINGS) for _ in range(3))
     name = f"scores: one pod over {NODE_COUNT} nodes, 4 scores"
     return [
-        compare(f"{name}, all nodes changed", ours=changed.all_changed, peer=peer.all_scores, us_max=10_000),
-        compare(f"{name}, same nodes", ours=same.same_nodes, peer=peer.all_scores, us_max=2_000),
-        compare(f"{name}, one node changed", ours=one.one_changed),
-        compare(f"scores: a table of {NODE_COUNT} nodes from records", ours=same.build),
+        Comparison(name=f"{name}, all nodes changed", ours=changed.all_changed, peer=peer.all_scores, us_max=10_000),
+        Comparison(name=f"{name}, same nodes", ours=same.same_nodes, peer=peer.all_scores, us_max=2_000),
+        Comparison(name=f"{name}, one node changed", ours=one.one_changed),
+        Comparison(name=f"scores: a table of {NODE_COUNT} nodes from records", ours=same.build),
     ]

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["TRACING", "TracedStart", "report_steps", "tracing_environment"]
-
 TRACING = Path(__file__).with_name("tracing")
 
 # Steps on the way of the first request, in order; those of an app's own report are not noted but given.
@@ -63,6 +61,9 @@ def report_steps(notes: Path, starts: Sequence[TracedStart]) -> list[str]:
     for line in notes.read_text().splitlines():
         at_s, _, what = line.partition(" ")
         times.setdefault(what, []).append(float(at_s))
+    unseen = [step for step in _STEPS if step not in times and step not in (_EXECUTED, _ACCEPTED, _ANSWERED)]
+    if unseen:
+        raise SystemExit(f"no daemon has noted: {', '.join(unseen)} (bench/parts/tracing/sitecustomize.py)")
     for found in times.values():
         found.sort()
     rows = [_steps_of(times, start) for start in starts]

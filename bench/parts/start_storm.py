@@ -1,4 +1,4 @@
-"""Requests at a high rate for a service at zero that starts ten pods at once: how soon they are answered, and who else suffers.
+"""Requests at a high rate for a service at zero that starts ten pods at once.
 
 The reference is one start of the same app alone, measured a moment before. Ten pods that start together must not be worse than
 one pod after the other: the n-th pod answers after n such times at the latest.
@@ -11,8 +11,6 @@ import msgspec
 
 from bench.parts.fault_stage import COLD, FaultStage, deploy
 from bench.parts.steady import Load, percentile_ms
-
-__all__ = ["StartStorm", "start_storm"]
 
 _SERVICE, _PODS, _SLOTS = "storm", 10, 10
 _ZERO_WITHIN_S = 60.0
@@ -48,7 +46,7 @@ class StartStorm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _StormLoad(Load):
-    """Requests whose answers name the process that gave them."""
+    """Requests with the process of each answer."""
 
     def __init__(self, port: int, host: str) -> None:
         super().__init__(port, host)

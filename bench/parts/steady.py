@@ -15,8 +15,6 @@ import msgspec
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-__all__ = ["Load", "Observed", "percentile_ms", "steady_load"]
-
 ANSWER_WITHIN_S = 60.0
 ECHO_PERIOD_S = 1.0
 RECONNECT_S = 0.1
@@ -31,7 +29,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """What the clients have seen. ``cut`` counts streams that ended, by kind."""
+    """Clients and their observations. ``cut`` counts ended streams by kind."""
 
     def __init__(self, port: int, host: str) -> None:
         self.port, self.host = port, host
@@ -166,6 +164,6 @@ async def steady_load(port: int, host: str, *, rate: float, websockets: int, str
 
 
 def percentile_ms(observed: list[Observed], percent: float) -> float:
-    """That percentile of the times that requests took, in milliseconds; NaN without requests."""
+    """A percentile of the times of requests in milliseconds; NaN without requests."""
     times = sorted(one.took_s for one in observed)
     return times[min(len(times) - 1, math.ceil(len(times) * percent / 100))] * 1000 if times else math.nan

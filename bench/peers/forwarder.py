@@ -1,4 +1,4 @@
-"""A forwarder of TCP connections on uvloop that understands nothing: what a proxy with these calls of the kernel costs at least.
+"""A forwarder of bytes on uvloop: the least that a proxy here can cost.
 
 python bench/peers/forwarder.py LISTEN_PORT PORT
 """
@@ -8,8 +8,6 @@ import sys
 from typing import Any
 
 import uvloop
-
-__all__ = ["main"]
 
 
 class _Side(asyncio.Protocol):

@@ -18,16 +18,12 @@ from pathlib import Path
 
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from serving.activator.main import Activator
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 from serving.home.store.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from serving.settings.http import HttpSettings
 from serving.settings.tls import TlsSettings
-
-__all__ = ["main"]
 
 _REVISION = "hello-00001"
 

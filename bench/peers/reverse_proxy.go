@@ -1,6 +1,7 @@
 // A bare reverse proxy of Go's standard library, to measure ours against: no limit, no counting, no timeouts.
 //
-// Usage: reverse_proxy LISTEN BACKEND, as in: reverse_proxy 127.0.0.1:9001 http://127.0.0.1:9000
+// Usage: reverse_proxy LISTEN BACKEND PROTOCOL, as in: reverse_proxy 127.0.0.1:9001 http://127.0.0.1:9000 http1
+// With h2c it speaks HTTP/2 with prior knowledge on both sides.
 package main
 
 import (
@@ -29,5 +30,14 @@ func main() {
 		},
 		Transport: transport,
 	}
-	log.Fatal(http.ListenAndServe(os.Args[1], proxy))
+	server := &http.Server{Addr: os.Args[1], Handler: proxy}
+	if os.Args[3] == "h2c" {
+		protocols := new(http.Protocols)
+		protocols.SetUnencryptedHTTP2(true)
+		proxy.Transport = &http.Transport{Protocols: protocols}
+		// Streams would wait for its buffer otherwise.
+		proxy.FlushInterval = -1
+		server.Protocols = protocols
+	}
+	log.Fatal(server.ListenAndServe())
 }

@@ -6,8 +6,6 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-__all__ = ["app", "urlpatterns"]
-
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="of a bench", DEBUG=False)  # noqa: S106 - of no use anywhere
 django.setup()
 

@@ -2,8 +2,6 @@
 
 from fastapi import FastAPI
 
-__all__ = ["app"]
-
 app = FastAPI()
 
 

@@ -2,8 +2,6 @@
 
 from flask import Flask
 
-__all__ = ["app"]
-
 app = Flask(__name__)
 
 

@@ -1,4 +1,4 @@
-"""A wall clock that can jump: ``bench/faults.py`` has every Python process of a system load this.
+"""A wall clock that can jump, for every Python process of ``bench/faults.py``.
 
 Python imports a module of this name at its start (site). ``BENCH_CLOCK`` names a file of eight bytes, the seconds by which
 ``time.time`` is off; it is mapped into memory, so that a jump holds in all processes at once.
@@ -8,8 +8,6 @@ import mmap
 import os
 import struct
 import time
-
-__all__: list[str] = []
 
 _OFFSET = struct.Struct("d")
 _PATH = os.environ.get("BENCH_CLOCK", "")

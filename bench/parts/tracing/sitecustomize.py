@@ -1,4 +1,4 @@
-"""Notes when functions of the daemons are called: ``bench/cold_start.py --trace`` has every Python process load this.
+"""Notes calls of functions in every Python process of ``bench/cold_start.py --trace``.
 
 Python imports a module of this name at its start (site). With ``BENCH_TRACE`` in the environment it wraps the functions of
 ``POINTS`` as their modules are imported, and each call appends a line to that file: seconds since the epoch and what happens.
@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
-
-__all__ = ["POINTS"]
 
 _VARIABLE = "BENCH_TRACE"
 

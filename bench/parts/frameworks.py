@@ -1,6 +1,4 @@
-"""Cold starts of FastAPI, Flask and Django, started in the ordinary way and forked from a warm process, in turns.
-
-    python bench/frameworks.py [--samples N] [--json]
+"""Cold starts of FastAPI, Flask and Django, ordinary and from a warm process in turns.
 
 Installs the frameworks into a virtual environment in a temporary folder. Each service goes to zero before each request; the total
 is what the client waits. The goal with a warm process is a median of 50 ms and a 99th percentile of 100 ms.
@@ -8,23 +6,18 @@ is what the client waits. The goal with a warm process is a median of 50 ms and 
 
 import argparse
 import asyncio
-import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import venv
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench.parts.load import ask
+from bench.parts.program import exit_code, show
+from bench.parts.system import System, running_system
 
-from bench.load import ask
-from bench.system import System, running_system
-
-__all__ = ["measure_frameworks"]
-
-APPS = Path(__file__).with_name("apps") / "frameworks"
+APPS = Path(__file__).parents[1] / "apps" / "frameworks"
 PACKAGES = ("fastapi", "uvicorn", "flask", "waitress", "django")
 COMMANDS = {
     "fastapi": "uvicorn fastapi_app:app --host 127.0.0.1 --port $PORT",
@@ -71,31 +64,20 @@ def measure(system: System, samples: int) -> dict[str, list[float]]:
     return found
 
 
-def measure_frameworks(samples: int, *, as_json: bool) -> int:
+def measure_frameworks(options: argparse.Namespace) -> int:
     """Run, and print medians and 99th percentiles; 0 if the goal is met by all that start warm."""
     with tempfile.TemporaryDirectory() as folder, running_system() as system:
         deploy(system, install(Path(folder)))
-        found = measure(system, samples)
+        found = measure(system, options.samples)
     rows = {
         name: {
             "median_ms": round(statistics.median(totals)),
-            "p99_ms": round(statistics.quantiles(totals, n=100, method="inclusive")[98]),
+            # Quantiles need two numbers.
+            "p99_ms": round(statistics.quantiles([*totals, max(totals)], n=100, method="inclusive")[98]),
         }
         for name, totals in found.items()
     }
-    print(json.dumps(rows) if as_json else "\n".join(f"{name}: {row}" for name, row in rows.items()))
+    show(rows, options)
     warm = [row for name, row in rows.items() if name.endswith("-warm")]
-    return 0 if all(row["median_ms"] <= GOAL_MEDIAN_MS and row["p99_ms"] <= GOAL_P99_MS for row in warm) else 1
-
-
-def main() -> int:
-    """Run with the options of the command line."""
-    parser = argparse.ArgumentParser(description="Cold starts of Python frameworks.")
-    parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    return measure_frameworks(options.samples, as_json=options.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    is_met = all(row["median_ms"] <= GOAL_MEDIAN_MS and row["p99_ms"] <= GOAL_P99_MS for row in warm)
+    return exit_code(options, is_met=is_met)

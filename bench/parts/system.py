@@ -1,4 +1,4 @@
-"""A whole ``serving up`` for benches and the demo: on ports of its own, with state in a folder of its own.
+"""A whole ``serving up`` on ports and in a folder of its own.
 
 Nothing here measures. It starts, deploys, asks and kills as a user would: through the CLI, the API and signals.
 """
@@ -20,19 +20,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.parts.processes import resident_mib
 from serving.home.processes.process_lifetime import FORKED_NAMES
 from serving.home.supervisor.binding import PORTS
-
-__all__ = ["System", "running_system", "running_system_within"]
+from serving.model.objects import is_true
 
 _SERVING_GROUP = "/apis/serving.knative.dev/v1/namespaces/default"
+SERVICES = f"{_SERVING_GROUP}/services"
+"""The path of services in the API."""
+
 _POLL_S = 0.2
 
 
 class System:
     """A system that runs. ``port`` is the public one; ``server`` is the URL of its API."""
 
-    def __init__(self, state: Path, environment: Mapping[str, str], flags: Sequence[str] = ()) -> None:
+    def __init__(self, state: Path, environment: Mapping[str, str], flags: Sequence[str]) -> None:
         self.state = state
         command = [sys.executable, "-m", "serving", "up", "--state", str(state), *flags]
         self.process = subprocess.Popen(
@@ -81,6 +84,17 @@ class System:
         items = self.ask(f"/api/v1/namespaces/default/pods?labelSelector={selector}")["items"]
         return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
 
+    def until_ready(self, count: int, within_s: float) -> None:
+        """Wait for the Ready condition of so many services. Raises ``TimeoutError``."""
+        until_s = time.monotonic() + within_s
+        while True:
+            found = sum(is_true(one, "Ready") for one in self.ask(SERVICES)["items"])
+            if found == count:
+                return
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{found} of {count} services are ready")
+            time.sleep(_POLL_S)
+
     def until_zero(self, service: str, within_s: float) -> bool:
         """Whether all of a service's revisions come to zero in time."""
         until_s = time.monotonic() + within_s
@@ -107,12 +121,14 @@ class System:
 
     def daemons_mib(self) -> int:
         """The resident memory of all daemons."""
-        resident_bytes = 0
-        for module in ("main", "processes.template"):
-            resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.home.{module}")[:1]))
+        pids = [pid for module in ("main", "processes.template") for pid in self.daemons(f"serving.home.{module}")[:1]]
         for module in ("activator", "autoscaler", "dashboard"):
-            resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.{module}.main")))
-        return resident_bytes >> 20
+            pids += self.daemons(f"serving.{module}.main")
+        found_mib = 0.0
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                found_mib += resident_mib(pid)
+        return round(found_mib)
 
     def daemons(self, module: str) -> list[int]:
         """The process ids of all children of the supervisor that run a module, oldest first. A pod's process is none."""
@@ -134,26 +150,31 @@ def _name(entry: Path) -> str:
     return (entry / "comm").read_text().strip()
 
 
-def _resident_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
+def service_of(
+    name: str, *, annotations: Mapping[str, str], concurrency: int | None = None, **container: object
+) -> dict[str, Any]:
+    """The manifest of a service with one container, of which ``container`` are fields."""
+    spec: dict[str, Any] = {"containers": [{"image": f"dev.local/{name}", **container}]}
+    if concurrency is not None:
+        spec["containerConcurrency"] = concurrency
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"template": {"metadata": {"annotations": dict(annotations)}, "spec": spec}},
+    }
 
 
 @contextlib.contextmanager
-def running_system(*flags: str, **environment: str) -> Iterator[System]:
-    """A system that ends with the block. ``flags`` are of ``serving up``, ``environment`` is added to ours."""
-    with running_system_within(None, environment, flags) as system:
-        yield system
-
-
-@contextlib.contextmanager
-def running_system_within(
-    parent: Path | None, environment: Mapping[str, str], flags: Sequence[str] = ()
+def running_system(
+    *flags: str, parent: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[System]:
-    """The same with its state folder below ``parent``; None is where temporary files are."""
+    """A system that ends with the block. ``flags`` are of ``serving up``, ``environment`` is added to ours.
+
+    Its state is in a folder "serving" of a new folder below ``parent``; None is where temporary files are.
+    """
     with tempfile.TemporaryDirectory(dir=parent) as folder:
-        system = System(Path(folder), environment, flags)
+        system = System(Path(folder) / "serving", environment or {}, flags)
         try:
             yield system
         finally:

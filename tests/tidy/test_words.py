@@ -74,6 +74,11 @@ def is_riddle(first_line: str) -> bool:
     return len(re.findall(r"\b(?:what|who|that|which)\b", first_line, re.IGNORECASE)) > 1
 
 
+def code_files() -> list[Path]:
+    """The Python files whose prose is checked."""
+    return [*product_files(), *sorted((ROOT / "bench").rglob("*.py"))]
+
+
 def pages() -> list[Path]:
     """The pages that people read."""
     return [*(ROOT / name for name in _PAGES), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -82,7 +87,7 @@ def pages() -> list[Path]:
 def test_the_code_speaks_plain_english() -> None:
     found = [
         f"{named(path)}:{line}: {', '.join(words)}"
-        for path in product_files()
+        for path in code_files()
         for line, text in prose_of(path.read_text())
         if (words := banned_words(text)) and named(path) not in EXCEPTIONS
     ]
@@ -92,7 +97,7 @@ def test_the_code_speaks_plain_english() -> None:
 def test_first_lines_have_one_idea() -> None:
     found = [
         f"{named(path)}:{line}: {text}"
-        for path in [*product_files(), *files_of_tests()]
+        for path in [*code_files(), *files_of_tests()]
         for line, text in first_lines(path.read_text())
         if is_riddle(text)
     ]

@@ -7,7 +7,6 @@ in turns. On a machine that has other work the CPU time is the one to look at.
 """
 
 import contextlib
-import json
 import os
 import socket
 import statistics
@@ -17,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts.program import options_of
+from bench.parts.program import options_of, show
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER = "import asyncio, uvloop, os; os.write({descriptor}, b'ready\\n')"
@@ -56,6 +55,7 @@ def main() -> None:
     """Measure and print."""
     arguments = options_of(__doc__, rounds=20, quick={"rounds": 1})
     descriptor = 50
+    numbers: dict[str, dict[str, float]] = {}
     found: dict[str, list[tuple[float, float]]] = {"queue-proxy": [], "import asyncio, uvloop": []}
     with listening() as app, listening() as requests, listening() as admin:
         free = [one.getsockname()[1] for one in (requests, admin)]
@@ -78,26 +78,11 @@ def main() -> None:
         for _ in range(arguments.rounds):
             found["queue-proxy"].append(started(proxy, environment, descriptor))
             found["import asyncio, uvloop"].append(started(peer, environment, descriptor))
-    report(found, as_json=arguments.json)
-
-
-def report(found: dict[str, list[tuple[float, float]]], *, as_json: bool) -> None:
-    """Print least and median of both times."""
-    numbers = {
-        name: {
-            "wall_ms_min": min(wall for wall, _ in times),
-            "wall_ms_median": statistics.median(wall for wall, _ in times),
-            "cpu_ms_min": min(cpu for _, cpu in times),
-            "cpu_ms_median": statistics.median(cpu for _, cpu in times),
-        }
-        for name, times in found.items()
-    }
-    if as_json:
-        print(json.dumps(numbers))
-        return
-    print(f"{'milliseconds from exec to ready':34}{'wall min':>10}{'median':>10}{'CPU min':>10}{'median':>10}")
-    for name, one in numbers.items():
-        print(f"{name:34}" + "".join(f"{value:10.0f}" for value in one.values()))
+    for name, times in found.items():
+        for number, kind in enumerate(("wall", "CPU")):
+            taken_ms = [one[number] for one in times]
+            numbers[f"{name}, {kind}"] = {"least_ms": min(taken_ms), "median_ms": statistics.median(taken_ms)}
+    show(numbers, arguments)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,11 @@ import math
 import msgspec
 from scipy.special import betainc
 
+from serving.model.nodata import NoData
+from serving.placement.scores.metrics import Usage
+from serving.placement.scores.nodes import ScoredNode
+from serving.placement.scores.pod import PodDemand
+
 
 class NaivePod(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of a pod, or of all pods of a node; each as (cpu, memory)."""
@@ -24,6 +29,29 @@ class NaiveNode(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: tuple[int, int]
     pods: NaivePod
     load: tuple[tuple[float, float] | None, tuple[float, float] | None] | None
+
+
+def naive_pod(demand: PodDemand) -> NaivePod:
+    """The product's record of a pod, or of all pods of a node."""
+    return NaivePod(
+        nonzero=(demand.nonzero_cpu_m, demand.nonzero_memory_bytes),
+        request=(demand.request_cpu_m, demand.request_memory_bytes),
+        limit=(demand.limit_cpu_m, demand.limit_memory_bytes),
+    )
+
+
+def naive_node(node: ScoredNode) -> NaiveNode:
+    """The product's record of a node."""
+    usage = node.usage
+    return NaiveNode(
+        allocatable=(node.allocatable_cpu_m, node.allocatable_memory_bytes),
+        pods=naive_pod(node.demand),
+        load=None if isinstance(usage, NoData) else (_naive_load(usage.cpu), _naive_load(usage.memory)),
+    )
+
+
+def _naive_load(usage: Usage | NoData) -> tuple[float, float] | None:
+    return None if isinstance(usage, NoData) else (usage.mean_percent, usage.deviation_percent)
 
 
 def least_requested(node: NaiveNode, pod: NaivePod) -> int:

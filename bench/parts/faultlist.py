@@ -23,6 +23,9 @@ DISK = "disk full"
 NODES = ("--nodes", "2", "--node-cpu", "8", "--node-memory", "8Gi")
 
 
+Happening = Callable[[FaultStage, float], Awaitable[None]]
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One fault. ``happen`` gets half of the seconds for which it is observed.
 
@@ -30,12 +33,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     ``serving up`` that it needs.
     """
 
-    happen: "Happening"
+    happen: Happening
     failed_max: int = 0
     flags: tuple[str, ...] = ()
-
-
-Happening = Callable[[FaultStage, float], Awaitable[None]]
 
 
 async def app_killed(stage: FaultStage, _: float) -> None:

@@ -6,32 +6,13 @@ from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.kpa.decide import decide, starting_state
 from serving.scaling.kpa.window import MetricWindows, Observation
-from serving.scaling.spec import ScalingSpec, WindowKind
+from serving.scaling.resolve import resolve
+from serving.scaling.spec import WindowKind
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import AutoscalerSettings
 
 # Knative's defaults.
-SPEC = ScalingSpec(
-    metric="concurrency",
-    target_value=70.0,
-    total_value=100.0,
-    target_burst_capacity=211.0,
-    activator_capacity=100.0,
-    panic_threshold_ratio=2.0,
-    max_scale_up_rate=1000.0,
-    max_scale_down_rate=2.0,
-    stable_window_s=60.0,
-    panic_window_s=6.0,
-    window_kind=WindowKind.LINEAR,
-    scale_down_delay_s=0.0,
-    initial_scale=1,
-    activation_scale=1,
-    min_scale=0,
-    max_scale=0,
-    reachable=True,
-    progress_deadline_s=600.0,
-    enable_scale_to_zero=True,
-    scale_to_zero_grace_s=30.0,
-    scale_to_zero_pod_retention_s=0.0,
-)
+SPEC = resolve(AutoscalerSettings(), ScalingAnnotations(), container_concurrency=0, reachable=True)
 STAT = Stat(pod="pod-1", at_s=0.0, concurrency=175.0, request_count=120.0)
 READY_COUNT = 3
 FILLED_S = 60

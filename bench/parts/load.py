@@ -31,7 +31,6 @@ class Load:
         self.statuses: collections.Counter[str] = collections.Counter()
         self.answered_by: collections.Counter[str] = collections.Counter()
         self.longest_s = 0.0
-        self._awaited: list[tuple[int, asyncio.Event]] = []
 
     @property
     def answered(self) -> int:
@@ -48,12 +47,6 @@ class Load:
         wrong = {status: count for status, count in self.statuses.items() if " 200 " not in status}
         return ", ".join(f"{count} x {status}" for status, count in wrong.items()) or "none"
 
-    async def until_answered(self, count: int) -> None:
-        """Wait for so many right answers."""
-        reached = asyncio.Event()
-        self._awaited.append((count, reached))
-        await reached.wait()
-
     async def work(self, port: int, host: str, path: str) -> None:
         """One client, until cancelled. Its last request, cut off by us, does not count."""
         while True:
@@ -69,9 +62,6 @@ class Load:
             if is_right:
                 # "Hello world from REVISION, process N"
                 self.answered_by[words[3].rstrip(",")] += 1
-                for count, reached in self._awaited:
-                    if self.answered >= count:
-                        reached.set()
 
 
 @contextlib.asynccontextmanager

@@ -2,9 +2,8 @@
 
 import random
 
-from bench.naive.scores import NaiveNode, NaivePod, balanced, least_requested, low_risk, most_requested
+from bench.naive.scores import balanced, least_requested, low_risk, most_requested, naive_node, naive_pod
 from bench.parts.timing import Comparison
-from serving.model.nodata import NoData
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
 from serving.placement.scores.pod import PodDemand
@@ -76,58 +75,28 @@ class _Ours:
         return self.same_nodes()
 
 
-class _Peer:
-    """Scores by the naive transcription."""
+def rows() -> list[Comparison]:
+    """All four scores over 5,000 nodes against the peer; then what only we do."""
+    dice = random.Random(7)
+    nodes = [_node(index, dice) for index in range(NODE_COUNT)]
+    simple, pod = [naive_node(node) for node in nodes], naive_pod(POD)
 
-    def __init__(self, nodes: list[ScoredNode]) -> None:
-        self.nodes = [_naive(node) for node in nodes]
-        self.pod = _naive_pod(POD)
-
-    def all_scores(self) -> list[float]:
-        """Sums of all four scores of all nodes."""
-        pod = self.pod
+    def naive_scores() -> list[float]:
         return [
             least_requested(node, pod)
             + most_requested(node, pod)
             + balanced(node, pod)
             + low_risk(node, pod, window_size=5, limit_weight=0.5) * 0.1
-            for node in self.nodes
+            for node in simple
         ]
 
-
-def _naive_pod(demand: PodDemand) -> NaivePod:
-    return NaivePod(
-        nonzero=(demand.nonzero_cpu_m, demand.nonzero_memory_bytes),
-        request=(demand.request_cpu_m, demand.request_memory_bytes),
-        limit=(demand.limit_cpu_m, demand.limit_memory_bytes),
-    )
-
-
-def _naive(node: ScoredNode) -> NaiveNode:
-    assert not isinstance(node.usage, NoData)
-    cpu, memory = (
-        None if isinstance(usage, NoData) else (usage.mean_percent, usage.deviation_percent)
-        for usage in (node.usage.cpu, node.usage.memory)
-    )
-    return NaiveNode(
-        allocatable=(node.allocatable_cpu_m, node.allocatable_memory_bytes),
-        pods=_naive_pod(node.demand),
-        load=(cpu, memory),
-    )
-
-
-def rows() -> list[Comparison]:
-    """All four scores over 5,000 nodes against the peer; then what only we do."""
-    dice = random.Random(7)
-    nodes = [_node(index, dice) for index in range(NODE_COUNT)]
-    peer = _Peer(nodes)
     original = Scorer(PlacementSettings(score_weights=WEIGHTS, quirks=ORIGINAL))
-    assert original.score(node_table(nodes, version=0), POD, now_s=1.0).total.tolist() == peer.all_scores()
+    assert original.score(node_table(nodes, version=0), POD, now_s=1.0).total.tolist() == naive_scores()
     changed, same, one = (_Ours(nodes, SETTINGS) for _ in range(3))
     name = f"scores: one pod over {NODE_COUNT} nodes, 4 scores"
     return [
-        Comparison(name=f"{name}, all nodes changed", ours=changed.all_changed, peer=peer.all_scores, us_max=10_000),
-        Comparison(name=f"{name}, same nodes", ours=same.same_nodes, peer=peer.all_scores, us_max=2_000),
+        Comparison(name=f"{name}, all nodes changed", ours=changed.all_changed, peer=naive_scores, us_max=10_000),
+        Comparison(name=f"{name}, same nodes", ours=same.same_nodes, peer=naive_scores, us_max=2_000),
         Comparison(name=f"{name}, one node changed", ours=one.one_changed),
         Comparison(name=f"scores: a table of {NODE_COUNT} nodes from records", ours=same.build),
     ]

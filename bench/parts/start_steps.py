@@ -11,33 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-TRACING = Path(__file__).with_name("tracing")
+from bench.parts.tracing.sitecustomize import STEPS
 
-# Steps on the way of the first request, in order; those of an app's own report are not noted but given.
-_EXECUTED, _ACCEPTED, _ANSWERED = "app is executed", "app takes a connection", "client has the answer"
-_STEPS = (
-    "activator has the request",
-    "activator reports the load",
-    "autoscaler decides",
-    "autoscaler writes the scale",
-    "control sees the scale",
-    "control creates the pod",
-    "kubelet has the pod",
-    "kubelet orders the app",
-    "template looks for a warm process",
-    "template forks the app",
-    "app is forked",
-    _EXECUTED,
-    "process has its order",
-    "queue-proxy probes first",
-    _ACCEPTED,
-    "queue-proxy reports readiness",
-    "kubelet hears of it",
-    "control writes the slice",
-    "activator sees the slice",
-    "activator sends the request",
-    _ANSWERED,
-)
+TRACING = Path(__file__).with_name("tracing")
 
 
 class TracedStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +37,7 @@ def report_steps(notes: Path, starts: Sequence[TracedStart]) -> list[str]:
     for line in notes.read_text().splitlines():
         at_s, _, what = line.partition(" ")
         times.setdefault(what, []).append(float(at_s))
-    unseen = [step for step in _STEPS if step not in times and step not in (_EXECUTED, _ACCEPTED, _ANSWERED)]
+    unseen = [step for step, module, _ in STEPS if module and step not in times]
     if unseen:
         raise SystemExit(f"no daemon has noted: {', '.join(unseen)} (bench/parts/tracing/sitecustomize.py)")
     for found in times.values():
@@ -69,7 +45,7 @@ def report_steps(notes: Path, starts: Sequence[TracedStart]) -> list[str]:
     rows = [_steps_of(times, start) for start in starts]
     lines = [f"{'step':32} {'at ms':>8} {'took ms':>8} {'p90':>8}"]
     before = dict.fromkeys(range(len(rows)), 0.0)
-    for step in _STEPS:
+    for step, *_ in STEPS:
         at = {number: row[step] for number, row in enumerate(rows) if step in row}
         if not at:
             continue
@@ -82,9 +58,13 @@ def report_steps(notes: Path, starts: Sequence[TracedStart]) -> list[str]:
 
 def _steps_of(times: Mapping[str, list[float]], start: TracedStart) -> dict[str, float]:
     """Seconds from the request to each step."""
-    given = {_EXECUTED: start.executed_s, _ACCEPTED: start.accepted_s, _ANSWERED: start.answered_s}
+    given = {
+        "app is executed": start.executed_s,
+        "app takes a connection": start.accepted_s,
+        "client has the answer": start.answered_s,
+    }
     found, now_s = {}, start.asked_s
-    for step in _STEPS:
+    for step, *_ in STEPS:
         noted = times.get(step, [])
         place = bisect_left(noted, now_s)
         at_s = given.get(step) or (noted[place] if place < len(noted) else start.answered_s + 1)

@@ -74,7 +74,7 @@ FORMS = {
             lines=("^mix$", "^heavy$", r"pod_seconds +[\d.]+ +[\d.]+"),
         )
     ],
-    "sidecar_start.py": [Form(arguments="--json", keys=("queue-proxy", "import asyncio, uvloop"))],
+    "sidecar_start.py": [Form(arguments="--json", keys=("queue-proxy, wall", "import asyncio, uvloop, CPU"))],
     "simulator.py": [Form(lines=("0.02 requests a second: ", "1,000 requests of one revision: ", "many functions"))],
     "slow_brain.py": [Form(lines=("^io-bound", r"learnt to fixed: requests [\d.]+x"))],
     "soak.py": [Form(arguments="--json", keys=("warm", "end", "counts", "wrong"), needs=("taskset",))],

@@ -143,34 +143,13 @@ def test_a_higher_threshold_is_never_less_likely(mean: float, share: float, low:
     assert asked.probability[0] <= asked.probability[1] + 1e-9
 
 
-def naive_pod(demand: PodDemand) -> naive.NaivePod:
-    return naive.NaivePod(
-        nonzero=(demand.nonzero_cpu_m, demand.nonzero_memory_bytes),
-        request=(demand.request_cpu_m, demand.request_memory_bytes),
-        limit=(demand.limit_cpu_m, demand.limit_memory_bytes),
-    )
-
-
-def naive_load(usage: Usage | NoData) -> tuple[float, float] | None:
-    return None if isinstance(usage, NoData) else (usage.mean_percent, usage.deviation_percent)
-
-
-def naive_node(node: ScoredNode) -> naive.NaiveNode:
-    usage = node.usage
-    return naive.NaiveNode(
-        allocatable=(node.allocatable_cpu_m, node.allocatable_memory_bytes),
-        pods=naive_pod(node.demand),
-        load=None if isinstance(usage, NoData) else (naive_load(usage.cpu), naive_load(usage.memory)),
-    )
-
-
 @given(clusters, demands)
 def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(
     cluster: list[ScoredNode], pod: PodDemand
 ) -> None:
     settings = PlacementSettings(smoothing_window_size=SMOOTHING, quirks=ORIGINAL)
     placing = held(cluster, pod)
-    simple, asked = [naive_node(node) for node in cluster], naive_pod(pod)
+    simple, asked = [naive.naive_node(node) for node in cluster], naive.naive_pod(pod)
     answers = {name: kind(settings).answer(placing).score.tolist() for name, kind in NODE_SCORES.items()}
     assert answers["LeastRequested"] == [naive.least_requested(node, asked) for node in simple]
     assert answers["MostRequested"] == [naive.most_requested(node, asked) for node in simple]

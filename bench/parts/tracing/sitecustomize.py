@@ -1,7 +1,7 @@
 """Notes calls of functions in every Python process of ``bench/cold_start.py --trace``.
 
 Python imports a module of this name at its start (site). With ``BENCH_TRACE`` in the environment it wraps the functions of
-``POINTS`` as their modules are imported, and each call appends a line to that file: seconds since the epoch and what happens.
+``STEPS`` as their modules are imported, and each call appends a line to that file: seconds since the epoch and what happens.
 """
 
 import functools
@@ -16,38 +16,32 @@ from typing import Any
 
 _VARIABLE = "BENCH_TRACE"
 
-POINTS: dict[str, dict[str, str]] = {
-    "serving.activator.io.ingress": {
-        "Ingress.begin": "activator has the request",
-        "Ingress._dispatch": "activator sends the request",
-    },
-    "serving.activator.io.reports": {"StatsClient.report": "activator reports the load"},
-    "serving.autoscaler.io.decision_loop": {"DecisionLoop._decide": "autoscaler decides"},
-    "serving.autoscaler.io.scale_writes": {"ScaleClient.scale": "autoscaler writes the scale"},
-    "serving.home.controllers.manager": {
-        "Manager._settle_pods": "control sees the scale",
-        "Manager._create_pod": "control creates the pod",
-        "Manager._settle_slice": "control writes the slice",
-    },
-    "serving.home.kubelet.pod": {
-        "PodRun._start": "kubelet has the pod",
-        "PodRun._set_proxy_ready": "kubelet hears of it",
-    },
-    "serving.home.processes.processruntime": {"ProcessRuntime.start": "kubelet orders the app"},
-    "serving.home.processes.preload_apps": {"PreloadedApps.start": "template looks for a warm process"},
-    "serving.home.processes.spawn": {
-        "Spawner.start": "template forks the app",
-        "Spawner._exec_app": "app is forked",
-        "Spawner._take_place": "process has its order",
-    },
-    "serving.queueproxy.io.readiness": {
-        "watch_app": "queue-proxy probes first",
-        "ReadinessPipe.push": "queue-proxy reports readiness",
-    },
-    "serving.activator.queueing.router": {"RequestRouter.set_slice": "activator sees the slice"},
-}
-"""What is noted, by module and qualified name."""
+STEPS = (
+    ("activator has the request", "serving.activator.io.ingress", "Ingress.begin"),
+    ("activator reports the load", "serving.activator.io.reports", "StatsClient.report"),
+    ("autoscaler decides", "serving.autoscaler.io.decision_loop", "DecisionLoop._decide"),
+    ("autoscaler writes the scale", "serving.autoscaler.io.scale_writes", "ScaleClient.scale"),
+    ("control sees the scale", "serving.home.controllers.manager", "Manager._settle_pods"),
+    ("control creates the pod", "serving.home.controllers.manager", "Manager._create_pod"),
+    ("kubelet has the pod", "serving.home.kubelet.pod", "PodRun._start"),
+    ("kubelet orders the app", "serving.home.processes.processruntime", "ProcessRuntime.start"),
+    ("template looks for a warm process", "serving.home.processes.preload_apps", "PreloadedApps.start"),
+    ("template forks the app", "serving.home.processes.spawn", "Spawner.start"),
+    ("app is forked", "serving.home.processes.spawn", "Spawner._exec_app"),
+    ("app is executed", "", ""),
+    ("process has its order", "serving.home.processes.spawn", "Spawner._take_place"),
+    ("queue-proxy probes first", "serving.queueproxy.io.readiness", "watch_app"),
+    ("app takes a connection", "", ""),
+    ("queue-proxy reports readiness", "serving.queueproxy.io.readiness", "ReadinessPipe.push"),
+    ("kubelet hears of it", "serving.home.kubelet.pod", "PodRun._set_proxy_ready"),
+    ("control writes the slice", "serving.home.controllers.manager", "Manager._settle_slice"),
+    ("activator sees the slice", "serving.activator.queueing.router", "RequestRouter.set_slice"),
+    ("activator sends the request", "serving.activator.io.ingress", "Ingress._dispatch"),
+    ("client has the answer", "", ""),
+)
+"""The way of the first request in order: what happens, and the function whose call says so; without one, the app or client says it."""
 
+_MODULES = {module for _, module, _ in STEPS}
 # Kept: a fork of the template has another environment.
 _PATH = os.environ.get(_VARIABLE, "")
 
@@ -79,7 +73,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        for path, what in POINTS[module.__name__].items():
+        for what, path in [(what, path) for what, of, path in STEPS if of == module.__name__]:
             owner: Any = module
             *parents, name = path.split(".")
             for parent in parents:
@@ -91,7 +85,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in POINTS:
+        if fullname not in _MODULES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:

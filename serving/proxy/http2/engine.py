@@ -620,8 +620,8 @@ class Http2Engine:
             return
         stream = self.streams.get(stream_id)
         if stream is None:
+            # The peer gave back what it read when the stream was ending; `windows_left` bounds these too.
             self._judge(WINDOW_UPDATE, stream_id)
-            self.budget.count_idle_frame(self.now_s)
             return
         stream.send_left += increment
         if stream.send_left > _WINDOW_MAX:

@@ -165,6 +165,19 @@ def test_larger_windows_count_when_they_are_many_more_than_what_was_sent() -> No
     assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_a_larger_window_of_an_ended_stream_counts_as_any_other() -> None:
+    one = opened(http2_idle_frames_max=1)
+    for number in range(1, 401, 2):
+        one.feed(request(number))
+        one.engine.send_last(one.stream(number), b"x")
+        one.feed(window(1, number))
+    assert one.violation is None
+    one.feed(window(1, 399) * (100 + 200 * 10 - 200))
+    assert one.violation is None
+    one.feed(window(1, 399) * 2)
+    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_a_padding_alone_opens_the_window_again() -> None:
     one = opened()
     one.feed(OPEN, data(b"\xfe" + bytes(254), flags=8) * 400)

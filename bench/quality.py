@@ -215,7 +215,9 @@ def main() -> None:
         kept = [options.results / f"{name}.json" for name in WORKLOADS]
         found = [msgspec.json.decode(path.read_bytes(), type=QualityResult) for path in kept if path.exists()]
         cells = cell_lines(read_cells(options.results / "grid.json"))
-        fill(options.docs / "scaling-quality.md", {"cells": cells, "results": result_lines(found, options.docs / "img")})
+        fill(
+            options.docs / "scaling-quality.md", {"cells": cells, "results": result_lines(found, options.docs / "img")}
+        )
         return
     if options.traces is None:
         sys.exit("quality: --traces DIR is missing")

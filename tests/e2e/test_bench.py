@@ -1,4 +1,4 @@
-"""Each program of ``bench/`` is started in its shortest form and prints what it promises, so that none rots unseen."""
+"""Starts each program of ``bench/`` in its shortest form, so that none rots unseen."""
 
 import functools
 import json
@@ -67,6 +67,7 @@ FORMS = {
     "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],
     "fuzz_http2.py": [Form(arguments="--json", keys=("frames", "warm_mib", "end_mib"))],
     "quality.py": [Form(arguments="--traces {folder} --results {folder}", lines=(r"azure-uniform: \d+ functions",))],
+    "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
     "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: \d+ pieces"))],
     "replay.py": [
         Form(

@@ -153,7 +153,7 @@ class Reviewed:
 
 
 class Pace:
-    """Spreads questions: so many a second, and none that would come too late for its connection."""
+    """Limits token reviews to a rate, and refuses those that would have to wait too long."""
 
     __slots__ = ("_due_s", "_spacing_s", "_wait_max_s")
 
@@ -163,7 +163,7 @@ class Pace:
         self._due_s = 0.0
 
     def wait_s(self, now_s: float) -> float | None:
-        """Time until the next review may be sent; None if none is needed."""
+        """Reserve the next review and return its delay; None if the delay would be too long."""
         wait_s = max(0.0, self._due_s - now_s)
         if wait_s > self._wait_max_s:
             return None

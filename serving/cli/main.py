@@ -123,7 +123,7 @@ SECTIONS: dict[str, Section] = {
         ),
         "get": ("serving.cli.services.get:get", "Show services, revisions, pods, ..."),
         "describe": ("serving.cli.services.describe:describe", "All about one service: state, traffic, pods, events."),
-        "logs": ("serving.cli.services.logs:logs", "What the pods of a service write."),
+        "logs": ("serving.cli.services.logs:logs", "Print the logs of a service's pods."),
         "exec": ("serving.cli.services.exec:execute", "Run a command in a pod of a service."),
         "invoke": ("serving.cli.services.invoke:invoke", "Send a request to a service."),
         "url": ("serving.cli.services.url:url", "Where a service answers."),

@@ -27,7 +27,7 @@ _AUTHORITY = "serving: authority of the local API"
 
 
 class ApiCertificate:
-    """The files of the certificate, its key and its authority in a folder."""
+    """The API server's certificate, key and authority, as files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,14 +35,14 @@ class ApiCertificate:
         self._certificate, self._key = folder / "api.crt", folder / "api.key"
 
     def make(self) -> str:
-        """Make what is missing; the authority in PEM. Raises ``OSError``."""
+        """Create missing files; return the authority's certificate in PEM. Raises ``OSError``."""
         if not all(path.exists() for path in (self.authority, self._certificate, self._key)):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write()
         return self.authority.read_text(encoding="ascii")
 
     def server_context(self) -> ssl.SSLContext:
-        """The context of the server. Raises ``OSError``."""
+        """Create the server's TLS context. Raises ``OSError``."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # The server speaks no HTTP/2.
         context.set_alpn_protocols(["http/1.1"])

@@ -95,7 +95,7 @@ class MetricsPage:
             yield "# EOF\n"
 
     def text(self, accept: str) -> str:
-        """The whole page."""
+        """Render all metrics in the format that ``accept`` names."""
         return "".join(self.slices(accept))
 
 

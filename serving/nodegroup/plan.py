@@ -22,7 +22,7 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def percent(self) -> float:
-        """The larger of the two, which decides."""
+        """The larger percentage, which thresholds are compared with."""
         return max(self.cpu_percent, self.memory_percent)
 
 

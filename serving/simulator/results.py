@@ -115,7 +115,7 @@ class NodesResult(msgspec.Struct, kw_only=True):
 
 
 class PodSeries:
-    """The number of pods over time, as its mean in equal parts of the time."""
+    """Mean number of pods in equal parts of the simulated time."""
 
     __slots__ = ("_column_s", "_sums")
 
@@ -124,7 +124,7 @@ class PodSeries:
         self._sums = [0.0] * SERIES_COLUMNS
 
     def add(self, from_s: float, to_s: float) -> None:
-        """One pod from one time to another. What lies after the end is not counted."""
+        """Count one pod from ``from_s`` to ``to_s``. Time after the end is ignored."""
         width, sums = self._column_s, self._sums
         first, last = int(from_s / width), min(int(to_s / width), SERIES_COLUMNS - 1)
         for column in range(first, last + 1):
@@ -136,7 +136,7 @@ class PodSeries:
 
 
 def summed(series: Iterable[list[float]]) -> list[float]:
-    """Series of several revisions added up."""
+    """Sum of several series, part by part."""
     return [sum(values) for values in zip(*series, strict=True)]
 
 

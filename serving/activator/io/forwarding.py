@@ -17,7 +17,7 @@ from serving.wire.tokens import pod_secret, revision_secret
 
 
 class PodCredentials:
-    """Derives the secrets of pods from the cluster key. ``secrets_of`` is the setting of that name."""
+    """Derives the secrets of pods from the cluster key. ``secrets_of`` is the activator's setting."""
 
     def __init__(
         self, key: bytes, *, secrets_of: str, revision: Callable[[RevisionKey], ServedRevision | None]
@@ -35,7 +35,7 @@ class PodCredentials:
         return revision_secret(self._key, namespace=key[0], uid=known) if known else ""
 
     def lines(self, pod: ServedPod, key: RevisionKey) -> bytes:
-        """The header lines of each request to a pod of a revision."""
+        """The header lines added to each request to a pod of a revision."""
         secret = self.secret(pod, key)
         given = [(b"K-Pod-Secret", secret.encode())] if secret else []
         return header_lines((b"K-Proxy-Request", b"activator"), *given)

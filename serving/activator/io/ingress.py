@@ -173,7 +173,7 @@ class Ingress:
         raise AssertionError(exchange)
 
     def finish(self, exchange: Exchange) -> None:
-        """A request has ended: the next one begins."""
+        """Count a finished request, and dispatch queued requests to the slot that it frees."""
         visit = exchange.context
         if visit is None:
             self.metrics.unmatched.inc()
@@ -190,7 +190,7 @@ class Ingress:
     # Called by the loops.
 
     def apply(self, outcome: RoutingOutcome[Exchange]) -> None:
-        """Carry out what the router decided."""
+        """Carry out the router's decisions: dispatches, rejections, wakes and probes."""
         for dispatch in outcome.dispatches:
             self._dispatch(dispatch)
         for rejection in outcome.rejections:

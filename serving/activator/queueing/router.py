@@ -226,12 +226,12 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def next_due_s(self) -> float | None:
-        """When ``tick`` is next due without news, perhaps with nothing to do; None without a deadline."""
+        """When ``tick`` must be called next if no request arrives; None without a deadline."""
         dues_s = (self.schedule.next_due_s(), self.slots.next_due_s() if self.slots is not None else None)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
-        """Close the period of reports: the load of each revision that has any. Idle ones are dropped."""
+        """Close the reporting period and return the load of each revision. Drops idle revisions."""
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         for key, throttler in list(self.throttlers.items()):
             load = throttler.report(now_s, period_s=self.settings.report_period_s)

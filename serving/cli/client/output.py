@@ -108,7 +108,7 @@ def paint(text: str, color: str | None, *, bold: bool = False) -> str:
 
 
 def say_aside(text: str) -> None:
-    """Print to standard error without disturbing the progress; on a terminal words stay whole."""
+    """Print to standard error above the progress line, wrapped at words on a terminal."""
     Progress.hide()
     lines = text.splitlines() if text else [""]
     if sys.stderr.isatty():

@@ -38,10 +38,10 @@ _T = TypeVar("_T")
 
 
 class Channels:
-    """A websocket; each method may be called from any thread, and none waits for another.
+    """A thread-safe websocket. Sending and receiving do not block each other.
 
-    It runs on a loop of its own: in the library's blocking client a thread that sends holds the lock that receiving needs,
-    so a command that answers while it reads stops for ever.
+    It runs an event loop in a thread of its own. The library's blocking client holds one lock for both directions: a
+    command that writes while its output is read would deadlock.
     """
 
     def __init__(self, opening: Awaitable[ClientConnection]) -> None:

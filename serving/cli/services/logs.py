@@ -46,7 +46,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
 @api_options
 def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """What the pods of a service write."""
+    """Print the logs of a service's pods."""
     service_of(api, name)
     pods = pods_of(api, name, wanted)
     gone = _gone(api, name, wanted) if asked["previous"] or (wanted and not pods) else []

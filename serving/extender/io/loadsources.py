@@ -57,7 +57,7 @@ class _MetricsServer:
         self._loads = NodeLoads(settings.load_samples_max)
 
     async def look(self, now_s: float, wall_s: float) -> LoadReport:
-        """As the protocol."""
+        """Implement ``LoadSource.look``."""
         listing = await self._cluster.list(NODE_METRICS)
         usages = self._loads.take(listing.items, self._node, now_s)
         window_s = self._settings.load_period_s * self._settings.load_samples_max
@@ -124,7 +124,7 @@ class _PrometheusSource:
         self._caller = caller
 
     async def look(self, now_s: float, wall_s: float) -> LoadReport:
-        """As the protocol."""
+        """Implement ``LoadSource.look``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
             settings = self._caller.settings
@@ -147,7 +147,7 @@ class _SignalFxSource:
         self._caller = caller
 
     async def look(self, now_s: float, wall_s: float) -> LoadReport:
-        """As the protocol."""
+        """Implement ``LoadSource.look``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
             found = {
@@ -180,7 +180,7 @@ class _WatcherSource:
         self._settings = settings
 
     async def look(self, now_s: float, wall_s: float) -> LoadReport:
-        """As the protocol. The service chooses the window."""
+        """Implement ``LoadSource.look``. The service chooses the window."""
         body = await self._caller.get("/watcher", {})
         found = read_watcher_body(body, quirks=self._settings.quirks)
         # Its clock is that of the wall; scores count age on theirs.

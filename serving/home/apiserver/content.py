@@ -64,7 +64,10 @@ def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatev
 
 
 def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
-    """Duplicate keys of the objects in a body of JSON or YAML, in order; the last one of each has won."""
+    """Duplicate keys in a JSON or YAML body, in order of appearance.
+
+    A parser keeps the last value of each.
+    """
     media = content_type.partition(";")[0].strip().lower()
     if media == MEDIA_TYPE:
         return []

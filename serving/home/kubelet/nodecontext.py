@@ -14,13 +14,13 @@ from serving.settings.queueproxy import QueueProxySettings
 
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The store, the runtime, folders, where statistics go, and the cluster key.
+    """What pods on this node share: store, runtime, folders, sink of statistics, and cluster key.
 
-    ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces
-    the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
-    (``pod_address_override``). ``containers`` runs images, None where nothing can. ``pacer`` bounds how many pods start at
-    once. ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node. ``proxy`` are the
-    settings of queue-proxies now.
+    ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's name. ``reported_network``
+    replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
+    (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``pacer`` bounds how many pods
+    start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
+    settings of queue-proxies.
     """
 
     cluster: Cluster

@@ -25,7 +25,7 @@ class PodProcess(Protocol):
     drained: "asyncio.Future[None]"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it and its group. Nothing happens if it has ended."""
+        """Send a signal to the process and its group; ignored after its end."""
         ...
 
     async def end(self, *, grace_s: float) -> None:

@@ -63,18 +63,18 @@ class TemplateProcess:
         self.drained: asyncio.Future[None] = loop.create_future()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it and its group."""
+        """Send a signal to the process and its group; ignored after its end."""
         if not self.ended.done():
             self._host.order(SendSignal(pod=self._pod, name=self._name, signal=number))
 
     async def end(self, *, grace_s: float) -> None:
-        """As the protocol."""
+        """Implement ``PodProcess.end``."""
         if grace_s > 0:
             self.send(signal.SIGTERM)
         await self.outlast(grace_s)
 
     async def outlast(self, patience_s: float) -> None:
-        """As the protocol."""
+        """Implement ``PodProcess.outlast``."""
         if patience_s > 0:
             await asyncio.wait([self.ended], timeout=patience_s)
         self.send(signal.SIGKILL)
@@ -196,7 +196,7 @@ class ProcessRuntime:
         on_ready: Callable[[bool], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess:
-        """As the protocol."""
+        """Implement ``PodRuntime.start``."""
         process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready, on_warning=on_warning)
         key = (start.pod, start.name)
         self._processes[key] = process
@@ -217,7 +217,7 @@ class ProcessRuntime:
         on_ready: Callable[[bool], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess | None:
-        """As the protocol."""
+        """Implement ``PodRuntime.take_over``."""
         held = self._held.get((pod, name))
         if held is None:
             return None
@@ -227,12 +227,12 @@ class ProcessRuntime:
         return process
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
-        """As the protocol."""
+        """Implement ``PodRuntime.keep``."""
         self._notes[pod] = KeepNote(pod=pod, note=note)
         self.order(self._notes[pod])
 
     def forget(self, pod: str) -> None:
-        """As the protocol."""
+        """Implement ``PodRuntime.forget``."""
         for key in [key for key in self._processes if key[0] == pod]:
             # Its end is not reported any more, and an exec waits for it.
             self._processes.pop(key).hear(StartFailed(pod=pod, name=key[1], why="the pod has ended"))

@@ -32,14 +32,14 @@ _END = b"\n"
 
 
 class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The assignment of a standby process: its start order, and its record without an id."""
+    """What a standby process becomes: its start order, and its record without an id."""
 
     order: StartProcess
     record: ProcessRecord
 
 
 class Standby:
-    """The template's end of the socket of one process."""
+    """The template's end of the control socket of one standby process."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -59,11 +59,14 @@ class Standby:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the process has nothing left to prepare, when it was looked at last: it has sent an empty line."""
+        """Whether the process is prepared, and waits for an assignment.
+
+        It then sends an empty line, which ``has_ended`` reads.
+        """
         return bool(self._received)
 
     def begin(self, assignment: ProcessAssignment) -> ProcessRecord:
-        """Have it be the process of an assignment, and return the whole record. Raises ``OSError`` with the reason."""
+        """Assign a role to the process and return its complete record. Raises ``OSError`` with the reason."""
         try:
             with self._control:
                 self._control.settimeout(_START_MAX_S)

@@ -57,9 +57,9 @@ _UNSENT_PAUSE_S = 0.1
 
 
 class Supervisor:
-    """Children and sockets. ``run`` returns an exit code after SIGTERM or SIGINT.
+    """Starts, restarts and stops the daemons. ``run`` returns an exit code after SIGTERM or SIGINT.
 
-    ``environment`` is what the daemons have besides; pods do not.
+    ``environment`` is added to the environment of daemons, and not to that of pods.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Supervisor:
         self._exit_code = 0
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> int:
-        """Start all, call ``on_started`` when all serve, keep them, and end all on SIGTERM or SIGINT.
+        """Start the children, restart those that end, and stop all on SIGTERM or SIGINT.
 
-        Ends by itself, without that call, if a child cannot start.
+        Calls ``on_started`` once all children serve. Returns early, without that call, if a child cannot start.
         """
         adopt_orphans()
         # Blocked signals wait to be asked for: none is lost between two looks, and no handler runs in between.

@@ -135,10 +135,10 @@ class MostRequested:
 
 
 def counted_requests(placing: Placing, quirks: PlacementQuirks) -> tuple[IntArray, IntArray]:
-    """Two sums with the pod: one shapes a score, the other checks whether the node would overfill.
+    """Requests including the pod: one sum for the score, one for the capacity check.
 
-    The first has 100 m and 200 MiB for containers without requests; it goes no further than what is allocatable. The
-    second is what is really asked for. The original takes the first, without a bound, for both.
+    The score assumes 100 m and 200 MiB for containers without requests, and at most what is allocatable. The check uses
+    the declared requests. The original uses the first sum, without a bound, for both.
     """
     if quirks.assumed_requests_fill_nodes:
         return placing.nonzero, placing.nonzero
@@ -146,12 +146,18 @@ def counted_requests(placing: Placing, quirks: PlacementQuirks) -> tuple[IntArra
 
 
 def unused_tenths(total: IntArray, allocatable: IntArray) -> IntArray:
-    """Free tenths of each resource, cut off; 0 where overfull or without capacity: 1 of 3 taken leaves 6."""
+    """Free tenths of each resource, rounded down: 1 of 3 used leaves 6.
+
+    0 for a resource that is overfull or has no capacity.
+    """
     return _tenths(np.maximum(allocatable - total, 0), allocatable)
 
 
 def used_tenths(total: IntArray, allocatable: IntArray) -> IntArray:
-    """Taken tenths of each resource, cut off; 0 where overfull or without capacity: 1 of 3 taken is 3."""
+    """Used tenths of each resource, rounded down: 1 of 3 used is 3.
+
+    0 for a resource that is overfull or has no capacity.
+    """
     return _tenths(np.where(total > allocatable, 0, total), allocatable)
 
 

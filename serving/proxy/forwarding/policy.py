@@ -8,11 +8,12 @@ import msgspec
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a request may take, in seconds; ``math.inf`` is no limit. What expires gives 504, or cuts the response.
+    """Time limits of a request in seconds; ``math.inf`` is no limit.
 
-    ``total_s`` runs from the request's head to the end of the response, waiting included; ``answer_start_s`` from the head
-    to the first byte of the answer; ``idle_s`` from the head, or the last piece of the answer, to the next piece. In a
-    tunnel (after a 101) the upstream's bytes count as pieces of the response. ``text`` is the body of the 504.
+    A request that expires gets a 504; a response that has begun is cut off. ``total_s`` runs from the request's head to
+    the end of the response, queueing included; ``answer_start_s`` from the head to the first byte of the response;
+    ``idle_s`` from the head, or the last piece of the response, to the next piece. In a tunnel (after a 101) the
+    upstream's bytes count as pieces of the response. ``text`` is the body of the 504.
     """
 
     total_s: float = math.inf
@@ -21,9 +22,10 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes = b"request timeout"
 
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
-        """When a request of ``started_s`` expires, if nothing more is answered.
+        """When a request expires unless more of its response is sent.
 
-        ``written_s`` is when the last piece of the response was written; ``has_begun`` says whether there was one.
+        ``started_s`` is when its head arrived, ``written_s`` when the last piece of the response was written;
+        ``has_begun`` says whether there was one.
         """
         due_s = min(started_s + self.total_s, written_s + self.idle_s)
         return due_s if has_begun else min(due_s, started_s + self.answer_start_s)
@@ -33,7 +35,10 @@ NO_TIMEOUTS = Timeouts()
 
 
 def member_of(text: str) -> Callable[[str], bool]:
-    """Whether an address is in one of these networks: "10.0.0.0/8, 192.0.2.7". Raises ``ValueError`` for any other text."""
+    """Return a check whether an address is in the networks of a text, "10.0.0.0/8, 192.0.2.7".
+
+    Raises ``ValueError`` for any other text.
+    """
     networks = [ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip()]
 
     def is_member(address: str) -> bool:

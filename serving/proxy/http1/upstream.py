@@ -84,34 +84,37 @@ class Home(Protocol):
 
 
 class RequestCarrier(Protocol):
-    """Carries one request to an upstream, and its response back: a connection, or a stream of one."""
+    """Carries a request to an upstream and its response back, over a connection or a stream."""
 
     is_reused: bool
 
     def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and what there is of its body; its response goes to ``taker``."""
+        """Send the head of a request, and the body received so far; ``taker`` gets the response."""
 
     def write(self, data: bytes) -> None:
-        """Send more of the request's body, but not its end; or through the tunnel. ``data`` is not empty."""
+        """Send more of the request's body, or bytes of a tunnel.
+
+        ``data`` is not empty, and not the last piece of a body.
+        """
 
     def finish(self, data: bytes, trailers: bytes) -> None:
-        """Send the last piece of the request's body, which may be empty, and the lines after it."""
+        """Send the last piece of the request's body, which may be empty, and its trailers."""
 
     def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Close the sending direction."""
 
     def hold(self, *, full: bool) -> None:
-        """Pause reading while the client is full; or resume."""
+        """Pause reading the response while the client's buffer is full, or resume."""
 
     def drop(self) -> None:
-        """End at once: the rest of the response is not wanted."""
+        """Abort: discard the rest of the response."""
 
     def close(self) -> None:
-        """End after what was written."""
+        """Close once all written data is sent."""
 
 
 class Upstream(asyncio.Protocol):
-    """One connection to an upstream."""
+    """One HTTP/1.1 connection to an upstream."""
 
     __slots__ = (
         "_buffer",

@@ -200,18 +200,18 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """No request has begun."""
+        """Always true: no request exists before the handshake ends."""
         return True
 
     def wind_down(self) -> None:
-        """There is no request yet."""
+        """Do nothing: no request exists before the handshake ends."""
 
     def close_if_idle(self) -> None:
-        """The server takes nothing more."""
+        """Close the connection: it is idle until its handshake ends."""
         self.abort()
 
     def cut(self) -> bool:
-        """Close; there was no request to cut off."""
+        """Close the connection. Returns False: no request was interrupted."""
         self.abort()
         return False
 

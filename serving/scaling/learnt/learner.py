@@ -176,9 +176,9 @@ class TargetLearner:
     def look(
         self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
     ) -> LearntTarget | None:
-        """The target now; None before anything is known. ``spec`` has the revision's own target.
+        """Update and return the target; None before anything is known. ``spec`` has the revision's own target.
 
-        It changes once a period at most, and only if something was seen.
+        Learns at most once a period, and only after new samples.
         """
         if spec.metric != CONCURRENCY.name:
             return None

@@ -70,14 +70,14 @@ class DayCosts:
         )
 
     def dump(self) -> str:
-        """The hours as text, for ``load``."""
+        """Encode the hours as text, for ``load``."""
         rows = {one: self._row(one) for one in range(self._hour - _HOURS + 1, self._hour + 1)}
         return msgspec.json.encode(
             _HourlyCosts(round(self._since_s, 1), {one: row for one, row in rows.items() if any(row)})
         ).decode()
 
     def load(self, text: str) -> None:
-        """Go on from what ``dump`` gave. Raises ``InvalidValue``."""
+        """Restore the text of ``dump``. Raises ``InvalidValue``."""
         expected = "costs by hour since the epoch, as JSON"
         try:
             saved = msgspec.json.decode(text, type=_HourlyCosts)

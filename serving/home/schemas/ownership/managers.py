@@ -125,7 +125,7 @@ def after_apply(kind: Kind, old: Object | None, config: Object, *, writer: Field
 
 
 def without_nulls(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A configuration without the fields that it leaves empty."""
+    """Drop null fields of an applied configuration, at any depth."""
     if isinstance(value, Mapping):
         return {key: without_nulls(one) for key, one in value.items() if one is not None}
     if isinstance(value, list):

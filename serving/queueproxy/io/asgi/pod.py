@@ -199,7 +199,7 @@ class AsgiPod(PodRequests[AppCall]):
             granted.request_id.grant()
 
     def due_s(self, call: AppCall) -> float:
-        """When the call's time is up; in a websocket what the app sends counts as pieces of its response."""
+        """When a call times out. A websocket's outgoing messages count as pieces of its response."""
         has_begun = call.has_spoken if call.is_tunnel else bool(call.status)
         due_s = self._timeouts.due_s(call.started_s, written_s=call.written_s, has_begun=has_begun)
         if not call.is_tunnel:

@@ -101,7 +101,7 @@ class _Handler:
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Answer."""
-        exchange.answer(502, str(error).encode())
+        exchange.respond(502, str(error).encode())
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Give up."""
@@ -110,7 +110,7 @@ class _Handler:
 
     def overdue(self, exchange: Exchange) -> None:
         """Answer."""
-        exchange.answer(503)
+        exchange.respond(503)
 
     def finish(self, exchange: Exchange) -> None:
         """Count it."""

@@ -372,7 +372,7 @@ def main() -> int:
                 "/ejections/{namespace}": activator.ejections,
             }
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
-                await serving_page.enter_async_context(serve_page(page, where, answers=answers))
+                await serving_page.enter_async_context(serve_page(page, where, texts=answers))
                 if send is not None:
                     activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
                 activator.on_handover = serving_page.aclose

@@ -76,18 +76,18 @@ class WatchEvent:
     wait for its first use, and a server that sends bytes never needs the object.)
     """
 
-    __slots__ = ("_object", "_told", "type")
+    __slots__ = ("_object", "_payload", "type")
 
     def __init__(
         self,
         *,
         type: EventType,  # noqa: A002 - the API's word
         object: Object | None = None,  # noqa: A002 - the API's word
-        told: Encoded | None = None,
+        payload: Encoded | None = None,
     ) -> None:
-        assert object is not None or told is not None, "an event has an object"
+        assert object is not None or payload is not None, "an event has an object"
         self.type = type
-        self._told = told
+        self._payload = payload
         self._object = object
 
     def __repr__(self) -> str:
@@ -105,19 +105,19 @@ class WatchEvent:
     def object(self) -> Object:
         """The object, the reader's own."""
         if self._object is None:
-            assert self._told is not None
-            self._object = msgspec.json.decode(self._told.encoded, type=dict[str, Any])
+            assert self._payload is not None
+            self._object = msgspec.json.decode(self._payload.encoded, type=dict[str, Any])
         return self._object
 
     @property
     def encoded(self) -> bytes | None:
         """The object as JSON, if the adapter has it."""
-        return None if self._told is None else self._told.encoded
+        return None if self._payload is None else self._payload.encoded
 
     @property
     def shared(self) -> Object:
         """The object for readers that never change it; adapters may share one between watches."""
-        return self.object if self._told is None else self._told.shared
+        return self.object if self._payload is None else self._payload.shared
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from serving.cluster.port import Cluster
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, scale_patch
 from serving.dashboard.gate import Gate
 from serving.model.errors import ClusterError, ServingError
-from serving.model.event import Words, about, new_event
+from serving.model.event import EventText, about, new_event
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object
 
@@ -74,7 +74,7 @@ class DashboardActions:
         """Whether a token is configured."""
         return self._gate.is_open
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
         """Answer one action request with ``said`` or ``error``."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         refused = self._gate.judge(headers, now_s=now_s())
@@ -164,7 +164,7 @@ class DashboardActions:
         self._event_count += 1
         return new_event(
             about(service),
-            Words(reason=reason, message=f"requested in the dashboard: {said}"),
+            EventText(reason=reason, message=f"requested in the dashboard: {said}"),
             suffix=f"{int(wall_s() * 1000):x}-{self._event_count}",
             component="dashboard",
             now=stamp(),

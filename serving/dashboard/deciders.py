@@ -18,7 +18,7 @@ from yarl import URL
 
 from serving.aio.clock import wall_s
 
-_ANSWER_WITHIN_S = 1.5
+_RESPONSE_MAX_S = 1.5
 _PAGE_BYTES_MAX = 32 * 2**20
 
 
@@ -37,9 +37,9 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
         if not isinstance(hosts, BaseException)
         for host in hosts
     ]
-    answers = await asyncio.gather(*(_read(session, url, place) for url, place in places), return_exceptions=True)
-    errors += [one for one in answers if isinstance(one, BaseException)]
-    pages = {str(place): page for (_, place), page in zip(places, answers, strict=True) if isinstance(page, str)}
+    responses = await asyncio.gather(*(_read(session, url, place) for url, place in places), return_exceptions=True)
+    errors += [one for one in responses if isinstance(one, BaseException)]
+    pages = {str(place): page for (_, place), page in zip(places, responses, strict=True) if isinstance(page, str)}
     for error in errors:
         # Any other exception is a bug and is raised.
         if not isinstance(error, aiohttp.ClientError | OSError):
@@ -57,11 +57,11 @@ async def addresses_of(url: URL) -> list[str]:
 
 
 async def _read(session: aiohttp.ClientSession, url: URL, place: URL) -> str:
-    limit = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S)
-    async with session.get(place, headers={"Host": url.authority}, timeout=limit) as answer:
-        answer.raise_for_status()
+    limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
+    async with session.get(place, headers={"Host": url.authority}, timeout=limit) as response:
+        response.raise_for_status()
         body = bytearray()
-        async for piece in answer.content.iter_any():
+        async for piece in response.content.iter_any():
             body += piece
             if len(body) > _PAGE_BYTES_MAX:
                 raise OSError(f"the page of {place} is larger than {_PAGE_BYTES_MAX} bytes")
@@ -100,8 +100,8 @@ class Deciders:
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """Fetch policy savings from each responsive autoscaler; ``names`` filter them."""
-        answers = await asyncio.gather(*(self._policies_of(place, names) for place in list(self._followed)))
-        return [story for stories in answers for story in stories]
+        responses = await asyncio.gather(*(self._policies_of(place, names) for place in list(self._followed)))
+        return [story for stories in responses for story in stories]
 
     async def _policies_of(self, place: "_DecisionSource", names: Mapping[str, str]) -> list[Mapping[str, Any]]:
         try:
@@ -110,9 +110,9 @@ class Deciders:
                 params=names,
                 headers={"Host": place.host},
                 allow_redirects=place.is_alone,
-                timeout=aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S),
-            ) as answer:
-                found: list[Mapping[str, Any]] = json.loads(await answer.read()) if answer.ok else []
+                timeout=aiohttp.ClientTimeout(total=_RESPONSE_MAX_S),
+            ) as response:
+                found: list[Mapping[str, Any]] = json.loads(await response.read()) if response.ok else []
                 return found
         except (aiohttp.ClientError, OSError, ValueError) as error:
             _log.debug("policies.unread", extra={"url": str(place.url), "error": str(error)})
@@ -143,12 +143,12 @@ class Deciders:
             try:
                 async with self._session.get(
                     place.url, params=asked, headers=headers, allow_redirects=place.is_alone
-                ) as answer:
+                ) as response:
                     # An autoscaler without shards may receive some later; all their decisions are then new.
-                    if answer.status != _TEMPORARY_REDIRECT:
-                        answer.raise_for_status()
+                    if response.status != _TEMPORARY_REDIRECT:
+                        response.raise_for_status()
                         since_s = began_s
-                        await self._read(answer.content)
+                        await self._read(response.content)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 _log.debug("autoscaler.lost", extra={"url": str(place.url), "error": str(error)})
             await asyncio.sleep(_RETRY_S)

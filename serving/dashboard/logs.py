@@ -129,7 +129,7 @@ class LogPages:
         self._pods = pods
         self._open_count = 0
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         """Stream the logs of one service until the page goes away."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         refused = self._gate.judge(headers, now_s=now_s())

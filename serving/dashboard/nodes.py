@@ -222,7 +222,7 @@ class Nodes:
         weights = [self._weights.get(part.name, 0) for part in scores.parts]
         points = np.zeros(scores.table.node_count)
         for weight, part in zip(weights, scores.parts, strict=True):
-            points += weight * part.answer.score / part.score_max
+            points += weight * part.result.score / part.score_max
         totals: list[float] = (_SCORE_MAX * points / max(1, sum(weights))).round(1).tolist()
         return totals
 

@@ -96,9 +96,9 @@ class Pages:
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
-            app.router.add_post("/actions/{action}", self._actions.answer)
+            app.router.add_post("/actions/{action}", self._actions.handle)
         if self._logs is not None:
-            app.router.add_post("/logs", self._logs.answer)
+            app.router.add_post("/logs", self._logs.handle)
         app.router.add_get("/{name}", self._file)
         return app
 

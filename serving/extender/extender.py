@@ -83,13 +83,13 @@ class Extender:
         """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other one."""
         table, demand = self._book.table(), demand_of(call.pod)
         failed = {name: why for name in call.node_names if (why := self._refusal(table, name, demand))}
-        answer: dict[str, Any] = {"FailedNodes": failed, "Error": ""}
+        response: dict[str, Any] = {"FailedNodes": failed, "Error": ""}
         if call.is_by_name:
-            answer["NodeNames"] = [name for name in call.node_names if name not in failed]
+            response["NodeNames"] = [name for name in call.node_names if name not in failed]
         else:
             left = [one for one in call.nodes if one["metadata"]["name"] not in failed]
-            answer["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": left}
-        return msgspec.json.encode(answer)
+            response["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": left}
+        return msgspec.json.encode(response)
 
     def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
         """HostPriorityList: a whole number from 0 to 10 for each node."""

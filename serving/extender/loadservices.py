@@ -34,7 +34,7 @@ class _QueryData(msgspec.Struct, frozen=True, rename="camel"):
     result: list[msgspec.Raw] = []
 
 
-class _QueryAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class _QueryResponse(msgspec.Struct, frozen=True, rename="camel"):
     status: str
     data: _QueryData = _QueryData()
     error_type: str = ""
@@ -61,10 +61,10 @@ def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
     """
     label = settings.node_label or _LABEL
     try:
-        answer = msgspec.json.decode(body, type=_QueryAnswer)
-        if answer.status != "success":
-            raise InvalidValue(text=f"{answer.error_type}: {answer.error}"[:200], expected=_EXPECTED)
-        samples = [msgspec.json.decode(one, type=_Sample) for one in answer.data.result]
+        response = msgspec.json.decode(body, type=_QueryResponse)
+        if response.status != "success":
+            raise InvalidValue(text=f"{response.error_type}: {response.error}"[:200], expected=_EXPECTED)
+        samples = [msgspec.json.decode(one, type=_Sample) for one in response.data.result]
     except msgspec.MsgspecError as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
     found: dict[str, float] = {}
@@ -113,7 +113,7 @@ _SERIES_MAX = 10_000
 _HOST = "host"
 _POINTS_EXPECTED = "points of SignalFx: data with [time, value] pairs by series"
 _METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
-_SIGNALFX_MISSING = NoData(missing="measurement of the node in SignalFx")
+_NO_MEASUREMENT = NoData(missing="measurement of the node in SignalFx")
 
 
 class _SignalFxPoints(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) ->
         raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
     nodes = _node_by_series(series, settings)
     return {
-        nodes[one]: usage_of((value for _, value in found), missing=_SIGNALFX_MISSING)
+        nodes[one]: usage_of((value for _, value in found), missing=_NO_MEASUREMENT)
         for one, found in values.items()
         if one in nodes
     }

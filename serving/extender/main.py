@@ -113,7 +113,7 @@ class PlacementDaemon:
 
     async def _look(self) -> None:
         """Ask for the load of nodes, each period."""
-        period_s, is_told = self._settings.load_period_s, False
+        period_s, is_logged = self._settings.load_period_s, False
         if not period_s:
             return
         async with load_source(self._settings, self._cluster, self.book.node) as source:
@@ -122,12 +122,12 @@ class PlacementDaemon:
                     self.report = await source.look(now_s(), wall_s())
                 except (ClusterError, InvalidValue) as error:
                     # The last load counts until it is too old; then scores go by requests and limits.
-                    if not is_told:
+                    if not is_logged:
                         _log.warning("load.unknown", extra={"source": self._settings.load.source, "error": str(error)})
-                    is_told = True
+                    is_logged = True
                 else:
                     self.book.take_usages(self.report.usages)
-                    is_told = False
+                    is_logged = False
                 await asyncio.sleep(period_s)
 
     async def _bind(self, call: BindingCall) -> None:

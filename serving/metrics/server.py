@@ -19,7 +19,7 @@ from serving.metrics.page import MetricsPage, wanted_type, watch_lag
 from serving.model.errors import Problem, SettingsError
 
 # Watches end at once; the remaining calls take milliseconds.
-_RUNNING_SHUTDOWN_S = 5.0
+_SHUTDOWN_S = 5.0
 
 
 @contextlib.asynccontextmanager
@@ -28,7 +28,7 @@ async def running(
     listener: socket.socket,
     *,
     tls: ssl.SSLContext | None = None,
-    shutdown_s: float = _RUNNING_SHUTDOWN_S,
+    shutdown_s: float = _SHUTDOWN_S,
 ) -> AsyncIterator[None]:
     """Serve, over TLS if there is a context for it, while the context lasts. Leaving it ends watches, lets calls finish, and leaves the socket open."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
@@ -41,7 +41,7 @@ async def running(
         await runner.cleanup()
 
 
-TextAnswer = Callable[[Mapping[str, str]], str | None]
+TextSource = Callable[[Mapping[str, str]], str | None]
 
 _BACKLOG = 128
 _VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
@@ -51,11 +51,11 @@ _SHUTDOWN_S = 0.5
 
 @contextlib.asynccontextmanager
 async def serve_page(
-    page: MetricsPage, where: socket.socket | str, *, answers: Mapping[str, TextAnswer] | None = None
+    page: MetricsPage, where: socket.socket | str, *, texts: Mapping[str, TextSource] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
     """Show a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
 
-    ``answers`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
+    ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
     the text of the answer; None is answered with 404.
 
     Raises:
@@ -63,10 +63,10 @@ async def serve_page(
     """
     listener = where if isinstance(where, socket.socket) else _bound(where)
     app = web.Application(middlewares=[_check_host])
-    app.router.add_get("/metrics", _PageAnswers(page).metrics)
+    app.router.add_get("/metrics", _PageHandlers(page).metrics)
     app.router.add_get("/healthz", _healthz)
-    for path, answer in (answers or {}).items():
-        app.router.add_get(path, _text_handler(answer))
+    for path, text_of in (texts or {}).items():
+        app.router.add_get(path, _text_handler(text_of))
     lag = asyncio.create_task(watch_lag(page), name="loop lag")
     try:
         async with running(app, listener, shutdown_s=_SHUTDOWN_S):
@@ -87,7 +87,7 @@ async def _check_host(
     return await handler(request)
 
 
-def measured(on_answer: Callable[[str, int, float], None]) -> Middleware:
+def measured(on_response: Callable[[str, int, float], None]) -> Middleware:
     """A middleware that reports each response: verb ("watch" for streams), status and duration."""
 
     @web.middleware
@@ -100,13 +100,13 @@ def measured(on_answer: Callable[[str, int, float], None]) -> Middleware:
             response = await handler(request)
             status = response.status
         finally:
-            on_answer(verb if verb in _VERBS else "other", status, time.perf_counter() - begun_s)
+            on_response(verb if verb in _VERBS else "other", status, time.perf_counter() - begun_s)
         return response
 
     return measure
 
 
-class _PageAnswers:
+class _PageHandlers:
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
 
@@ -122,9 +122,9 @@ class _PageAnswers:
         return response
 
 
-def _text_handler(answer: TextAnswer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _text_handler(text_of: TextSource) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.Response:
-        text = answer(request.match_info)
+        text = text_of(request.match_info)
         return web.Response(status=404) if text is None else web.Response(text=text)
 
     return handle

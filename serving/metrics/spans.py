@@ -135,7 +135,7 @@ def spans_of(one: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Sp
         spans.append(below("cold start", SpanKind.INTERNAL, (one.started_s, cold_until_s), is_error=is_turned))
     if one.upstream:
         sent_s = one.started_s if granted_s is None else granted_s
-        attributes = {**_address(one.upstream), "serving.try.count": one.try_count, **_answer(one)}
+        attributes = {**_address(one.upstream), "serving.try.count": one.try_count, **_status(one)}
         more = {"span_id": trace.upstream_id, "is_error": is_error, "attributes": attributes}
         spans.append(below("upstream", SpanKind.CLIENT, (sent_s, one.ended_s), **more))
     return spans
@@ -152,7 +152,7 @@ def _server_attributes(one: Traced) -> dict[str, str | int | bool]:
         "kn.revision.name": one.revision,
         "serving.cold_start": one.trace.is_cold,
         **refused,
-        **_answer(one),
+        **_status(one),
     }
 
 
@@ -164,5 +164,5 @@ def _address(text: str) -> dict[str, str | int | bool]:
     return {"server.address": name, "server.port": int(port)} if is_with_port else {"server.address": name}
 
 
-def _answer(one: Traced) -> dict[str, str | int | bool]:
+def _status(one: Traced) -> dict[str, str | int | bool]:
     return {"http.response.status_code": one.status} if one.status else {}

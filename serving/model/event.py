@@ -29,8 +29,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: str = ""
 
 
-class Words(msgspec.Struct, frozen=True, kw_only=True):
-    """The event text: a reason in CamelCase for programs, a message for people. A long message is cut."""
+class EventText(msgspec.Struct, frozen=True, kw_only=True):
+    """An Event's reason, in CamelCase for programs, and its message for people. A long message is cut."""
 
     reason: str
     message: str
@@ -60,7 +60,9 @@ def name_within(name: str, suffix: str) -> str:
     return f"{name[: _NAME_LENGTH_MAX - len(suffix) - 1]}.{suffix}"
 
 
-def new_event(of: About, words: Words, *, suffix: str, component: str, now: str, instance: str = "") -> dict[str, Any]:
+def new_event(
+    of: About, words: EventText, *, suffix: str, component: str, now: str, instance: str = ""
+) -> dict[str, Any]:
     """The Event when it is said first; ``now`` is the time as the API writes it, ``component`` who says it."""
     involved = {
         "apiVersion": of.api_version,

@@ -26,8 +26,8 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _RIGHT = slice(1, 5)
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that were answered without a server error, and their mean duration; 0.0 without any."""
+class AppResponses(msgspec.Struct, frozen=True, kw_only=True):
+    """Count and mean duration of responses without a server error; 0.0 without any."""
 
     count: int
     mean_s: float
@@ -36,13 +36,13 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 class RequestMetrics:
     """Requests that ended."""
 
-    __slots__ = ("_answered_count", "_answered_s", "_buckets", "_sums_s")
+    __slots__ = ("_buckets", "_response_count", "_response_sum_s", "_sums_s")
 
     def __init__(self) -> None:
         self._buckets = [[0] * (len(BOUNDS_S) + 1) for _ in range(10)]
         self._sums_s = [0.0] * len(self._buckets)
-        # As of the last call of ``answered_since``.
-        self._answered_count, self._answered_s = 0, 0.0
+        # As of the last call of ``take_responses``.
+        self._response_count, self._response_sum_s = 0, 0.0
 
     def note(self, status: int, took_s: float) -> None:
         """A request has ended with a status, 0 for none, after ``took_s`` seconds."""
@@ -50,13 +50,13 @@ class RequestMetrics:
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[hundreds] += took_s
 
-    def answered_since(self) -> Answered:
-        """What was answered since the last call."""
-        before, before_s = self._answered_count, self._answered_s
-        self._answered_count = sum(map(sum, self._buckets[_RIGHT]))
-        self._answered_s = sum(self._sums_s[_RIGHT])
-        count = self._answered_count - before
-        return Answered(count=count, mean_s=max(0.0, self._answered_s - before_s) / count if count else 0.0)
+    def take_responses(self) -> AppResponses:
+        """Return the responses since the last call."""
+        before, before_s = self._response_count, self._response_sum_s
+        self._response_count = sum(map(sum, self._buckets[_RIGHT]))
+        self._response_sum_s = sum(self._sums_s[_RIGHT])
+        count = self._response_count - before
+        return AppResponses(count=count, mean_s=max(0.0, self._response_sum_s - before_s) / count if count else 0.0)
 
     def counts(self) -> dict[str, int]:
         """How many ended, by the class of their status; "none" for those whose client left before a response."""

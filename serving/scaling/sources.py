@@ -47,12 +47,12 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 class Sources:
     """The sources of one revision. Call ``complete`` before each ``tell_*``: a report belongs to the second of now."""
 
-    __slots__ = ("_number", "_pods", "_told")
+    __slots__ = ("_activators", "_number", "_pods")
 
     def __init__(self) -> None:
         self._number: int | None = None
         self._pods: dict[str, Stat] = {}
-        self._told: dict[str, deque[Stat]] = {}
+        self._activators: dict[str, deque[Stat]] = {}
 
     @property
     def pods(self) -> dict[str, Stat]:
@@ -65,9 +65,9 @@ class Sources:
 
     def tell_activator(self, stat: Stat) -> None:
         """Add an activator's stats; ``stat.pod`` is its name."""
-        told = self._told.setdefault(stat.pod, deque())
-        if told and _slot(told[-1]) == _slot(stat):
-            last = told.pop()
+        reports = self._activators.setdefault(stat.pod, deque())
+        if reports and _slot(reports[-1]) == _slot(stat):
+            last = reports.pop()
             stat = msgspec.structs.replace(
                 stat,
                 concurrency=last.concurrency + stat.concurrency,
@@ -75,7 +75,7 @@ class Sources:
                 window_concurrency=_window_concurrency((last, stat)),
                 window_request_count=_window_requests((last, stat)),
             )
-        told.append(stat)
+        reports.append(stat)
 
     def forget_pod(self, name: str) -> None:
         """A pod is gone, and what was in it."""
@@ -85,7 +85,7 @@ class Sources:
         """Return the seconds completed since the last call, oldest first, without those nothing is known of."""
         number = math.floor(now_s)
         first, self._number = self._number, number
-        if first is None or not (self._pods or self._told):
+        if first is None or not (self._pods or self._activators):
             return []
         found: list[Second] = []
         # Beyond that no report counts any more.
@@ -106,9 +106,9 @@ class Sources:
         pods = _sum(pod for pod in self._pods.values() if now_s - pod.at_s < REPORT_VALID_S)
         concurrency, request_count = pods.concurrency, pods.request_count
         before = math.floor(now_s) - 1
-        for told in self._told.values():
-            recent = [stat for stat in told if now_s - stat.at_s < _PRESENT_S]
-            earlier = [stat for stat in told if math.floor(stat.at_s) == before]
+        for reports in self._activators.values():
+            recent = [stat for stat in reports if now_s - stat.at_s < _PRESENT_S]
+            earlier = [stat for stat in reports if math.floor(stat.at_s) == before]
             concurrency += max(_concurrency(recent), _concurrency(earlier))
             request_count += max(_requests(recent), _requests(earlier))
         return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
@@ -117,25 +117,29 @@ class Sources:
         """The load of a completed second; None if nothing is known of it."""
         end_s = number + 1
         pods = tuple(stat for stat in self._pods.values() if end_s - stat.at_s < REPORT_VALID_S)
-        told = [
+        reports = [
             stat
-            for stats in self._told.values()
+            for stats in self._activators.values()
             for stat in stats
             # A poke alone says nothing of the mean.
             if math.floor(stat.at_s) == number and (stat.window_concurrency != 0 or not stat.concurrency)
         ]
-        if not pods and not told:
+        if not pods and not reports:
             return None
-        activators = Stat(concurrency=_window_concurrency(told), request_count=_window_requests(told)) if told else None
+        activators = (
+            Stat(concurrency=_window_concurrency(reports), request_count=_window_requests(reports)) if reports else None
+        )
         return Second(number=number, pods=pods, activators=activators)
 
     def _forget(self, number: int) -> None:
         """Drop sources that have been silent for too long."""
         self._pods = {name: stat for name, stat in self._pods.items() if number - stat.at_s < REPORT_VALID_S}
-        self._told = {name: told for name, told in self._told.items() if math.floor(told[-1].at_s) >= number - 1}
-        for told in self._told.values():
-            while math.floor(told[0].at_s) < number - 1:
-                told.popleft()
+        self._activators = {
+            name: reports for name, reports in self._activators.items() if math.floor(reports[-1].at_s) >= number - 1
+        }
+        for reports in self._activators.values():
+            while math.floor(reports[0].at_s) < number - 1:
+                reports.popleft()
 
 
 def _slot(stat: Stat) -> int:

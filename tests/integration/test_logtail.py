@@ -16,7 +16,7 @@ from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.store.memory import MemoryCluster
-from serving.model.event import Words, about, new_event
+from serving.model.event import EventText, about, new_event
 from serving.model.objects import Object
 from tests.integration.api_server import served
 
@@ -127,7 +127,7 @@ async def failed(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str
         pod = folder / "logs" / "default" / f"{name}-deployment-aaaaa"
         pod.mkdir(parents=True)
         (pod / "app.log").write_text("\n".join(TRACE) if ready == "False" else "all is well\n")
-        words = Words(reason="ExitCode1", message=WHY, is_warning=True)
+        words = EventText(reason="ExitCode1", message=WHY, is_warning=True)
         event = new_event(about(made), words, suffix=name, component="controller", now="2026-01-01T00:00:00Z")
         await cluster.create(EVENT, event)
     async with served(cluster, folder, logs=FilePodLogs(folder / "logs")) as api:

@@ -71,7 +71,7 @@ def test_every_score_is_in_its_range_and_explains_itself(
 ) -> None:
     placing = held(cluster, pod)
     for kind in NODE_SCORES.values():
-        answer = kind(settings).answer(placing)
+        answer = kind(settings).evaluate(placing)
         assert answer.score.dtype == np.int64
         assert ((answer.score >= 0) & (answer.score <= kind.score_max)).all()
         for index in range(len(cluster)):
@@ -82,7 +82,7 @@ def test_every_score_is_in_its_range_and_explains_itself(
 
 @given(clusters, demands, settings_in_range)
 def test_risks_are_between_0_and_1(cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings) -> None:
-    answer = LowRiskOverCommitment(settings).answer(held(cluster, pod))
+    answer = LowRiskOverCommitment(settings).evaluate(held(cluster, pod))
     for risk in (answer.limit_risk, answer.load_risk, answer.risk):
         assert ((risk >= 0) & (risk <= 1)).all()
 
@@ -92,7 +92,7 @@ def test_what_is_free_and_what_is_taken_make_at_most_the_whole(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     placing = held(cluster, pod)
-    least, most = LeastRequested(settings).answer(placing), MostRequested(settings).answer(placing)
+    least, most = LeastRequested(settings).evaluate(placing), MostRequested(settings).evaluate(placing)
     assert (least.score + most.score <= 10).all()
     assert (least.resource_score + most.resource_score <= 10).all()
 
@@ -115,9 +115,9 @@ def test_asking_for_more_leaves_less_and_packs_tighter_while_it_fits(
 ) -> None:
     small, large = held(cluster, pod), held(cluster, more(pod, cpu_m, memory_bytes))
     least, most = LeastRequested(settings), MostRequested(settings)
-    assert (least.answer(large).score <= least.answer(small).score).all()
-    fits = ~most.answer(large).overfull.any(axis=0)
-    assert (most.answer(large).score >= most.answer(small).score)[fits].all()
+    assert (least.evaluate(large).score <= least.evaluate(small).score).all()
+    fits = ~most.evaluate(large).overfull.any(axis=0)
+    assert (most.evaluate(large).score >= most.evaluate(small).score)[fits].all()
 
 
 @given(clusters, demands, st.integers(0, 9000), settings_in_range)
@@ -126,7 +126,7 @@ def test_higher_limits_are_never_less_risk(
 ) -> None:
     score = LowRiskOverCommitment(settings)
     higher = msgspec.structs.replace(pod, limit_cpu_m=pod.limit_cpu_m + extra)
-    assert (score.answer(held(cluster, higher)).risk >= score.answer(held(cluster, pod)).risk).all()
+    assert (score.evaluate(held(cluster, higher)).risk >= score.evaluate(held(cluster, pod)).risk).all()
 
 
 @given(
@@ -150,7 +150,7 @@ def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(
     settings = PlacementSettings(smoothing_window_size=SMOOTHING, quirks=ORIGINAL)
     placing = held(cluster, pod)
     simple, asked = [naive.naive_node(node) for node in cluster], naive.naive_pod(pod)
-    answers = {name: kind(settings).answer(placing).score.tolist() for name, kind in NODE_SCORES.items()}
+    answers = {name: kind(settings).evaluate(placing).score.tolist() for name, kind in NODE_SCORES.items()}
     assert answers["LeastRequested"] == [naive.least_requested(node, asked) for node in simple]
     assert answers["MostRequested"] == [naive.most_requested(node, asked) for node in simple]
     assert answers["BalancedResourceAllocation"] == [naive.balanced(node, asked) for node in simple]
@@ -174,7 +174,7 @@ def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(
     placing = held(said, explicit(pod))
     ours, theirs = PlacementSettings(), PlacementSettings(quirks=ORIGINAL)
     for kind in (LeastRequested, MostRequested, BalancedResourceAllocation):
-        assert kind(ours).answer(placing).score.tolist() == kind(theirs).answer(placing).score.tolist()
+        assert kind(ours).evaluate(placing).score.tolist() == kind(theirs).evaluate(placing).score.tolist()
 
 
 @given(clusters, st.lists(st.tuples(nodes, st.integers(0, 5), st.booleans()), max_size=6), demands, settings_in_range)
@@ -208,8 +208,8 @@ def test_a_node_scores_the_same_alone_and_among_others(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     for kind in NODE_SCORES.values():
-        among = kind(settings).answer(held(cluster, pod)).score.tolist()
-        assert among == [int(kind(settings).answer(held([node], pod)).score[0]) for node in cluster]
+        among = kind(settings).evaluate(held(cluster, pod)).score.tolist()
+        assert among == [int(kind(settings).evaluate(held([node], pod)).score[0]) for node in cluster]
 
 
 @given(clusters, demands, settings_in_range)

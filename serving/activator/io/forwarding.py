@@ -66,7 +66,9 @@ class RevisionTimeouts:
             self._known.clear()
         timeouts = Timeouts(
             total_s=revision.timeout_s,
-            answer_start_s=math.inf if revision.response_start_timeout_s is None else revision.response_start_timeout_s,
+            response_start_s=math.inf
+            if revision.response_start_timeout_s is None
+            else revision.response_start_timeout_s,
             idle_s=math.inf if revision.idle_timeout_s is None else revision.idle_timeout_s,
             text=_TEXT,
         )

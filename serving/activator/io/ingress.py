@@ -141,7 +141,7 @@ class Ingress:
             _begin_trace(self.tracer, exchange, visit)
         if self._settings.tell_revision:
             headers += _REVISION % key[1].encode()
-        exchange.answer_headers = headers
+        exchange.response_headers = headers
         exchange.is_timed = self._settings.tell_timing
         exchange.timeouts = self._timeouts.of(key)
         self._arrive(exchange, visit, session)
@@ -156,7 +156,7 @@ class Ingress:
             visit = exchange.context
             assert isinstance(visit, _Visit)
             text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods: {error}"
-            exchange.answer(502, text.encode(), _TEXT + exchange.answer_headers)
+            exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """A pod died before it answered: send the request to another pod, or requeue it."""
@@ -243,7 +243,7 @@ class Ingress:
             self.counts["refused-access"] += 1
             return None
         if not site.revisions:
-            exchange.answer(503, f"service {site.route} is not ready: {site.unready_reason}\n".encode(), _RETRY)
+            exchange.respond(503, f"service {site.route} is not ready: {site.unready_reason}\n".encode(), _RETRY)
             return None
         known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
@@ -263,9 +263,9 @@ class Ingress:
         )
         answer = probe_answer(question, site=site, digest_of=self.routes.digest_of, is_draining=self.is_draining)
         if answer is not None:
-            exchange.answer(answer.status, answer.body)
+            exchange.respond(answer.status, answer.body)
         elif site is None:
-            exchange.answer(404, b"no service has the host %b\n" % (head.host or b'""'))
+            exchange.respond(404, b"no service has the host %b\n" % (head.host or b'""'))
         return answer is not None or site is None
 
     def _requeue(self, exchange: Exchange) -> bool:
@@ -318,7 +318,7 @@ class Ingress:
             if visit.trace is not None:
                 visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
-                exchange.answer_headers += _COLD_START
+                exchange.response_headers += _COLD_START
         endpoint = self._endpoints.to(dispatch.pod, visit.key)
         # Trailers, cancellation and flow control of a call pass from end to end.
         over_http2 = visit.is_grpc and exchange.is_http2
@@ -332,7 +332,7 @@ class Ingress:
         visit.rows.refused(rejection.reason)
         if visit.trace is not None:
             visit.trace.refused = rejection.reason
-        exchange.answer(503, f"{rejection.text}\n".encode(), _RETRY + exchange.answer_headers)
+        exchange.respond(503, f"{rejection.text}\n".encode(), _RETRY + exchange.response_headers)
 
     def _configuration_of(self, key: RevisionKey) -> str:
         revision = self.router.directory.revision(key)
@@ -354,7 +354,7 @@ def _refuse(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
     token = access_token(key, namespace=rule.namespace, route=rule.route, version=rule.version)
     refusal = access_refusal(rule, token, own=own, usual=usual)
     if refusal is not None:
-        exchange.answer(refusal.status, refusal.text, refusal.headers)
+        exchange.respond(refusal.status, refusal.text, refusal.headers)
     elif own:
         exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
     return refusal is not None
@@ -369,7 +369,7 @@ def _offer_placeholder(exchange: Exchange, visit: _Visit, *, service: str) -> No
 
     def show() -> None:
         if exchange.is_waiting and visit.is_cold:
-            exchange.answer(503, placeholder_page(service), PLACEHOLDER_HEADERS + exchange.answer_headers)
+            exchange.respond(503, placeholder_page(service), PLACEHOLDER_HEADERS + exchange.response_headers)
 
     if wants_placeholder(exchange.head.method, exchange.head.get(b"accept")):
         asyncio.get_running_loop().call_later(PLACEHOLDER_AFTER_S, show)

@@ -21,17 +21,17 @@ _PROOF = b"k-network-hash"
 
 
 class PodProber:
-    """Runs probes while ``run`` runs; ``on_answer`` gets each with whether the pod is ready."""
+    """Runs probes while ``run`` runs; ``on_response`` gets each with whether the pod is ready."""
 
     def __init__(
         self,
         address_of: Callable[[PodProbe], tuple[str, int]],
         secret_of: Callable[[ServedPod, RevisionKey], str],
-        on_answer: Callable[[PodProbe, bool], None],
+        on_response: Callable[[PodProbe, bool], None],
     ) -> None:
         self._address_of = address_of
         self._secret_of = secret_of
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -52,7 +52,7 @@ class PodProber:
         secret = self._secret_of(probe.pod, probe.key)
         if secret:
             is_ready = await is_pod_ready(self._address_of(probe), secret)
-        self._on_answer(probe, is_ready)
+        self._on_response(probe, is_ready)
 
 
 async def is_pod_ready(address: tuple[str, int], secret: str, *, timeout_s: float = _TIMEOUT_S) -> bool:

@@ -11,7 +11,7 @@ from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError
-from serving.model.event import About, Words, new_event
+from serving.model.event import About, EventText, new_event
 from serving.model.knative import SERVING_API_VERSION
 from serving.scaling.revision import Group, ScaledRevision, group_of
 
@@ -73,7 +73,7 @@ def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, 
         resource_version=revision.resource_version,
     )
     more = f" (changes left out before it: {leave.left_out_count})" if leave.left_out_count else ""
-    words = Words(reason="Scaled", message=f"{sentence}{more}")
+    words = EventText(reason="Scaled", message=f"{sentence}{more}")
     return new_event(of, words, suffix=f"scaled-{leave.number}", component=_COMPONENT, now=now)
 
 

@@ -75,7 +75,7 @@ class PolicyClient:
         self._statuses: WorkQueue[PolicyKey] = WorkQueue("policies", on_error=self._failed)
         self._sharing, self._group = sharing, group
         self._written: dict[PolicyKey, tuple[float, Object]] = {}
-        self._is_usage_told = False
+        self._is_failure_logged = False
         self._learning = learning
         self.policies.on_change(self._changed)
 
@@ -176,16 +176,16 @@ class PolicyClient:
                     at_s = now_s()
                     self.usages.take(listing.items, at_s)
                     self._learning.take(self.usages, at_s)
-                    self._is_usage_told = False
+                    self._is_failure_logged = False
             await asyncio.sleep(self._settings.triggers.usage_period_s)
 
     def _tell_unknown(self, error: ClusterError) -> None:
         """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""
         # Without a policy that wants to know, no policy has failed.
         self.failure_count += self.triggers.wants_usage
-        if not self._is_usage_told:
+        if not self._is_failure_logged:
             _log.warning("usage.unknown", extra={"error": str(error)})
-        self._is_usage_told = True
+        self._is_failure_logged = True
 
     def _failed(self, key: PolicyKey, error: Exception) -> None:
         self.failure_count += 1

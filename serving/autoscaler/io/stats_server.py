@@ -143,12 +143,14 @@ class StatsServer:
                 status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
                 return protocol.reject(status, "ok\n" if status == http.HTTPStatus.OK else "not synced yet\n")
             case "/metrics" | "/decisions" | "/policies":
-                return self._told(protocol, request, connection, path=path)
+                return self._query_response(protocol, request, connection, path=path)
         return protocol.reject(
             http.HTTPStatus.NOT_FOUND, "there are /stats, /healthz, /metrics, /decisions and /policies\n"
         )
 
-    def _told(self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str) -> Response:
+    def _query_response(
+        self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str
+    ) -> Response:
         """Answer a query, unless the Host shows that another site rebound its name to this address."""
         if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
@@ -171,11 +173,11 @@ class StatsServer:
     ) -> Response | None:
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
         if sender is not None or claim is None or token is None or self.reviewer is None:
-            return self._answered(protocol, request, connection, sender=sender)
+            return self._connect_sender(protocol, request, connection, sender=sender)
 
         def judged(is_proved: bool) -> Response:  # noqa: FBT001 - what a judge says
             sender = self._pod_sender(claim) if is_proved else None
-            return self._answered(protocol, request, connection, sender=sender)
+            return self._connect_sender(protocol, request, connection, sender=sender)
 
         is_proved = self.reviewer.judged(claim, token)
         if is_proved is not None:
@@ -183,7 +185,7 @@ class StatsServer:
         connection.judge(self.reviewer.judge(claim, token), judged)
         return None
 
-    def _answered(
+    def _connect_sender(
         self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, sender: Sender | None
     ) -> Response:
         if sender is None:

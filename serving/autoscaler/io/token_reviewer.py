@@ -21,7 +21,7 @@ _log = logging.getLogger("autoscaler")
 # A thousand pods come back within 5 s of a restart; a real server answers 340 a second.
 _PER_S = 200.0
 # Least time between two lines about who was refused.
-_TOLD_EACH_S = 1.0
+_LOG_PERIOD_S = 1.0
 # Clients give up a handshake after 5 s, and come again.
 _WAIT_MAX_S = 4.0
 
@@ -47,7 +47,7 @@ class TokenReviewer:
         self._pod = pod
         self._reviewed = Reviewed()
         self._pace = Pace(per_s=_PER_S, wait_max_s=_WAIT_MAX_S)
-        self._told_s = float("-inf")
+        self._logged_s = float("-inf")
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -90,7 +90,7 @@ class TokenReviewer:
         return False
 
     def _tell(self, event: str, claim: PodClaim, reason: str) -> None:
-        if now_s() - self._told_s < _TOLD_EACH_S:
+        if now_s() - self._logged_s < _LOG_PERIOD_S:
             return
-        self._told_s = now_s()
+        self._logged_s = now_s()
         _log.warning(event, extra={"namespace": claim.namespace, "pod": claim.pod, "reason": reason})

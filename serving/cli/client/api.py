@@ -107,37 +107,37 @@ class ApiClient:
 
     def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
         """The same, of a call in full."""
-        status, answer = self.ask(call)
+        status, response = self.ask(call)
         if status >= 400:
-            fail(message_of(answer))
-        return answer
+            fail(message_of(response))
+        return response
 
     def ask(self, call: ApiCall) -> tuple[int, Any]:
         """Send a call: status and decoded response. Prints warnings; exits if the server does not respond."""
         with Progress("waiting for the API"):
             try:
-                answer = self._send(call, timeout_s=_TIMEOUT_S)
-                with contextlib.closing(answer):
-                    text = b"".join(answer.pieces())
+                response = self._send(call, timeout_s=_TIMEOUT_S)
+                with contextlib.closing(response):
+                    text = b"".join(response.pieces())
             except Unavailable as error:
                 fail(self.absence(error))
-        for warning in answer.values("Warning"):
+        for warning in response.values("Warning"):
             say_aside(f"warning: {_warning_text(warning)}")
         try:
-            return answer.status, json.loads(text)
+            return response.status, json.loads(text)
         except ValueError:
-            return answer.status, {"message": text.decode("utf-8", "replace").strip() or f"status {answer.status}"}
+            return response.status, {"message": text.decode("utf-8", "replace").strip() or f"status {response.status}"}
 
     @contextlib.contextmanager
     def stream(self, call: ApiCall) -> Iterator[ApiResponse]:
         """Open a streaming response. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
-        with contextlib.closing(self._send(call, timeout_s=None)) as answer:
-            if answer.status >= 400:
-                text = b"".join(answer.pieces())
+        with contextlib.closing(self._send(call, timeout_s=None)) as response:
+            if response.status >= 400:
+                text = b"".join(response.pieces())
                 with contextlib.suppress(ValueError):
                     raise ServingError(message_of(json.loads(text)))
                 raise ServingError(text.decode("utf-8", "replace").strip())
-            yield answer
+            yield response
 
     def open_channels(self, call: ApiCall, opening: Opening[_T]) -> _T:
         """Open a websocket to a call's path; exits if the server refuses or does not respond."""
@@ -197,9 +197,9 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def message_of(answer: object) -> str:
+def message_of(response: object) -> str:
     """The message of an error response."""
-    return str(answer.get("message", answer)) if isinstance(answer, dict) else str(answer)
+    return str(response.get("message", response)) if isinstance(response, dict) else str(response)
 
 
 def _warning_text(header: str) -> str:

@@ -74,9 +74,9 @@ def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str =
         connection = connect(path, asked.get("context"))
         where = path_of(kind, asked.get("namespace") or connection.namespace)
         headers = {"Accept": "application/json"}
-        answer = connection.send(ApiRequest(method="GET", path=where, headers=headers, timeout_s=_TIMEOUT_S))
-        with contextlib.closing(answer):
-            items = json.loads(b"".join(answer.pieces()))["items"]
+        response = connection.send(ApiRequest(method="GET", path=where, headers=headers, timeout_s=_TIMEOUT_S))
+        with contextlib.closing(response):
+            items = json.loads(b"".join(response.pieces()))["items"]
         names = sorted(item["metadata"]["name"] for item in items)
         return [name + suffix for name in names if name.startswith(incomplete)]
     return []

@@ -135,7 +135,7 @@ class _Local:
             connection.request(request.method, request.path, body=request.body, headers=headers)
             # Kept apart: after the answer's head the connection lets go of a socket that will close.
             channel = connection.sock
-            return _LocalAnswer(connection, connection.getresponse(), channel)
+            return _LocalResponse(connection, connection.getresponse(), channel)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise Unavailable(_reason(error)) from error
@@ -145,19 +145,19 @@ class _Local:
         return _opened(opening, self.server + path, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls)
 
 
-class _LocalAnswer:
+class _LocalResponse:
     def __init__(
-        self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, channel: socket.socket
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, channel: socket.socket
     ) -> None:
-        self._connection, self._answer, self._channel = connection, answer, channel
-        self.status: int = answer.status
+        self._connection, self._response, self._channel = connection, response, channel
+        self.status: int = response.status
 
     def values(self, header: str) -> list[str]:
-        return self._answer.headers.get_all(header, [])
+        return self._response.headers.get_all(header, [])
 
     def pieces(self) -> Iterator[bytes]:
         try:
-            while piece := self._answer.read1(_PIECE_BYTES):
+            while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unavailable(_reason(error)) from error
@@ -201,7 +201,7 @@ class _Foreign:
         headers = {**request.headers, **self._credentials()}
         timeout = urllib3.Timeout(connect=request.timeout_s or 30.0, read=request.timeout_s)
         try:
-            answer = self._client.rest_client.pool_manager.request(
+            response = self._client.rest_client.pool_manager.request(
                 request.method,
                 self.server + request.path,
                 body=request.body,
@@ -212,7 +212,7 @@ class _Foreign:
             )
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(_reason(error)) from error
-        return _ForeignAnswer(answer)
+        return _ForeignResponse(response)
 
     def _credentials(self) -> dict[str, str]:
         # Asking for them fetches a new token when the old one has expired.
@@ -232,26 +232,26 @@ class _Foreign:
         return _opened(opening, self.server + path, headers=self._credentials(), tls=tls)
 
 
-class _ForeignAnswer:
-    def __init__(self, answer: Any) -> None:  # noqa: ANN401 - urllib3 is not imported here
-        self._answer = answer
-        self.status: int = answer.status
+class _ForeignResponse:
+    def __init__(self, response: Any) -> None:  # noqa: ANN401 - urllib3 is not imported here
+        self._response = response
+        self.status: int = response.status
 
     def values(self, header: str) -> list[str]:
-        return list(self._answer.headers.getlist(header))
+        return list(self._response.headers.getlist(header))
 
     def pieces(self) -> Iterator[bytes]:
         try:
-            while piece := self._answer.read1(_PIECE_BYTES):
+            while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
         except Exception as error:  # whatever the library raises when a stream is cut off or closed
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
-        connection = self._answer.connection
+        connection = self._response.connection
         with contextlib.suppress(OSError, AttributeError):
             connection.sock.shutdown(socket.SHUT_RDWR)
-        self._answer.close()
+        self._response.close()
 
 
 def _opened(opening: Opening[_T], url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> _T:

@@ -143,9 +143,9 @@ def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
             query = {"container": app_container(pod), "tailLines": str(_SOUGHT_LINES), **run}
             with (
                 contextlib.suppress(ServingError),
-                api.stream(ApiCall(path=path, query=query, accept="*/*")) as answer,
+                api.stream(ApiCall(path=path, query=query, accept="*/*")) as response,
             ):
-                text = b"".join(answer.pieces()).decode("utf-8", "replace")
+                text = b"".join(response.pieces()).decode("utf-8", "replace")
                 if text.strip():
                     return excerpt(text.splitlines(), count=count).splitlines()
     return []

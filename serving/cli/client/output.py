@@ -123,7 +123,7 @@ class Progress:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._told = ""
+        self._printed = ""
         self._shown: _StatusLine | None = None
         self._lock = threading.Lock()
         self._is_due = self._is_over = False
@@ -167,7 +167,7 @@ class Progress:
         with self._lock:
             if self._shown is not None:
                 self._shown.stop()
-                self._shown, self._told = None, ""
+                self._shown, self._printed = None, ""
 
     def _show(self) -> None:
         with self._lock:
@@ -176,9 +176,9 @@ class Progress:
                 self._tell()
 
     def _tell(self) -> None:
-        if self._told == self._text:
+        if self._printed == self._text:
             return
-        self._told = self._text
+        self._printed = self._text
         if not is_lively():
             click.echo(f"{self._text} ...", err=True)
         elif self._shown is None:

@@ -36,19 +36,19 @@ class Stats:
 
     def decisions(self, **names: str) -> list[bytes]:
         """Those that are remembered, oldest first, each as JSON."""
-        with self._get("decisions", names, timeout_s=_TIMEOUT_S) as answer:
-            return [bytes(one) for one in msgspec.json.decode(answer.read(), type=list[msgspec.Raw])]
+        with self._get("decisions", names, timeout_s=_TIMEOUT_S) as response:
+            return [bytes(one) for one in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
         """The costs of both policies, for each revision with a policy."""
-        with self._get("policies", names, timeout_s=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=list[PolicyStory])
+        with self._get("policies", names, timeout_s=_TIMEOUT_S) as response:
+            return msgspec.json.decode(response.read(), type=list[PolicyStory])
 
     def events(self, **names: str) -> Iterator[tuple[str, bytes]]:
         """Kind and body of each event, until the autoscaler ends."""
-        with self._get("decisions", {"follow": "", **names}, timeout_s=None) as answer:
+        with self._get("decisions", {"follow": "", **names}, timeout_s=None) as response:
             event = ""
-            for line in answer:
+            for line in response:
                 name, _, value = line.rstrip(b"\n").partition(b": ")
                 if name == b"event":
                     event = value.decode()
@@ -86,8 +86,8 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 
 
 def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:
-    answer: http.client.HTTPResponse = urllib.request.build_opener(_Stays).open(url, timeout=timeout_s)
-    return answer
+    response: http.client.HTTPResponse = urllib.request.build_opener(_Stays).open(url, timeout=timeout_s)
+    return response
 
 
 def url_of(port: str, state_path: Path | None) -> str:

@@ -78,11 +78,11 @@ def _what_if(
     count = 0
     different: list[_Difference] = []
     for (namespace, revision), records in sorted(by_revision.items()):
-        for answer in otherwise(records, changes):
+        for outcome in otherwise(records, changes):
             count += 1
-            if answer.is_same:
+            if outcome.is_same:
                 continue
-            one = _difference(answer.record, namespace=namespace, before=answer.first, after=answer.second)
+            one = _difference(outcome.record, namespace=namespace, before=outcome.first, after=outcome.second)
             different.append(one)
             if not is_json:
                 click.echo(f"{one['at_s']:.3f} {namespace}/{revision}\n  as it was {one['before']}")

@@ -59,11 +59,11 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
             return
         names = known_policies(options["compare"] or options["policy"])
         runner = runner_of(options, settings=settings)
-        answer = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
+        comparison = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
         if plot is not None:
-            image = comparison_svg(answer.policies, answer.curves, length_s=runner.workload.length_s)
+            image = comparison_svg(comparison.policies, comparison.curves, length_s=runner.workload.length_s)
             plot.write_text(image, encoding="utf-8")
-        print_comparison(answer, as_json=is_json(options))
+        print_comparison(comparison, as_json=is_json(options))
     except (InvalidValue, SettingsError, OSError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)

@@ -64,47 +64,47 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
     """Run each policy, and enough of the dials to compare at the first one's pod-seconds."""
-    answer = Comparison(policies={name: runner.run(name) for name in names})
+    comparison = Comparison(policies={name: runner.run(name) for name in names})
     if not equal_pod_seconds:
-        return answer
-    first = answer.policies[names[0]]
-    answer.at_equal_pod_seconds = {}
+        return comparison
+    first = comparison.policies[names[0]]
+    comparison.at_equal_pod_seconds = {}
     for name in names[1:]:
         points = points_around(
             first.pod_seconds,
             POLICIES[name].dial,
             lambda position, name=name: runner.run(name, position),  # type: ignore[misc]
         )
-        answer.curves[name] = points
-        answer.at_equal_pod_seconds[name] = at_equal_pod_seconds(first, points)
-    return answer
+        comparison.curves[name] = points
+        comparison.at_equal_pod_seconds[name] = at_equal_pod_seconds(first, points)
+    return comparison
 
 
-def print_comparison(answer: Comparison, *, as_json: bool) -> None:
+def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
     """One JSON object, or a table and plots."""
     if as_json:
-        click.echo(msgspec.json.encode(_without_series(answer)).decode())
+        click.echo(msgspec.json.encode(_without_series(comparison)).decode())
         return
-    for line in policy_table(answer.policies):
+    for line in policy_table(comparison.policies):
         click.echo(line)
     click.echo()
     for line in bars(
         {
             name: {"cold requests": one.cold_requests, "pod-seconds": one.pod_seconds}
-            for name, one in answer.policies.items()
+            for name, one in comparison.policies.items()
         }
     ):
         click.echo(line)
     click.echo()
-    width = max(len(name) for name in answer.policies)
-    for name, one in answer.policies.items():
+    width = max(len(name) for name in comparison.policies)
+    for name, one in comparison.policies.items():
         click.echo(f"pods of {name:<{width}} {sparkline(one.pod_series)} max {max(one.pod_series, default=0):.1f}")
-    for name, one in answer.policies.items():
+    for name, one in comparison.policies.items():
         if one.nodes is not None:
             click.echo(f"nodes of {name:<{width}} {sparkline(one.nodes.node_series)} max {one.nodes.nodes_max:g}")
             click.echo(_nodes_line(one.nodes))
-    first = next(iter(answer.policies))
-    for name, change in (answer.at_equal_pod_seconds or {}).items():
+    first = next(iter(comparison.policies))
+    for name, change in (comparison.at_equal_pod_seconds or {}).items():
         click.echo(f"at the pod-seconds of {first}, {name}: {_changes(change)}")
 
 
@@ -115,8 +115,8 @@ def _nodes_line(nodes: NodesResult) -> str:
     )
 
 
-def _without_series(answer: Comparison) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(answer)
+def _without_series(comparison: Comparison) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(comparison)
     for report in (
         *built["policies"].values(),
         *(one["report"] for of in built.get("curves", {}).values() for one in of),

@@ -130,8 +130,8 @@ def _reports_of(port: int, namespace: str) -> list[EjectionReport]:
     """Read one activator's ejections; empty if it does not respond (`serving doctor` reports that)."""
     try:
         url = f"http://127.0.0.1:{port}/ejections/{namespace}"
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=list[EjectionReport])
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+            return msgspec.json.decode(response.read(), type=list[EjectionReport])
     except (OSError, urllib.error.URLError, msgspec.DecodeError):
         return []
 

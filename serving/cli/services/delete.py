@@ -43,12 +43,12 @@ def delete(
     # All deletions first, then all waits: services end side by side.
     for kind, name, namespace in targets:
         here = api.within(namespace or api.namespace)
-        status, answer = here.ask(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
+        status, response = here.ask(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
         word = f"{kind.name.lower()}/{name}"
         if status == 404 and asked["ignore_not_found"]:
             continue
         if status >= 400:
-            say_aside(f"{word}: {message_of(answer)}")
+            say_aside(f"{word}: {message_of(response)}")
         else:
             going.append((here, kind, name))
         results.append({"kind": kind.name, "name": name, "result": "deleted" if status < 400 else "failed"})

@@ -127,9 +127,9 @@ def watched(
         query = {"watch": "true", "labelSelector": selector, "fieldSelector": own}
         begun_s = time.monotonic()
         try:
-            with api.stream(ApiCall(path=path, query=query)) as answer:
+            with api.stream(ApiCall(path=path, query=query)) as response:
                 rest = b""
-                for piece in answer.pieces():
+                for piece in response.pieces():
                     *lines, rest = (rest + piece).split(b"\n")
                     events = [json.loads(line) for line in lines if line]
                     yield from (event for event in events if event["type"] != "ERROR")

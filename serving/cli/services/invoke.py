@@ -25,7 +25,7 @@ _TIMEOUT_S = 300.0
 _PIECE_BYTES = 65536
 
 
-class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
     """The head of an answer. ``head_after_s`` is the time since the request was sent."""
 
     status: int
@@ -71,13 +71,13 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     with contextlib.ExitStack() as stack:
         with Progress(f"{method} {address.url}{target}"):
             begun_s = time.monotonic()
-            answer, head = stack.enter_context(_asked(address, request, timeout_s=asked["timeout_s"]))
+            response, head = stack.enter_context(_asked(address, request, timeout_s=asked["timeout_s"]))
         if output == "json":
-            content = b"".join(_pieces(answer))
+            content = b"".join(_pieces(response))
             timed = {"done_after_s": time.monotonic() - begun_s, "body": content.decode("utf-8", "replace")}
             click.echo(json.dumps({**msgspec.to_builtins(head), **timed}, indent=2))
         else:
-            _print(head, _pieces(answer), include=include)
+            _print(head, _pieces(response), include=include)
     if head.status >= 400:
         ready = condition(service)
         if ready.get("status") != "True":
@@ -92,9 +92,9 @@ def _access(api: ApiClient, service: Object) -> dict[str, str]:
     return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 
 
-def _print(head: AnswerStart, pieces: Iterator[bytes], *, include: bool) -> None:
+def _print(head: ResponseStart, pieces: Iterator[bytes], *, include: bool) -> None:
     """Print the answer, each piece of its body as it arrives."""
-    click.echo(_told(head), err=True)
+    click.echo(_summary_line(head), err=True)
     if include:
         for key, value in head.headers:
             click.echo(f"{key}: {value}")
@@ -112,7 +112,7 @@ def _print(head: AnswerStart, pieces: Iterator[bytes], *, include: bool) -> None
 @contextlib.contextmanager
 def _asked(
     address: ServiceAddress, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float
-) -> Iterator[tuple[http.client.HTTPResponse, AnswerStart]]:
+) -> Iterator[tuple[http.client.HTTPResponse, ResponseStart]]:
     """Send a request; the answer, whose body is still to be read, and its head."""
     method, target, headers, body = request
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
@@ -121,35 +121,35 @@ def _asked(
             connection.connect()
             begun_s = time.monotonic()
             connection.request(method, target, body=body, headers=headers)
-            answer = connection.getresponse()
+            response = connection.getresponse()
         except (ValueError, http.client.InvalidURL) as error:
             fail_usage(f"{target!r}: {error}")
         except (OSError, http.client.HTTPException) as error:
             where = f"{address.connect_host}:{address.connect_port}"
             fail(f"{where} does not answer: {_reason(error)}; `serving doctor` looks for the cause")
         yield (
-            answer,
-            AnswerStart(
-                status=answer.status,
-                reason=answer.reason,
-                revision=answer.headers.get(_REVISION, ""),
-                is_cold_start=answer.headers.get(_COLD_START, "") == "true",
+            response,
+            ResponseStart(
+                status=response.status,
+                reason=response.reason,
+                revision=response.headers.get(_REVISION, ""),
+                is_cold_start=response.headers.get(_COLD_START, "") == "true",
                 head_after_s=time.monotonic() - begun_s,
-                headers=list(answer.headers.items()),
+                headers=list(response.headers.items()),
             ),
         )
 
 
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
     """The body, as it arrives."""
     received = 0
     try:
-        while piece := answer.read1(_PIECE_BYTES):
+        while piece := response.read1(_PIECE_BYTES):
             received += len(piece)
             yield piece
         # http.client does not report a body that is shorter than its head promises.
-        if answer.length:
-            raise http.client.IncompleteRead(b"", answer.length)
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
     except (OSError, http.client.HTTPException) as error:
         fail(f"the answer broke off after {received} bytes: {_reason(error)}")
 
@@ -162,13 +162,13 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _told(answered: AnswerStart) -> str:
+def _summary_line(head: ResponseStart) -> str:
     """One line: "200 OK from hello-00001 in 134 ms, a cold start"."""
-    color = "green" if answered.status < 400 else "red"
-    who = f" from {answered.revision}" if answered.revision else ""
-    start = ", a cold start" if answered.is_cold_start else ""
-    status = f"{answered.status} {answered.reason}".rstrip()
-    return f"{paint(status, color)}{who} in {_duration(answered.head_after_s)}{start}"
+    color = "green" if head.status < 400 else "red"
+    who = f" from {head.revision}" if head.revision else ""
+    start = ", a cold start" if head.is_cold_start else ""
+    status = f"{head.status} {head.reason}".rstrip()
+    return f"{paint(status, color)}{who} in {_duration(head.head_after_s)}{start}"
 
 
 def _duration(seconds: float) -> str:

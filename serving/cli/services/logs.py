@@ -174,8 +174,8 @@ class _Reader:
         while True:
             tries -= 1
             try:
-                with self.api.stream(ApiCall(path=path, query=query, accept="*/*")) as answer:
-                    self._put_lines(name, answer)
+                with self.api.stream(ApiCall(path=path, query=query, accept="*/*")) as response:
+                    self._put_lines(name, response)
             except ServingError as error:
                 # A pod that has just been made has no log yet.
                 if isinstance(error, Unavailable) or not tries:
@@ -184,9 +184,9 @@ class _Reader:
             else:
                 return
 
-    def _put_lines(self, name: str, answer: ApiResponse) -> None:
+    def _put_lines(self, name: str, response: ApiResponse) -> None:
         rest = b""
-        for piece in answer.pieces():
+        for piece in response.pieces():
             self.has_read = True
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:

@@ -59,8 +59,8 @@ def _split_at(address: ServiceAddress, timeout_s: float) -> str:
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", "/", headers={"Host": address.host, "K-Network-Probe": "probe"})
-        answer = connection.getresponse()
-        return answer.read().decode("latin-1") if answer.status == HTTPStatus.OK else ""
+        response = connection.getresponse()
+        return response.read().decode("latin-1") if response.status == HTTPStatus.OK else ""
     return ""
 
 

@@ -70,9 +70,9 @@ def check_reach(state: Path) -> Iterator[Finding]:
         yield _reached(name, port)
     try:
         connection = connect(state / "kubeconfig")
-        answer = connection.send(ApiRequest(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
-        status = answer.status
-        answer.close()
+        response = connection.send(ApiRequest(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
+        status = response.status
+        response.close()
     except ServingError as error:
         yield Finding(name="token", state="fail", text=str(error), advice="see the log of control")
         return

@@ -42,11 +42,11 @@ class Installation:
 
     def check(self) -> None:
         """End the command if the server is no cluster, or runs Knative Serving."""
-        status, answer = self._api.call("GET", _CRDS + "?limit=1")
+        status, response = self._api.call("GET", _CRDS + "?limit=1")
         if status == _NOT_FOUND:
             fail("this server has no CustomResourceDefinitions: no cluster; `serving up` needs no installation")
         if status >= 400:
-            fail(message_of(answer))
+            fail(message_of(response))
         for name in (*(one["metadata"]["name"] for one in self._crds), *KNATIVE_CRDS):
             status, found = self._api.call("GET", f"{_CRDS}/{name}")
             if status < 400 and not is_ours(found):
@@ -79,9 +79,9 @@ class Installation:
             for one in reversed(self._objects):
                 progress.tell(f"deleting {_named(one)}")
                 body = {"propagationPolicy": "Background"}
-                status, answer = self._api.call("DELETE", path_of(one), body)
+                status, response = self._api.call("DELETE", path_of(one), body)
                 if status >= 400 and status != _NOT_FOUND:
-                    fail(f"{_named(one)}: {message_of(answer)}")
+                    fail(f"{_named(one)}: {message_of(response)}")
                 if status < 400:
                     _say(one, "deleted")
 
@@ -149,8 +149,8 @@ class Installation:
         """Objects of users of one kind; none where the kind is gone."""
         spec = crd["spec"]
         version = spec["versions"][0]["name"]
-        status, answer = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
-        return len(answer["items"]) if status < 400 else 0
+        status, response = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
+        return len(response["items"]) if status < 400 else 0
 
 
 def _not_default(found: dict[str, str], shipped: Object) -> dict[str, str]:

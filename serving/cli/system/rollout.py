@@ -90,6 +90,6 @@ def _obstacles(api: ApiClient, deployment: Object) -> list[str]:
     labels = deployment["spec"]["selector"]["matchLabels"]
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
-    status, answer = api.ask(ApiCall(path=path, query={"labelSelector": selector}))
-    pods = answer.get("items", ()) if status < HTTPStatus.BAD_REQUEST else ()
+    status, response = api.ask(ApiCall(path=path, query={"labelSelector": selector}))
+    pods = response.get("items", ()) if status < HTTPStatus.BAD_REQUEST else ()
     return [f"{pod['metadata']['name']}: {reason}" for pod in pods if (reason := obstacle_of(pod))]

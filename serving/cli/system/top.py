@@ -281,8 +281,8 @@ def _said(decision: Mapping[str, Any]) -> str:
 
 def _state(url: str) -> Mapping[str, Any]:
     try:
-        with urllib.request.urlopen(f"{url}/state", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own server
-            found: Mapping[str, Any] = json.load(answer)
+        with urllib.request.urlopen(f"{url}/state", timeout=_TIMEOUT_S) as response:  # noqa: S310 - our own server
+            found: Mapping[str, Any] = json.load(response)
     except ValueError:
         fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
     except OSError as error:

@@ -10,7 +10,7 @@ from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.controller.values.writes import Note
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
-from serving.model.event import MESSAGE_LENGTH_MAX, Words, about, digest, name_within, new_event, repeated
+from serving.model.event import MESSAGE_LENGTH_MAX, EventText, about, digest, name_within, new_event, repeated
 from serving.model.objects import Object, name_of, namespace_of, uid_of
 
 _COMPONENT = "serving-controller"
@@ -24,7 +24,7 @@ def event_name(note: Note) -> str:
 def note_event(note: Note, *, now: str) -> Object:
     """The first Event of a note. A long message keeps its end, which has the cause."""
     message = note.message[-MESSAGE_LENGTH_MAX:]
-    words = Words(reason=note.reason or "Changed", message=message, is_warning=note.warning)
+    words = EventText(reason=note.reason or "Changed", message=message, is_warning=note.warning)
     return new_event(about(note.about), words, suffix=_digest(note), component=_COMPONENT, now=now)
 
 

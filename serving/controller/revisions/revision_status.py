@@ -277,11 +277,11 @@ def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> li
     """Unknown until the deadline, then failed."""
     why = not_ready_because(children.pods)
     progressing = condition_of(children.deployment or {}, "Progressing")
-    told = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
+    has_expired = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
     created_s = timestamp_s(nested(children.deployment, "metadata", "creationTimestamp"))
     now_s = timestamp_s(now)
     is_late = created_s is not None and now_s is not None and now_s - created_s > scale.progress_deadline_s
-    if told or is_late:
+    if has_expired or is_late:
         message = why or progressing.get("message") or f"no pod was ready within {scale.progress_deadline_s:g} s"
         return _failed(Failure(layer=HealthLayer.RESOURCES, reason=_DEADLINE, message=message))
     return [

@@ -33,7 +33,7 @@ _READY_WAIT_S = 8
 # Time for the app to exit after the queue-proxy has drained, in seconds.
 _APP_END_S = 5
 # The user of the image (Containerfile).
-_NOBODY = 65532
+_NONROOT_UID = 65532
 _PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
 _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 
@@ -168,7 +168,7 @@ def _security(revision: Object) -> Object:
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
         "runAsNonRoot": True,
-        **({"runAsUser": _NOBODY} if is_root else {}),
+        **({"runAsUser": _NONROOT_UID} if is_root else {}),
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 

@@ -87,7 +87,7 @@ def reconcile_httproutes(
     desired = desired_httproutes(route, targets, rollout=rollout, settings=settings, lost=lost)
     if isinstance(desired, Condition):
         return (), desired
-    return _writes(route, routes, desired), _told_of(route, routes, desired, gateway=settings.gateway)
+    return _writes(route, routes, desired), _ingress_ready(route, routes, desired, gateway=settings.gateway)
 
 
 def desired_httproutes(
@@ -133,7 +133,7 @@ def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write,
     return (*writes, *(deletion_of(kinds.HTTP_ROUTE, one) for one in leftover))
 
 
-def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:
+def _ingress_ready(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:
     """IngressReady from the Gateway's conditions for the current generation: the first problem decides."""
     found = {name_of(one): one for one in routes.found}
     verdicts = [_verdict(route, found.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
@@ -203,7 +203,7 @@ def _rule(route: Object, shares: Mapping[str, int], *, tags: Sequence[str] = ())
 
 
 def _backend(namespace: str, revision: str, weight: int) -> Object:
-    told = ((_NAMESPACE_HEADER, namespace), (_REVISION_HEADER, revision))
+    headers = ((_NAMESPACE_HEADER, namespace), (_REVISION_HEADER, revision))
     return {
         "group": "",
         "kind": "Service",
@@ -214,7 +214,7 @@ def _backend(namespace: str, revision: str, weight: int) -> Object:
         "filters": [
             {
                 "type": "RequestHeaderModifier",
-                "requestHeaderModifier": {"set": [{"name": name, "value": value} for name, value in told]},
+                "requestHeaderModifier": {"set": [{"name": name, "value": value} for name, value in headers]},
             }
         ],
     }
@@ -263,19 +263,19 @@ def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: st
         return _condition(
             ConditionStatus.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.'
         )
-    told = [] if found is None or _changes(found, wanted) else _told(found, gateway)
-    for one in told:
+    conditions = [] if found is None or _changes(found, wanted) else _gateway_conditions(found, gateway)
+    for one in conditions:
         if one.get("status") == ConditionStatus.FALSE:
             message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {one.get("message") or one.get("type")}'
             return _condition(ConditionStatus.FALSE, one.get("reason") or _NOT_READY, message)
-    is_accepted = any(one.get("type") == "Accepted" for one in told)
-    if is_accepted and all(one.get("status") == ConditionStatus.TRUE for one in told):
+    is_accepted = any(one.get("type") == "Accepted" for one in conditions)
+    if is_accepted and all(one.get("status") == ConditionStatus.TRUE for one in conditions):
         return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
     message = f'HTTPRoute "{name}" waits for Gateway "{gateway}" to accept it.'
     return _condition(ConditionStatus.UNKNOWN, _NOT_READY, message)
 
 
-def _told(found: Object, gateway: str) -> list[Object]:
+def _gateway_conditions(found: Object, gateway: str) -> list[Object]:
     """The conditions that an implementation reports for this Gateway and the current generation."""
     generation = nested(found, "metadata", "generation") or 0
     return [

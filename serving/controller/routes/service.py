@@ -110,7 +110,7 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         # The new children report in a moment: this saves one status write.
         return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)
-    told = {
+    statuses = {
         condition_of(one, CONDITION_READY).get("status", ConditionStatus.UNKNOWN)
         for one in (service, {"status": status})
     }
@@ -119,7 +119,7 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # Ready, failed and no longer ready are written at once; not ready yet can wait.
-        debounce_s=_UNSETTLED_S if patches and not writes and told == {ConditionStatus.UNKNOWN} else 0.0,
+        debounce_s=_UNSETTLED_S if patches and not writes and statuses == {ConditionStatus.UNKNOWN} else 0.0,
     )
 
 

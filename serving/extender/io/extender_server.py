@@ -43,21 +43,21 @@ class ExtenderServer:
         """The aiohttp application."""
         extender = self._extender
         made = web.Application(client_max_size=_BODY_BYTES_MAX)
-        made.router.add_post("/filter", self._answering(extender.filter))
-        made.router.add_post("/prioritize", self._answering(lambda call: extender.prioritize(call, now_s=now_s())))
-        made.router.add_post("/explain", self._answering(lambda call: extender.explain(call, now_s=now_s())))
+        made.router.add_post("/filter", self._handler(extender.filter))
+        made.router.add_post("/prioritize", self._handler(lambda call: extender.prioritize(call, now_s=now_s())))
+        made.router.add_post("/explain", self._handler(lambda call: extender.explain(call, now_s=now_s())))
         made.router.add_post("/bind", self._take_binding)
         made.router.add_get("/healthz", self._health)
         made.router.add_get("/watcher", self._watcher)
         made.router.add_get("/watcher/health", self._watcher_health)
         return made
 
-    def _answering(self, answer: Callable[[ExtenderCall], bytes]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _handler(self, respond: Callable[[ExtenderCall], bytes]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             if not self._is_synced():
                 return web.Response(status=503, text="not all nodes and pods are known yet\n")
             try:
-                body = answer(read_call(await request.read()))
+                body = respond(read_call(await request.read()))
             except InvalidValue as error:
                 return web.Response(status=400, text=f"{error}\n")
             return web.Response(body=body, content_type="application/json")

@@ -77,12 +77,12 @@ class _Caller:
         where = f"{self.settings.address}{path}"
         try:
             headers = await asyncio.to_thread(self._headers)
-            async with self._session.get(where, params=parameters, headers=headers, allow_redirects=False) as answer:
-                body = await answer.read()
+            async with self._session.get(where, params=parameters, headers=headers, allow_redirects=False) as response:
+                body = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise Unavailable(f"{where}: {str(error) or type(error).__name__}") from error
-        if answer.status not in accepted:
-            raise Unavailable(f"{where}: status {answer.status}")
+        if response.status not in accepted:
+            raise Unavailable(f"{where}: status {response.status}")
         return body
 
     def _headers(self) -> dict[str, str]:
@@ -111,10 +111,10 @@ async def _in_widest_window(
     return LoadReport(source=source, at_s=wall_s, window_s=WINDOWS_S[-1], usages={})
 
 
-def _body(answer: bytes | BaseException) -> bytes:
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+def _body(response: bytes | BaseException) -> bytes:
+    if isinstance(response, BaseException):
+        raise response
+    return response
 
 
 class _PrometheusSource:
@@ -133,8 +133,8 @@ class _PrometheusSource:
                 self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in asked.values()
             )
             # All calls end before one that failed is reported: the session closes after the look.
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            found = {key: read_vector(_body(one), settings) for key, one in zip(asked, answers, strict=True)}
+            responses = await asyncio.gather(*calls, return_exceptions=True)
+            found = {key: read_vector(_body(one), settings) for key, one in zip(asked, responses, strict=True)}
             return node_usages(found, at_s=now_s)
 
         return await _in_widest_window("Prometheus", wall_s, measure)

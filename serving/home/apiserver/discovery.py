@@ -7,7 +7,7 @@ group; older ones walk the groups.
 from aiohttp import web
 
 from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
-from serving.home.apiserver.answers import json_answer
+from serving.home.apiserver.responses import json_response
 from serving.model.errors import NotFound
 from serving.model.objects import Object
 
@@ -142,12 +142,12 @@ def _entries(kind: Kind) -> list[Object]:
         )
     if kind == POD:
         entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
-        for name, answer in (
+        for name, response in (
             ("attach", "PodAttachOptions"),
             ("exec", "PodExecOptions"),
             ("portforward", "PodPortForwardOptions"),
         ):
-            verbs = {"namespaced": True, "kind": answer, "verbs": ["create", "get"]}
+            verbs = {"namespaced": True, "kind": response, "verbs": ["create", "get"]}
             entries.append({"name": f"{kind.plural}/{name}", "singularName": "", **verbs})
         eviction = {"group": "policy", "version": "v1", "kind": "Eviction"}
         entries.append(
@@ -159,16 +159,16 @@ def _entries(kind: Kind) -> list[Object]:
 _UNKNOWN = "the server could not find the requested resource"
 
 
-def discovery_answer(raw_path: str, accept: str) -> web.Response | None:
+def discovery_response(raw_path: str, accept: str) -> web.Response | None:
     """The response to a discovery path; None for other paths."""
     version = aggregated_version(accept)
     found: Object | None
     match raw_path.strip("/").split("/"):
         case ["api" | "apis" as root] if version:
-            answer = json_answer(aggregated(version, core=root == "api"))
+            response = json_response(aggregated(version, core=root == "api"))
             kind = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-            answer.headers["Content-Type"] = kind
-            return answer
+            response.headers["Content-Type"] = kind
+            return response
         case ["api"]:
             found = api_versions()
         case ["apis"]:
@@ -187,4 +187,4 @@ def discovery_answer(raw_path: str, accept: str) -> web.Response | None:
             return None
     if found is None:
         raise NotFound(_UNKNOWN)
-    return json_answer(found)
+    return json_response(found)

@@ -15,7 +15,7 @@ from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError, SettingsError
-from serving.model.event import Words, about, digest, new_event, repeated
+from serving.model.event import EventText, about, digest, new_event, repeated
 from serving.model.knative import COMMAND_ANNOTATION
 from serving.model.objects import Object, name_of, namespace_of, nested
 from serving.settings.daemons import DAEMONS
@@ -157,7 +157,7 @@ _REASON = "AcceptedWithoutEffect"
 def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:
     """The Event for one warning about an object. The same warning about the same object gets the same name."""
     spoken_of = about({**of, "apiVersion": kind.api_version, "kind": kind.name})
-    words = Words(reason=_REASON, message=text, is_warning=True)
+    words = EventText(reason=_REASON, message=text, is_warning=True)
     return new_event(spoken_of, words, suffix=digest(spoken_of.uid, text), component=_COMPONENT, now=now)
 
 

@@ -68,7 +68,7 @@ class TokenReviews:
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
 
-    def answer(self, asked: object) -> Object:
+    def review(self, asked: object) -> Object:
         """The TokenReview with its status. Raises ``Fault`` 400 if ``asked`` is not a TokenReview."""
         try:
             spec = msgspec.convert(asked, _Review).spec

@@ -19,9 +19,8 @@ from serving import __version__
 from serving.cluster.kinds import POD, UNUSED_KINDS
 from serving.cluster.port import Subresource
 from serving.home.apiserver import openapi, writing
-from serving.home.apiserver.answers import JSON_TYPE, json_answer, shaped_list, shaped_object, whole_list
 from serving.home.apiserver.content import Shape, decode_body, wanted
-from serving.home.apiserver.discovery import discovery_answer
+from serving.home.apiserver.discovery import discovery_response
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
 from serving.home.apiserver.portforward import forward_ports
@@ -35,6 +34,7 @@ from serving.home.apiserver.requests import (
     refusal_code,
     target_of,
 )
+from serving.home.apiserver.responses import JSON_TYPE, json_response, shaped_list, shaped_object, whole_list
 from serving.home.apiserver.reviews import (
     LOOPBACK_HOSTS,
     RULES_REVIEW_PATH,
@@ -148,16 +148,16 @@ class _ApiHandlers:
                 with acting_as(ADMIN_USER, manager=manager):
                     return await handler(request)
             except (ClusterError, Fault) as error:
-                return json_answer(refusal(error, await _subject(request)), status=refusal_code(error))
+                return json_response(refusal(error, await _subject(request)), status=refusal_code(error))
             except web.HTTPException as error:
                 fault = Fault(error.status, error.text or error.reason)
-                return json_answer(refusal(fault), status=error.status)
+                return json_response(refusal(fault), status=error.status)
             except RecursionError:
-                return json_answer(refusal(Fault(400, "the object is nested too deep")), status=400)
+                return json_response(refusal(Fault(400, "the object is nested too deep")), status=400)
             except Exception:  # noqa: BLE001 - the outermost frame of a request
                 _log.exception("api.failed method=%s path=%s", request.method, request.path)
                 fault = Fault(500, "the server failed; its cause is in the server's log")
-                return json_answer(refusal(fault), status=500)
+                return json_response(refusal(fault), status=500)
 
         return guard
 
@@ -172,14 +172,14 @@ class _ApiHandlers:
 
     async def version(self, _: web.Request) -> web.Response:
         """``/version``."""
-        return json_answer(_VERSION)
+        return json_response(_VERSION)
 
     async def openapi_v2(self, request: web.Request) -> web.Response:
         """``/openapi/v2``, as protobuf for old kubectl versions."""
         accept = request.headers.get("Accept", "")
         if openapi.PROTOBUF_ASKED in accept or openapi.PROTOBUF_TYPE in accept:
             return web.Response(body=openapi.openapi_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF_TYPE})
-        return json_answer(openapi.openapi_v2())
+        return json_response(openapi.openapi_v2())
 
     async def openapi_v3(self, request: web.Request) -> web.Response:
         """``/openapi/v3`` and the documents below it."""
@@ -187,32 +187,32 @@ class _ApiHandlers:
         found = openapi.openapi_v3(place) if place else openapi.openapi_v3_index()
         if found is None:
             raise NotFound(_UNKNOWN)
-        return json_answer(found)
+        return json_response(found)
 
     async def review(self, _: web.Request) -> web.Response:
         """``kubectl auth can-i``: the token grants every right, so the question is not read."""
         status = {"allowed": True, "reason": "the token is the right to everything"}
         review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": status}
-        return json_answer(review, status=201)
+        return json_response(review, status=201)
 
     async def review_rules(self, _: web.Request) -> web.Response:
         """``kubectl auth can-i --list``."""
-        return json_answer(rules_review(), status=201)
+        return json_response(rules_review(), status=201)
 
     async def review_self(self, _: web.Request) -> web.Response:
         """``kubectl auth whoami``."""
-        return json_answer(self_review(ADMIN_USER), status=201)
+        return json_response(self_review(ADMIN_USER), status=201)
 
     async def review_token(self, request: web.Request) -> web.Response:
         """Answer a TokenReview."""
         asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
-        return json_answer(self._options.token_reviews.answer(asked), status=201)
+        return json_response(self._options.token_reviews.review(asked), status=201)
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
         """Everything below ``/api`` and ``/apis``."""
         raw_path = _path(request)
         if request.method == "GET":
-            found = discovery_answer(raw_path, request.headers.get("Accept", ""))
+            found = discovery_response(raw_path, request.headers.get("Accept", ""))
             if found is not None:
                 return found
         target = target_of(raw_path)
@@ -246,10 +246,10 @@ class _ApiHandlers:
         if target.name:
             subresource: Subresource | None = "scale" if target.subresource == "scale" else None
             one = await self._cluster.get(target.kind, target.one_namespace, target.name, subresource=subresource)
-            return json_answer(shaped_object(target.kind, one, wanted=shape, include=include))
+            return json_response(shaped_object(target.kind, one, wanted=shape, include=include))
         page = query.get("continue", "")
         listing = await self._cluster.list_selection(target.selection(query), page_size=_page_size(query), page=page)
-        return json_answer(shaped_list(target.kind, listing, wanted=shape, include=include))
+        return json_response(shaped_list(target.kind, listing, wanted=shape, include=include))
 
     async def _read_encoded(self, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
         """The same from stored JSON, without decoding it."""
@@ -258,7 +258,7 @@ class _ApiHandlers:
             return web.Response(body=data, content_type=JSON_TYPE)
         page = query.get("continue", "")
         found = self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
-        return json_answer(whole_list(target.kind, found))
+        return json_response(whole_list(target.kind, found))
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         if target.kind in UNUSED_KINDS:
@@ -284,7 +284,7 @@ class _ApiHandlers:
         shape = wanted(request.headers.get("Accept", ""))
         include = request.query.get("includeObject", "Metadata")
         body = shaped_object(target.kind, written.object, wanted=shape, include=include)
-        return json_answer(body, status=written.status, warnings=written.warnings)
+        return json_response(body, status=written.status, warnings=written.warnings)
 
     async def _log(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":

@@ -27,7 +27,7 @@ from serving.home.controllers.workloads import (
     plan_pods,
 )
 from serving.model.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
-from serving.model.event import Words, about, digest, new_event
+from serving.model.event import EventText, about, digest, new_event
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, conditions_of, nested
 
@@ -161,7 +161,7 @@ class Manager:
 
     async def _note_refusal(self, deployment: Object, refusal: str) -> None:
         """Write the Event of a pod that the server refuses; the same refusal is written once."""
-        words = Words(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
+        words = EventText(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
         event = new_event(
             about(deployment), words, suffix=digest(refusal), component=_COMPONENT, now=stamp(), instance=_COMPONENT
         )
@@ -269,14 +269,14 @@ def is_rebuilt(
 
     ``slices`` are those of revisions. A DomainMapping has a status again.
     """
-    if not all(map(_is_told, routes)) or not all(conditions_of(one) for one in mappings):
+    if not all(map(_is_routed, routes)) or not all(conditions_of(one) for one in mappings):
         return False
     endpoints = [one for whole in slices for one in whole.get("endpoints") or ()]
     listed = {nested(one, "targetRef", "name") for one in endpoints if nested(one, "conditions", "ready")}
     return all(is_ready(pod) and pod["metadata"]["name"] in listed for pod in pods)
 
 
-def _is_told(route: Object) -> bool:
+def _is_routed(route: Object) -> bool:
     status = route.get("status") or {}
     has_failed = any(one["type"] == "Ready" and one["status"] == "False" for one in status.get("conditions") or ())
     return bool(status.get("traffic")) or has_failed

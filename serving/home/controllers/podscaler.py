@@ -15,7 +15,7 @@ from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, 
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.model.errors import ClusterError, InvalidValue
-from serving.model.event import Words, about, digest, new_event
+from serving.model.event import EventText, about, digest, new_event
 from serving.model.nodata import NoData
 from serving.model.objects import (
     Key,
@@ -130,7 +130,7 @@ class PodScaler:
         )
 
     async def _announce(self, hpa: Object, message: str) -> None:
-        words = Words(reason="SuccessfulRescale", message=message, is_warning=False)
+        words = EventText(reason="SuccessfulRescale", message=message, is_warning=False)
         now = stamp()
         event = new_event(
             about(hpa), words, suffix=digest(message, now), component=_COMPONENT, now=now, instance=_COMPONENT

@@ -24,7 +24,7 @@ from serving.cluster.selectors import written_selector
 from serving.home.admission.quotas import pod_sums
 from serving.model.amounts import amounts_of
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, InvalidValue, NotFound
-from serving.model.event import Words, about, digest, new_event
+from serving.model.event import EventText, about, digest, new_event
 from serving.model.objects import (
     Key,
     Object,
@@ -334,7 +334,7 @@ class PodScheduler:
         await self._warn(pod, message, reason="FailedScheduling")
 
     async def _warn(self, pod: Object, message: str, *, reason: str) -> None:
-        words = Words(reason=reason, message=message, is_warning=True)
+        words = EventText(reason=reason, message=message, is_warning=True)
         event = new_event(
             about(pod), words, suffix=digest(message), component=_COMPONENT, now=stamp(), instance=_COMPONENT
         )

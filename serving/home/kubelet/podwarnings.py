@@ -11,7 +11,7 @@ from serving.home.containers.bundle import security_of
 from serving.home.containers.podbox import PodBox
 from serving.home.pods.podplan import all_containers
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue
-from serving.model.event import MESSAGE_LENGTH_MAX, About, Words, digest, new_event
+from serving.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, new_event
 from serving.model.objects import Object, name_of, nested
 from serving.model.quantity import parse_bytes
 
@@ -22,7 +22,7 @@ def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
     name, namespace = metadata["name"], metadata["namespace"]
     # Without a version: it is the pod that fails, in whatever state its object is.
     of = About(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=metadata.get("uid", ""))
-    words = Words(reason=reason, message=message[-MESSAGE_LENGTH_MAX:], is_warning=True)
+    words = EventText(reason=reason, message=message[-MESSAGE_LENGTH_MAX:], is_warning=True)
     return new_event(of, words, suffix=digest(name, reason, message), component="kubelet", now=now, instance="local")
 
 

@@ -168,7 +168,7 @@ class UsageReporter:
         self._is_per_node = is_per_node
         self._reported_nodes: set[str] = set()
         self._reading: MachineReading | None = None
-        self._is_node_told = False
+        self._has_node_metrics = False
         self._policies = Reflector(cluster, SCALING_POLICY)
         self._wanted = asyncio.Event()
         self._has_learner = False
@@ -243,7 +243,7 @@ class UsageReporter:
         before, self._reading = self._reading, await asyncio.to_thread(self._machine.read)
         if before is not None:
             metrics = node_metrics(self._node_name, before, self._reading, at=at, window_s=window_s)
-            self._is_node_told = await self._write(NODE_METRICS, metrics, is_there=self._is_node_told)
+            self._has_node_metrics = await self._write(NODE_METRICS, metrics, is_there=self._has_node_metrics)
 
     async def _write(self, kind: Kind, metrics: Object, *, is_there: bool) -> bool:
         """Whether it is there now."""

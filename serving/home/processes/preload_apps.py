@@ -117,7 +117,7 @@ class _PreloadedApp:
         assert self.control is not None
         self.control.sendall(json.dumps(message).encode() + b"\n")
 
-    def answer(self, within_s: float) -> dict[str, Any]:
+    def read_reply(self, within_s: float) -> dict[str, Any]:
         """Read one line. Raises ``OSError`` if none comes, ``ValueError`` if it is no answer."""
         assert self.control is not None
         received = b""
@@ -195,7 +195,7 @@ class PreloadedApps:
                     "path": str(self._records.path_of(record)),
                 }
             )
-            return msgspec.convert(app.answer(_FORK_MAX_S), ProcessRecord)
+            return msgspec.convert(app.read_reply(_FORK_MAX_S), ProcessRecord)
         except (OSError, ValueError, InvalidValue) as error:
             self._drop(order.preload)
             self._warn(order, "PreloadFailed", f"the warm process did not fork: {error!r}; pods start without it")
@@ -259,13 +259,13 @@ class PreloadedApps:
     def _heard(self, app: _PreloadedApp) -> None:
         """The process has imported the app, or has refused to, or has ended."""
         try:
-            answer = app.answer(_FORK_MAX_S)
+            reply = app.read_reply(_FORK_MAX_S)
         except (OSError, ValueError):
             self._refuse(app, "the warm process ended while it imported the app; its log says why")
             return
         assert app.control is not None
-        if "refused" in answer:
-            self._refuse(app, str(answer["refused"]))
+        if "refused" in reply:
+            self._refuse(app, str(reply["refused"]))
             return
         self._unfollow(app.control)
         app.is_warm = True

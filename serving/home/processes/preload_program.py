@@ -71,11 +71,11 @@ def main(descriptor: int) -> None:
     try:
         _prepare(json.loads(lines.readline()), own)
     except _RefusedError as error:
-        _answer(control, {"refused": str(error)})
+        _send_reply(control, {"refused": str(error)})
         return
     gc.collect()
     gc.freeze()
-    _answer(control, {"ready": True})
+    _send_reply(control, {"ready": True})
     ahead: _ForkedPod | None = None
     while True:
         if ahead is None and not select.select([control], [], [], _QUIET_S)[0]:
@@ -92,11 +92,11 @@ def main(descriptor: int) -> None:
                 return
             found = ahead.ordered(line)
         ahead = None
-        _answer(control, found or {"failed": "it ended before it began"})
+        _send_reply(control, found or {"failed": "it ended before it began"})
 
 
-def _answer(control: socket.socket, answer: object) -> None:
-    control.sendall(json.dumps(answer).encode() + b"\n")
+def _send_reply(control: socket.socket, reply: object) -> None:
+    control.sendall(json.dumps(reply).encode() + b"\n")
 
 
 def _prepare(order: dict[str, Any], own: set[str]) -> None:

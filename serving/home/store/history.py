@@ -177,7 +177,7 @@ class Watch:
         for change in self._replayed:
             seen = change.seen_by(self.wanted)
             if seen is not None:
-                return WatchEvent(type=seen[0], told=seen[1])
+                return WatchEvent(type=seen[0], payload=seen[1])
             await turn()
         while not self._ready:
             if self._failure is not None:
@@ -189,8 +189,8 @@ class Watch:
                 await self._reader
             finally:
                 self._reader = None
-        kind, told = self._ready.popleft()
-        return WatchEvent(type=kind, told=told)
+        kind, payload = self._ready.popleft()
+        return WatchEvent(type=kind, payload=payload)
 
     def offer(self, change: StoreChange) -> None:
         """Queue a change that matches; close with ``Gone`` if the queue is full."""

@@ -110,7 +110,7 @@ class Journal:
         rows = self._connection.execute(
             "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
         )
-        with _damage_told(self.path):
+        with _reporting_damage(self.path):
             for kind, namespace, name, data in rows:
                 yield JournalEntry(kind=kind, namespace=namespace, name=name, data=bytes(data))
 
@@ -288,7 +288,7 @@ def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise Unavailable(f"the journal {path} cannot be opened: {error}") from error
     try:
-        with _damage_told(path):
+        with _reporting_damage(path):
             _prepare(connection, path, is_new=is_new, bytes_max=bytes_max)
     except BaseException:
         connection.close()
@@ -326,7 +326,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
+def _reporting_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -28,7 +28,7 @@ from serving.model.errors import (
     NotLeading,
     TooManyRequests,
 )
-from serving.model.event import About, Words, digest, name_within, new_event, repeated
+from serving.model.event import About, EventText, digest, name_within, new_event, repeated
 from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object, is_being_deleted, name_of, namespace_of, nested, uid_of, version_of
 from serving.nodegroup.cloud import Cloud, CloudMachine
@@ -54,7 +54,7 @@ class NodeGroupNotes:
         self._cluster = cluster
         self._known: OrderedDict[str, Object] = OrderedDict()
 
-    async def write(self, of: Mapping[str, Any], words: Words) -> None:
+    async def write(self, of: Mapping[str, Any], words: EventText) -> None:
         """An Event about an object, or one more count of it."""
         suffix = digest(uid_of(of), words.reason, words.message)
         name, now = name_within(name_of(of), suffix), stamp()
@@ -168,9 +168,9 @@ class Actor:
                 case IncreaseSize() as growth:
                     await self._grow(settings, growth, done)
         for text in done.sentences:
-            await self._notes.write(about, Words(reason=_reason(text), message=f"{text} ({why})" if why else text))
+            await self._notes.write(about, EventText(reason=_reason(text), message=f"{text} ({why})" if why else text))
         for text in done.problems:
-            await self._notes.write(about, Words(reason="EffectFailed", message=text, is_warning=True))
+            await self._notes.write(about, EventText(reason="EffectFailed", message=text, is_warning=True))
         return done
 
     async def _side_by_side(self, work: Iterable[Awaitable[None]]) -> None:

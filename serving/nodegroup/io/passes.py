@@ -16,7 +16,7 @@ from serving.cluster.kinds import NODE, NODE_GROUP, POD
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
-from serving.model.event import Words
+from serving.model.event import EventText
 from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ORIGIN_LABEL, REVISION_LABEL
 from serving.model.objects import Object, annotations_of, labels_of, merge_difference, name_of, nested, version_of
 from serving.nodegroup.book import NodeGroupBook
@@ -155,7 +155,7 @@ class NodeGroupPasses:
             self.on_cloud_error(name, error)
             verdict = Verdict(is_true=False, reason=error.reason, message=str(error))
             await self._write_status(about, refused_status(about, CLOUD_REACHABLE, verdict, stamp=stamp()))
-            await self._notes.write(about, Words(reason=error.reason, message=str(error), is_warning=True))
+            await self._notes.write(about, EventText(reason=error.reason, message=str(error), is_warning=True))
             return None
         now_s = self._clock()
         memory = self._memory_of(name, about, cloud, now_s=now_s)
@@ -173,7 +173,7 @@ class NodeGroupPasses:
         )
         if plan.unregistered_count:
             message = f"{plan.unregistered_count} machines of the cloud are no nodes of this group"
-            await self._notes.write(about, Words(reason="MachinesMissing", message=message, is_warning=True))
+            await self._notes.write(about, EventText(reason="MachinesMissing", message=message, is_warning=True))
         status = status_of(
             about,
             plan=plan,
@@ -245,7 +245,7 @@ class NodeGroupPasses:
         text = "; ".join(str(one) for one in problems)
         verdict = Verdict(is_true=False, reason="SettingsInvalid", message=text)
         await self._write_status(about, refused_status(about, CONDITION_READY, verdict, stamp=stamp()))
-        await self._notes.write(about, Words(reason="SettingsInvalid", message=text, is_warning=True))
+        await self._notes.write(about, EventText(reason="SettingsInvalid", message=text, is_warning=True))
 
     async def _write_state(self, about: Object, state: NodeGroupState) -> Object:
         """The state alone, before the cloud is asked; an error stops the pass."""

@@ -29,7 +29,7 @@ class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
     full: tuple[Resource, ...]
 
 
-class BalancedAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Scores of all nodes, with the arrays they came from."""
 
     score: IntArray
@@ -57,7 +57,7 @@ class BalancedResourceAllocation:
     def __init__(self, settings: PlacementSettings) -> None:
         self._quirks = settings.quirks
 
-    def answer(self, placing: Placing) -> BalancedAnswer:
+    def evaluate(self, placing: Placing) -> BalancedResult:
         """Score all nodes."""
         allocatable = placing.table.allocatable
         total, binding = counted_requests(placing, self._quirks)
@@ -67,4 +67,4 @@ class BalancedResourceAllocation:
         evenness = 10.0 - np.abs(cpu - memory) * 10.0
         # astype cuts off towards 0, as the original's int() does. A full node's value may be far below 0; it is not used.
         score = np.where(full.any(axis=0), 0.0, evenness).astype(np.int64)
-        return BalancedAnswer(score=score, ratio=ratio, full=full)
+        return BalancedResult(score=score, ratio=ratio, full=full)

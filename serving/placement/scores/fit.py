@@ -52,7 +52,7 @@ class FitWhy(msgspec.Struct, frozen=True, kw_only=True):
     memory: ResourceFit
 
 
-class FitAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class FitResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Scores of all nodes, with the arrays they came from."""
 
     score: IntArray
@@ -94,11 +94,11 @@ class LeastRequested:
     def __init__(self, settings: PlacementSettings) -> None:
         """No setting changes this score."""
 
-    def answer(self, placing: Placing) -> FitAnswer:
+    def evaluate(self, placing: Placing) -> FitResult:
         """Score all nodes."""
         allocatable = placing.table.allocatable
         overfull = placing.nonzero > allocatable
-        return _answer(
+        return _result(
             total=placing.nonzero,
             allocatable=allocatable,
             tenths=unused_tenths(placing.nonzero, allocatable),
@@ -119,13 +119,13 @@ class MostRequested:
     def __init__(self, settings: PlacementSettings) -> None:
         self._quirks = settings.quirks
 
-    def answer(self, placing: Placing) -> FitAnswer:
+    def evaluate(self, placing: Placing) -> FitResult:
         """Score all nodes."""
         allocatable = placing.table.allocatable
         total, binding = counted_requests(placing, self._quirks)
         overfull = binding > allocatable
         counted = np.where(overfull, binding, total)
-        return _answer(
+        return _result(
             total=counted,
             allocatable=allocatable,
             tenths=used_tenths(counted, allocatable),
@@ -171,11 +171,11 @@ def _tenths(part: IntArray, whole: IntArray) -> IntArray:
     return part * 10 // divisor
 
 
-def _answer(
+def _result(
     *, total: IntArray, allocatable: IntArray, tenths: IntArray, overfull: BoolArray, clipped: BoolArray
-) -> FitAnswer:
+) -> FitResult:
     cpu, memory = tenths
-    return FitAnswer(
+    return FitResult(
         score=(cpu + memory) // 2,
         total=total,
         allocatable=allocatable,

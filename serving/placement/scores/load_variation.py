@@ -32,7 +32,7 @@ class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
     memory: ResourceLoad | None
 
 
-class LoadVariationAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class LoadVariationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Scores of all nodes, with the arrays they came from."""
 
     score: IntArray
@@ -68,7 +68,7 @@ class LoadVariationRiskBalancing:
     def __init__(self, settings: PlacementSettings) -> None:
         self._settings = settings
 
-    def answer(self, placing: Placing) -> LoadVariationAnswer:
+    def evaluate(self, placing: Placing) -> LoadVariationResult:
         """Score all nodes."""
         table, settings = placing.table, self._settings
         mean = clamped_usage_ratio(table.mean_percent, table.allocatable, added=placing.pod_request)
@@ -83,7 +83,7 @@ class LoadVariationRiskBalancing:
         fresh = settings.quirks.metrics_never_expire | (placing.now_s - table.usage_at_s <= settings.metrics_age_max_s)
         usable = table.measured & fresh
         worst = np.where(usable, resource_score, np.inf).min(axis=0)
-        return LoadVariationAnswer(
+        return LoadVariationResult(
             score=rounded(np.where(usable.any(axis=0), worst, 0.0)),
             resource_score=resource_score,
             mean=mean,

@@ -70,7 +70,7 @@ class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
     forced_zero: ForcedZero | None
 
 
-class LowRiskAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Scores of all nodes, with the arrays they came from."""
 
     score: IntArray
@@ -134,7 +134,7 @@ class LowRiskOverCommitment:
         self._kept_version: int | None = None
         self._kept: LoadRisk | None = None
 
-    def answer(self, placing: Placing) -> LowRiskAnswer:
+    def evaluate(self, placing: Placing) -> LowRiskResult:
         """Score all nodes."""
         table = placing.table
         quirks = self._settings.quirks
@@ -149,7 +149,7 @@ class LowRiskOverCommitment:
         best_effort_zero = quirks.best_effort_pods_score_zero and placing.pod.best_effort
         unlisted_zero = ~table.listed if quirks.unmeasured_nodes_score_zero else np.zeros_like(table.listed)
         score = rounded(100.0 * (1.0 - risk.max(axis=0)))
-        return LowRiskAnswer(
+        return LowRiskResult(
             score=np.where(unlisted_zero | best_effort_zero, 0, score),
             placing=placing,
             request=request,

@@ -15,7 +15,7 @@ from serving.model.nodata import NoData
 from serving.placement.scores.arrays import BoolArray, FloatArray, IntArray, rounded
 from serving.placement.scores.nodes import NodeTable, place
 from serving.placement.scores.pod import PodDemand
-from serving.placement.scores.score import NODE_SCORES, NodeScore, ScoreAnswer
+from serving.placement.scores.score import NODE_SCORES, NodeScore, ScoreResult
 from serving.settings.placement import (
     CLUSTER_AUTOSCALER_PROVIDER,
     DEFAULT_PROVIDER,
@@ -58,13 +58,13 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[ScorePart, ...]
 
 
-class WeightedAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class WeightedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One score of all nodes, and its weight."""
 
     name: str
     weight: int
     score_max: int
-    answer: ScoreAnswer
+    result: ScoreResult
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -72,7 +72,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     table: NodeTable
     total: FloatArray
-    parts: tuple[WeightedAnswer, ...]
+    parts: tuple[WeightedResult, ...]
 
     def extender_score(self) -> IntArray:
         """Totals as a scheduler extender must give them: whole numbers from 0 to 10."""
@@ -90,9 +90,9 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 ScorePart(
                     name=part.name,
                     weight=part.weight,
-                    score=int(part.answer.score[index]),
+                    score=int(part.result.score[index]),
                     score_max=part.score_max,
-                    why=part.answer.explain(index),
+                    why=part.result.explain(index),
                 )
                 for part in self.parts
             ),
@@ -119,12 +119,12 @@ class Scorer:
         """Score all nodes for one pod."""
         placing = place(table, pod, now_s=now_s)
         parts = tuple(
-            WeightedAnswer(name=score.name, weight=weight, score_max=score.score_max, answer=score.answer(placing))
+            WeightedResult(name=score.name, weight=weight, score_max=score.score_max, result=score.evaluate(placing))
             for score, weight in self._scores
         )
         total = np.zeros(table.node_count)
         for part in parts:
-            total += part.weight * part.answer.score * (_SCALE / part.score_max)
+            total += part.weight * part.result.score * (_SCALE / part.score_max)
         return Scores(table=table, total=total, parts=parts)
 
 

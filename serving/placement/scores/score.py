@@ -17,7 +17,7 @@ from serving.placement.scores.nodes import Placing
 from serving.settings.placement import PlacementSettings
 
 
-class ScoreAnswer(Protocol):
+class ScoreResult(Protocol):
     """Scores of all nodes, and why each."""
 
     @property
@@ -40,7 +40,7 @@ class NodeScore(Protocol):
         """Raises ``SettingsError`` if it cannot work, as where a library is missing."""
         ...
 
-    def answer(self, placing: Placing) -> ScoreAnswer:
+    def evaluate(self, placing: Placing) -> ScoreResult:
         """Score all nodes for one pod."""
         ...
 

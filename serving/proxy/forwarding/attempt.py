@@ -72,10 +72,10 @@ NO_BODY = _NoBody()
 
 # Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
 _CONNECTING = ExchangePhase.CONNECTING
-_ANSWERING, _TUNNEL = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL
+_RESPONDING, _TUNNEL = ExchangePhase.RESPONDING, ExchangePhase.TUNNEL
 _CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
 _ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[ExchangeEvent.SEND]
-_ON_ANSWER, _ON_SWITCH = TRANSITIONS[ExchangeEvent.ANSWER], TRANSITIONS[ExchangeEvent.SWITCH]
+_ON_RESPONSE, _ON_SWITCH = TRANSITIONS[ExchangeEvent.RESPOND], TRANSITIONS[ExchangeEvent.SWITCH]
 
 UNDELIVERED = b"K-Undelivered: true\r\n"
 """A header line of a 503: the app has not seen the request, so the caller may send it elsewhere, whatever its method."""
@@ -95,15 +95,15 @@ class Attempted(Protocol):
     request_complete: bool
     request_trailers: bytes
     is_timed: bool
-    answer_bytes: int
-    answer_headers: bytes
-    answer_wire: bytes
+    response_bytes: int
+    response_headers: bytes
+    response_wire: bytes
     tunnel: Tunnel | None
 
     def now_s(self) -> float:
         """The time on the engine's clock."""
 
-    def answer(self, status: int, body: bytes = b"") -> None:
+    def respond(self, status: int, body: bytes = b"") -> None:
         """Answer without the upstream."""
 
     def cut(self) -> None:
@@ -221,14 +221,14 @@ class Attempt:
             self._client.resume(Pause.UPSTREAM_FULL)
             exchange.give_back(ConnectionRefusedError("the app takes no connection"))
             return
-        exchange.phase = _ON_ANSWER[exchange.phase]
+        exchange.phase = _ON_RESPONSE[exchange.phase]
         if exchange.body is not NO_BODY:
             exchange.body.drop()
         exchange.status = head.status
-        exchange.answer_wire = head.wire
-        exchange.answer_bytes = len(payload)
+        exchange.response_wire = head.wire
+        exchange.response_bytes = len(payload)
         self._keep = self.head.keep_alive and exchange.request_complete and not exchange.closing
-        extra = exchange.answer_headers
+        extra = exchange.response_headers
         if exchange.is_timed:
             sent_s = exchange.sent_s
             extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)
@@ -250,7 +250,7 @@ class Attempt:
         """A piece of the response's body has come, and more follows."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
-        exchange.answer_bytes += len(payload)
+        exchange.response_bytes += len(payload)
         if sink is not None:
             sink.send_piece(payload)
         elif payload:
@@ -260,7 +260,7 @@ class Attempt:
         """The last piece of the response's body has come, which may be empty, and the lines after it."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
-        exchange.answer_bytes += len(payload)
+        exchange.response_bytes += len(payload)
         if sink is not None:
             sink.send_last(payload, trailers)
             return
@@ -286,10 +286,10 @@ class Attempt:
         exchange = self._exchange
         if exchange.phase is _TUNNEL:
             exchange.end(ExchangeOutcome.ANSWERED, keep=False)
-        elif exchange.phase is _ANSWERING:
+        elif exchange.phase is _RESPONDING:
             exchange.cut()
         elif heard or not exchange.body.can_replay or not self.head.may_be_repeated:
-            exchange.answer(502, reason.encode())
+            exchange.respond(502, reason.encode())
         else:
             exchange.body.rewind()
             if reused and not self._is_second:

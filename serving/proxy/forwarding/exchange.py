@@ -4,7 +4,7 @@ A daemon gives the engine a ``Handler``. For each request the engine calls ``beg
 whatever happens in between. ``begin`` decides at once, or keeps the exchange and decides later; it decides by one call of:
 
 - ``exchange.forward((host, port), ...)``: the request goes there, and the response comes back, with bodies streamed; or
-- ``exchange.answer(status, body, headers)``: a response without an upstream.
+- ``exchange.respond(status, body, headers)``: a response without an upstream.
 
 While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees the
 outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the engine calls
@@ -91,9 +91,9 @@ class Exchange:
 
     __slots__ = (
         *(
-            "answer_bytes",
-            "answer_headers",
-            "answer_wire",
+            "response_bytes",
+            "response_headers",
+            "response_wire",
             "begun",
             "body",
             "closing",
@@ -131,11 +131,11 @@ class Exchange:
         """How long it may take; the handler sets it in ``begin``."""
         self.wait_until_s = math.inf
         """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
-        self.answer_headers = b""
+        self.response_headers = b""
         """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
-        self.answer_wire = b""
+        self.response_wire = b""
         """The header lines of the upstream's response, once it has begun."""
-        self.answer_bytes = 0
+        self.response_bytes = 0
         """Bytes of the response's body so far; those of a tunnel do not count."""
         self.is_timed = False
         """Whether the response gets Server-Timing with the time in the queue and upstream. The handler sets it."""
@@ -228,7 +228,7 @@ class Exchange:
         self._attempt = Attempt(self, self._client, pool, address=address, wire=wire)
         self._attempt.start()
 
-    def answer(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
+    def respond(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
         """Answer without an upstream. An upstream's response that has begun is cut off, since there can be only one."""
         if self.phase is _DONE:
             return
@@ -239,7 +239,7 @@ class Exchange:
         keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
         self.status = status
         bodiless = self.head.method == b"HEAD"
-        self.answer_bytes = 0 if bodiless else len(body)
+        self.response_bytes = 0 if bodiless else len(body)
         self._client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
@@ -319,7 +319,7 @@ class Exchange:
             return due_s
         due_s = limits.due_s(self.started_s, written_s=self.written_s, has_begun=bool(self.status))
         if due_s <= now_s:
-            self.answer(504, limits.text, close=True)
+            self.respond(504, limits.text, close=True)
         elif self.phase is _WAITING and self.wait_until_s < due_s:
             due_s = self.wait_until_s
             if due_s <= now_s:
@@ -335,7 +335,7 @@ class Exchange:
         if isinstance(error, OSError):
             handler.unreachable(self, error)
         elif not handler.lost(self, error):
-            self.answer(502, error.encode())
+            self.respond(502, error.encode())
 
     def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
         """The exchange is over; ``keep`` says that the client's connection may serve the next."""

@@ -32,7 +32,7 @@ class ExchangePhase(enum.IntEnum):
     """The pool makes a connection."""
     SENT = 2
     """The request, or what there is of it, was sent upstream."""
-    ANSWERING = 3
+    RESPONDING = 3
     """The response has begun."""
     TUNNEL = 4
     """The upstream has agreed to change the protocol."""
@@ -48,7 +48,7 @@ class ExchangeEvent(enum.StrEnum):
     """A connection takes the request."""
     GIVE_BACK = "give back"
     """The upstream failed before it answered: the handler decides again."""
-    ANSWER = "answer"
+    RESPOND = "respond"
     """The upstream's response begins."""
     SWITCH = "switch"
     """The upstream answers 101."""
@@ -67,7 +67,7 @@ class PhaseMap(dict[ExchangePhase, ExchangePhase]):
 
 
 _WAITING, _CONNECTING, _SENT = ExchangePhase.WAITING, ExchangePhase.CONNECTING, ExchangePhase.SENT
-_ANSWERING, _TUNNEL, _DONE = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL, ExchangePhase.DONE
+_RESPONDING, _TUNNEL, _DONE = ExchangePhase.RESPONDING, ExchangePhase.TUNNEL, ExchangePhase.DONE
 
 TRANSITIONS: Mapping[ExchangeEvent, PhaseMap] = {
     event: PhaseMap(event, phases)
@@ -76,8 +76,8 @@ TRANSITIONS: Mapping[ExchangeEvent, PhaseMap] = {
         ExchangeEvent.CONNECT: {_WAITING: _CONNECTING, _SENT: _CONNECTING},
         ExchangeEvent.SEND: {_WAITING: _SENT, _CONNECTING: _SENT},
         ExchangeEvent.GIVE_BACK: {_CONNECTING: _WAITING, _SENT: _WAITING},
-        ExchangeEvent.ANSWER: {_SENT: _ANSWERING},
+        ExchangeEvent.RESPOND: {_SENT: _RESPONDING},
         ExchangeEvent.SWITCH: {_SENT: _TUNNEL},
-        ExchangeEvent.END: dict.fromkeys((_WAITING, _CONNECTING, _SENT, _ANSWERING, _TUNNEL), _DONE),
+        ExchangeEvent.END: dict.fromkeys((_WAITING, _CONNECTING, _SENT, _RESPONDING, _TUNNEL), _DONE),
     }.items()
 }

@@ -11,13 +11,13 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Time limits of a request in seconds; ``math.inf`` is no limit.
 
     A request that expires gets a 504; a response that has begun is cut off. ``total_s`` runs from the request's head to
-    the end of the response, queueing included; ``answer_start_s`` from the head to the first byte of the response;
+    the end of the response, queueing included; ``response_start_s`` from the head to the first byte of the response;
     ``idle_s`` from the head, or the last piece of the response, to the next piece. In a tunnel (after a 101) the
     upstream's bytes count as pieces of the response. ``text`` is the body of the 504.
     """
 
     total_s: float = math.inf
-    answer_start_s: float = math.inf
+    response_start_s: float = math.inf
     idle_s: float = math.inf
     text: bytes = b"request timeout"
 
@@ -28,7 +28,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
         ``has_begun`` says whether there was one.
         """
         due_s = min(started_s + self.total_s, written_s + self.idle_s)
-        return due_s if has_begun else min(due_s, started_s + self.answer_start_s)
+        return due_s if has_begun else min(due_s, started_s + self.response_start_s)
 
 
 NO_TIMEOUTS = Timeouts()

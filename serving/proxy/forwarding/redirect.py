@@ -29,7 +29,7 @@ class HttpsRedirect:
             self._handler.begin(exchange)
             return
         exchange.context = _OURS
-        exchange.answer(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
+        exchange.respond(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Of the other handler's requests only."""

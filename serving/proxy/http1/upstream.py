@@ -1,6 +1,6 @@
 """A connection to an upstream: one request at a time, with its response parsed as it arrives.
 
-It passes what it understands to a ``Taker`` (an exchange), goes back to the pool when the answer is complete and clean,
+It passes what it understands to a ``ResponseReceiver`` (an exchange), goes back to the pool when the answer is complete and clean,
 and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or
 a response that came before its request was sent in whole. It decides nothing about requests.
 """
@@ -18,7 +18,7 @@ Address = tuple[str, int]
 _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 
 
-class Taker(Protocol):
+class ResponseReceiver(Protocol):
     """Takes the response. ``heard``: some of its bytes have arrived. ``reused``: not the connection's first request."""
 
     head: RequestHead
@@ -88,8 +88,8 @@ class RequestCarrier(Protocol):
 
     is_reused: bool
 
-    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and the body received so far; ``taker`` gets the response."""
+    def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
+        """Send the head of a request, and the body received so far; ``receiver`` gets the response."""
 
     def write(self, data: bytes) -> None:
         """Send more of the request's body, or bytes of a tunnel.
@@ -126,7 +126,7 @@ class Upstream(asyncio.Protocol):
         "_is_chunked",
         "_keep",
         "_reader",
-        "_taker",
+        "_receiver",
         "_transport",
         "_tunnel",
         "address",
@@ -139,7 +139,7 @@ class Upstream(asyncio.Protocol):
         self.is_reused = False
         self.idle_since_s = 0.0
         self._home = home
-        self._taker: Taker | None = None
+        self._receiver: ResponseReceiver | None = None
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
         self._heads = ResponseMemory()
         self._buffer = b""
@@ -153,29 +153,29 @@ class Upstream(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def __repr__(self) -> str:
-        state = "idle" if self._taker is None else "tunnel" if self._tunnel is not None else "busy"
+        state = "idle" if self._receiver is None else "tunnel" if self._tunnel is not None else "busy"
         return f"Upstream({self.address[0]}:{self.address[1]}, {state})"
 
     @property
     def is_usable(self) -> bool:
         """Whether it may carry a request."""
-        return not self._transport.is_closing() and self._taker is None
+        return not self._transport.is_closing() and self._receiver is None
 
     # What an exchange calls.
 
-    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and what there is of its body; its response goes to ``taker``."""
-        assert self._taker is None, self
-        self._taker = taker
+    def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
+        """Send the head of a request, and what there is of its body; its response goes to ``receiver``."""
+        assert self._receiver is None, self
+        self._receiver = receiver
         self._heard = False
-        head = taker.head
+        head = receiver.head
         if head.has_body:
             self._is_chunked = head.chunked
-            done = taker.request_complete
-            wire += chunks(body, done=done, trailers=taker.request_trailers) if head.chunked else body
+            done = receiver.request_complete
+            wire += chunks(body, done=done, trailers=receiver.request_trailers) if head.chunked else body
         self._transport.write(wire)
         if self._full:
-            taker.upstream_full(full=True)
+            receiver.upstream_full(full=True)
 
     def write(self, data: bytes) -> None:
         """Send more of the request, or through the tunnel."""
@@ -203,12 +203,12 @@ class Upstream(asyncio.Protocol):
 
     def drop(self) -> None:
         """Close at once: the rest of the response is not wanted."""
-        self._taker = None
+        self._receiver = None
         self._transport.abort()
 
     def close(self) -> None:
         """End it after what was written."""
-        self._taker = None
+        self._receiver = None
         self._transport.close()
 
     # What the loop calls.
@@ -220,8 +220,8 @@ class Upstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come and pass it on."""
-        taker = self._taker
-        if taker is None:
+        receiver = self._receiver
+        if receiver is None:
             # Not asked for: it must not become the answer to the next request.
             self._transport.abort()
             return
@@ -230,7 +230,7 @@ class Upstream(asyncio.Protocol):
         if self._tunnel is not None:
             self._tunnel.receive(data)
         elif reader is None:
-            self._read_head(taker, self._buffer + data if self._buffer else data)
+            self._read_head(receiver, self._buffer + data if self._buffer else data)
         else:
             try:
                 payload = reader.feed(data)
@@ -238,15 +238,15 @@ class Upstream(asyncio.Protocol):
                 self._fail(f"malformed answer: {bad}")
                 return
             if not reader.done:
-                taker.on_piece(payload)
+                receiver.on_piece(payload)
                 return
-            taker.on_last(payload, reader.trailers)
-            if self._taker is taker:
-                self._complete(taker, rest=reader.rest)
+            receiver.on_last(payload, reader.trailers)
+            if self._receiver is receiver:
+                self._complete(receiver, rest=reader.rest)
 
     def eof_received(self) -> bool:
         """No more will come; True keeps the other direction of a tunnel open."""
-        if self._tunnel is not None and self._taker is not None:
+        if self._tunnel is not None and self._receiver is not None:
             self._tunnel.receive_eof()
             return True
         return False
@@ -254,29 +254,29 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request of a lost connection."""
         self._home.forget(self)
-        taker, self._taker = self._taker, None
-        if taker is None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
             return
         if isinstance(self._reader, CloseBody) and exc is None:
-            taker.on_last(b"", b"")
-            taker.upstream_done()
+            receiver.on_last(b"", b"")
+            receiver.upstream_done()
         else:
             reason = "the upstream closed its connection before its answer was complete"
-            taker.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
+            receiver.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
 
     def pause_writing(self) -> None:
         """What was sent is not taken yet."""
         self._full = True
-        if self._taker is not None:
-            self._taker.upstream_full(full=True)
+        if self._receiver is not None:
+            self._receiver.upstream_full(full=True)
 
     def resume_writing(self) -> None:
         """What was sent has been taken."""
         self._full = False
-        if self._taker is not None:
-            self._taker.upstream_full(full=False)
+        if self._receiver is not None:
+            self._receiver.upstream_full(full=False)
 
-    def _read_head(self, taker: Taker, data: bytes) -> None:
+    def _read_head(self, receiver: ResponseReceiver, data: bytes) -> None:
         while True:
             end = data.find(b"\r\n\r\n", 0, self._home.head_bytes_max + 4)
             if end < 0:
@@ -286,7 +286,7 @@ class Upstream(asyncio.Protocol):
                 return
             try:
                 head = self._heads.read(
-                    data[:end], method=taker.head.method, header_count_max=self._home.header_count_max
+                    data[:end], method=receiver.head.method, header_count_max=self._home.header_count_max
                 )
             except BadResponse as bad:
                 self._fail(f"malformed answer: {bad}")
@@ -295,28 +295,28 @@ class Upstream(asyncio.Protocol):
             if head.status >= 200:
                 break
             if head.status == 101:
-                self._upgraded(taker, head, data)
+                self._upgraded(receiver, head, data)
                 return
-            taker.on_interim(head)
-            if not data or self._taker is not taker:
+            receiver.on_interim(head)
+            if not data or self._receiver is not receiver:
                 self._buffer = b""
                 return
         self._buffer = b""
-        self._begin_answer(taker, head, data)
+        self._begin_response(receiver, head, data)
 
-    def _begin_answer(self, taker: Taker, head: ResponseHead, data: bytes) -> None:
+    def _begin_response(self, receiver: ResponseReceiver, head: ResponseHead, data: bytes) -> None:
         self._keep = head.keep_alive
         framing = head.framing
         if framing is _LENGTH and len(data) == head.content_length:
             # The common case: head and body in one piece.
-            taker.on_response(head, data, done=True)
-            if self._taker is taker:
-                self._complete(taker, rest=b"")
+            receiver.on_response(head, data, done=True)
+            if self._receiver is receiver:
+                self._complete(receiver, rest=b"")
             return
         if framing is _NONE:
-            taker.on_response(head, b"", done=True)
-            if self._taker is taker:
-                self._complete(taker, rest=data)
+            receiver.on_response(head, b"", done=True)
+            if self._receiver is receiver:
+                self._complete(receiver, rest=data)
             return
         reader: LengthBody | ChunkedBody | CloseBody
         if framing is _LENGTH:
@@ -330,31 +330,31 @@ class Upstream(asyncio.Protocol):
         except BadBody as bad:
             self._fail(f"malformed answer: {bad}")
             return
-        taker.on_response(head, payload, done=reader.done, trailers=reader.trailers)
-        if reader.done and self._taker is taker:
-            self._complete(taker, rest=reader.rest)
+        receiver.on_response(head, payload, done=reader.done, trailers=reader.trailers)
+        if reader.done and self._receiver is receiver:
+            self._complete(receiver, rest=reader.rest)
 
-    def _upgraded(self, taker: Taker, head: ResponseHead, data: bytes) -> None:
-        if taker.head.upgrade is None or head.upgrade is None:
+    def _upgraded(self, receiver: ResponseReceiver, head: ResponseHead, data: bytes) -> None:
+        if receiver.head.upgrade is None or head.upgrade is None:
             self._fail("the upstream changed the protocol without being asked")
             return
         self._is_chunked = False
-        self._tunnel = taker.on_upgraded(head, data)
+        self._tunnel = receiver.on_upgraded(head, data)
 
-    def _complete(self, taker: Taker, *, rest: bytes) -> None:
-        self._taker = None
+    def _complete(self, receiver: ResponseReceiver, *, rest: bytes) -> None:
+        self._receiver = None
         self._reader = None
-        if self._keep and not rest and taker.request_complete and not self._transport.is_closing():
+        if self._keep and not rest and receiver.request_complete and not self._transport.is_closing():
             self._home.give(self)
-        elif taker.request_complete:
+        elif receiver.request_complete:
             self._transport.close()
         else:
             # What is left of the request would wait for an upstream that does not read it.
             self._transport.abort()
-        taker.upstream_done()
+        receiver.upstream_done()
 
     def _fail(self, reason: str) -> None:
-        taker, self._taker = self._taker, None
+        receiver, self._receiver = self._receiver, None
         self._transport.abort()
-        if taker is not None:
-            taker.upstream_lost(reason, heard=True, reused=self.is_reused)
+        if receiver is not None:
+            receiver.upstream_lost(reason, heard=True, reused=self.is_reused)

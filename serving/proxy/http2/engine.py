@@ -95,7 +95,7 @@ class EngineOwner(Protocol):
     def peer_leaves(self, last_stream_id: int) -> None:
         """Handle a GOAWAY: the peer opens and takes no new streams, and processed none above ``last_stream_id``."""
 
-    def ping_answered(self, payload: bytes) -> None:
+    def on_ping_ack(self, payload: bytes) -> None:
         """Handle the answer to a ping."""
 
 
@@ -524,7 +524,7 @@ class Http2Engine:
             self.budget.count_idle_frame(self.now_s)
             if kind == PING:
                 check_on_connection(stream_id)
-                self._owner.ping_answered(payload)
+                self._owner.on_ping_ack(payload)
             elif kind == PRIORITY:
                 check_on_stream(stream_id)
                 check_dependency(stream_id, payload)

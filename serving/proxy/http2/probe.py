@@ -62,7 +62,7 @@ class _StatusRequest:
         if last_stream_id < self.stream.stream_id:
             self.stream.take_reset(0)
 
-    def ping_answered(self, payload: bytes) -> None:
+    def on_ping_ack(self, payload: bytes) -> None:
         """Do nothing: none is sent."""
 
 

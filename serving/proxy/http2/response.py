@@ -85,7 +85,7 @@ class StreamCarrier(Protocol):
 class RespondingStream(EngineStream):
     """The sending half of a stream."""
 
-    __slots__ = ("_exchange", "_has_begun", "_refusal", "_session", "_taken_s", "_told_full")
+    __slots__ = ("_exchange", "_has_begun", "_is_paused", "_refusal", "_session", "_taken_s")
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
         super().__init__(stream_id, send_left=session.engine.peer_window, peer_ended=ended)
@@ -97,7 +97,7 @@ class RespondingStream(EngineStream):
         self._has_begun = False
         # A refusal in HTTP's terms for a client of gRPC, until it is here in whole.
         self._refusal: GrpcRefusal | None = None
-        self._told_full = False
+        self._is_paused = False
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """Send the head of an upstream's response, with further lines, and what there is of its body."""
@@ -192,8 +192,8 @@ class RespondingStream(EngineStream):
     def _note_full(self) -> None:
         """Pause or resume the exchange."""
         exchange, full = self._exchange, self.is_full
-        if exchange is not None and full is not self._told_full:
-            self._told_full = full
+        if exchange is not None and full is not self._is_paused:
+            self._is_paused = full
             exchange.client_full(full=full)
 
     def _refuse(self, refusal: RequestRefusal) -> None:

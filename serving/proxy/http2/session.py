@@ -56,7 +56,7 @@ class Farewell:
         self.due_s = now_s + _PING_MAX_S
         return True
 
-    def is_answered_by(self, ping_data: bytes) -> bool:
+    def is_acknowledged_by(self, ping_data: bytes) -> bool:
         """Whether a PING acknowledgement belongs to the first GOAWAY."""
         return self.has_begun and ping_data == _PING
 
@@ -168,9 +168,9 @@ class Session(FrameSender):
         del last_stream_id
         self._client_leaves = True
 
-    def ping_answered(self, payload: bytes) -> None:
+    def on_ping_ack(self, payload: bytes) -> None:
         """Handle a PING acknowledgement: the client has seen everything sent before it."""
-        if self._farewell.is_answered_by(payload):
+        if self._farewell.is_acknowledged_by(payload):
             self._say_last()
 
     # What the server calls.

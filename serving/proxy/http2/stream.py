@@ -85,7 +85,7 @@ class Stream(RespondingStream):
         if self._exchange is exchange and not (exchange.request_complete or self._paused or self._has_begun):
             body_due_s = self._last_body_s + settings.body_wait_max_s
             if body_due_s <= now_s:
-                exchange.answer(408, b"the request's body came too slowly")
+                exchange.respond(408, b"the request's body came too slowly")
             due_s = min(due_s, body_due_s)
         return due_s
 
@@ -170,7 +170,7 @@ class Stream(RespondingStream):
         if self._length is not None:
             self._break()
         elif self._exchange is not None:
-            self._exchange.answer(413, b"the request's body is too large")
+            self._exchange.respond(413, b"the request's body is too large")
 
     def _take_end(self, payload: bytes, trailers: bytes) -> None:
         self._body_left -= len(payload)

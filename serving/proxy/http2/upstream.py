@@ -1,7 +1,7 @@
 """One request to an app that speaks HTTP/2, and its response: a stream of a link.
 
 It has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the app's
-answer as heads and pieces. It carries one request. While its taker is full its window stays closed, so that one slow reader
+answer as heads and pieces. It carries one request. While its receiver is full its window stays closed, so that one slow reader
 holds one window of bytes and stops no other stream. A stream that the app has refused unprocessed is sent once more on
 another connection, whatever its method.
 """
@@ -9,7 +9,7 @@ another connection, whatever its method.
 from typing import Protocol
 
 from serving.proxy.http1.responsehead import BadResponse, Framing
-from serving.proxy.http1.upstream import Address, Taker
+from serving.proxy.http1.upstream import Address, ResponseReceiver
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
 from serving.proxy.http2.frames import ErrorCode
@@ -49,7 +49,7 @@ class StreamUpstream(EngineStream):
 
     __slots__ = (
         *("_begun", "_heard", "_held", "_home", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link"),
-        *("_taker", "_told_full", "_was_moved", "_wire", "address", "is_reused"),
+        *("_receiver", "_is_paused", "_was_moved", "_wire", "address", "is_reused"),
     )
 
     def __init__(self, link: StreamLink, home: StreamHome) -> None:
@@ -58,29 +58,29 @@ class StreamUpstream(EngineStream):
         self.is_reused = False
         self._home = home
         self._link = link
-        self._taker: Taker | None = None
+        self._receiver: ResponseReceiver | None = None
         self._wire = b""
         # What is to come of a body of known length; None for any other.
         self._left_bytes: int | None = None
         # What was given to send, as long as it may have to be sent again.
         self._kept: list[bytes] | None = None
         self._kept_bytes = 0
-        self._begun = self._heard = self._held = self._told_full = self._is_moving = self._was_moved = False
+        self._begun = self._heard = self._held = self._is_paused = self._is_moving = self._was_moved = False
 
     # What an exchange calls.
 
-    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
+    def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
         """Send the head of a request, and what there is of its body."""
-        self._taker = taker
+        self._receiver = receiver
         self._wire = wire
         self._kept = [body]
         self._kept_bytes = len(body)
-        self._begin(taker, body)
+        self._begin(receiver, body)
 
     def write(self, data: bytes) -> None:
         """Send more of the request's body."""
-        taker = self._taker
-        if taker is None:
+        receiver = self._receiver
+        if receiver is None:
             return
         if self._kept is not None:
             self._kept.append(data)
@@ -96,7 +96,7 @@ class StreamUpstream(EngineStream):
 
     def finish(self, data: bytes, trailers: bytes) -> None:
         """Send the end of the request."""
-        if self._taker is None:
+        if self._receiver is None:
             return
         if self._kept is not None:
             self._kept.append(data)
@@ -118,7 +118,7 @@ class StreamUpstream(EngineStream):
 
     def drop(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """Reset the stream: the rest of the response is not wanted."""
-        self._taker = None
+        self._receiver = None
         if self.stream_id and not self.is_done:
             self._link.engine.reset(self, code)
             self._link.send()
@@ -129,50 +129,50 @@ class StreamUpstream(EngineStream):
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
         """A head or trailers have come."""
-        taker = self._taker
-        if taker is None:
+        receiver = self._receiver
+        if receiver is None:
             return
         self._heard, self._kept = True, None
         try:
             if self._begun:
                 if not ended:
                     raise Malformed("a second head")  # noqa: TRY301 - as what the readers raise
-                self._finish(taker, b"", read_trailer_section(section))
+                self._finish(receiver, b"", read_trailer_section(section))
                 return
             head = read_response_section(
-                section, ended=ended, method=taker.head.method, header_count_max=self._home.header_count_max
+                section, ended=ended, method=receiver.head.method, header_count_max=self._home.header_count_max
             )
         except (BadResponse, Malformed) as bad:
-            self._break(taker, bad)
+            self._break(receiver, bad)
             return
         if head.status < 200:
-            taker.on_interim(head)
+            receiver.on_interim(head)
             return
         self._begun = True
         if head.framing is not _CHUNKED:
             self._left_bytes = head.content_length or 0 if head.framing is _LENGTH else 0
-        taker.on_response(head, b"", done=ended)
-        if ended and self._taker is taker:
-            self._end(taker)
+        receiver.on_response(head, b"", done=ended)
+        if ended and self._receiver is receiver:
+            self._end(receiver)
 
     def take_data(self, payload: bytes) -> None:
         """A piece of the response's body has come."""
-        taker = self._taker
-        if taker is None or not self._is_counted(taker, payload):
+        receiver = self._receiver
+        if receiver is None or not self._is_counted(receiver, payload):
             return
-        taker.on_piece(payload)
+        receiver.on_piece(payload)
         if self.window_left * 2 <= self.window_bytes and not self._held:
             self._link.engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
         """The last piece of the response's body has come."""
-        taker = self._taker
-        if taker is None or not self._is_counted(taker, payload):
+        receiver = self._receiver
+        if receiver is None or not self._is_counted(receiver, payload):
             return
         try:
-            self._finish(taker, payload, b"")
+            self._finish(receiver, payload, b"")
         except BadResponse as bad:
-            self._break(taker, bad)
+            self._break(receiver, bad)
 
     def take_reset(self, code: int) -> None:
         """The app has reset the stream."""
@@ -183,97 +183,97 @@ class StreamUpstream(EngineStream):
             self.lost(f"the app has reset the stream ({code})")
 
     def sent(self) -> None:
-        """Pause or resume the taker after bytes were sent or held back."""
+        """Pause or resume the receiver after bytes were sent or held back."""
         full = self.pending is not None and self.is_full
-        if full is not self._told_full and self._taker is not None:
-            self._told_full = full
-            self._taker.upstream_full(full=full)
+        if full is not self._is_paused and self._receiver is not None:
+            self._is_paused = full
+            self._receiver.upstream_full(full=full)
 
     # What its link calls.
 
     def refused(self, reason: str) -> None:
         """Handle a refusal before processing (REFUSED_STREAM or GOAWAY)."""
-        taker, kept = self._taker, self._kept
-        if taker is None or kept is None or self._heard:
+        receiver, kept = self._receiver, self._kept
+        if receiver is None or kept is None or self._heard:
             self.lost(reason)
             return
         if self._was_moved:
-            # No other connection takes it: its taker may try elsewhere.
-            self._taker = None
-            taker.upstream_refused(reason, b"".join(kept))
+            # No other connection takes it: its receiver may try elsewhere.
+            self._receiver = None
+            receiver.upstream_refused(reason, b"".join(kept))
             return
         self._is_moving = self._was_moved = True
-        if not self._told_full:
-            self._told_full = True
-            taker.upstream_full(full=True)
+        if not self._is_paused:
+            self._is_paused = True
+            receiver.upstream_full(full=True)
         self._home.again(self)
 
     def restart(self, link: StreamLink) -> None:
         """Resend the whole request on another link."""
-        taker, kept = self._taker, self._kept
-        if taker is None or kept is None:
+        receiver, kept = self._receiver, self._kept
+        if receiver is None or kept is None:
             return
         self._link, self._is_moving = link, False
         self.ending = self.has_ended = self.is_done = self.is_queued = self.peer_ended = False
         self.pending, self.trailers = None, b""
-        self._begin(taker, b"".join(kept))
+        self._begin(receiver, b"".join(kept))
 
     def lost(self, reason: str) -> None:
         """The response will not be completed."""
-        taker, self._taker = self._taker, None
-        if taker is not None:
-            taker.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
 
-    def _begin(self, taker: Taker, body: bytes) -> None:
+    def _begin(self, receiver: ResponseReceiver, body: bytes) -> None:
         link = self._link
         # Of one that has carried others, the app may have closed its end while ours was on its way.
         self.is_reused = link.carried_count > 0
         self.stream_id = link.open(self)
         if not self.stream_id:
-            self._taker = None
-            taker.upstream_lost("the app takes no more streams", heard=False, reused=False)
+            self._receiver = None
+            receiver.upstream_lost("the app takes no more streams", heard=False, reused=False)
             return
         engine, wire = link.engine, self._wire
         self.send_left = engine.peer_window
-        has_body = taker.head.has_body
+        has_body = receiver.head.has_body
         engine.send_head(self, wire, lambda: request_fields(wire[:-4]), ended=not has_body)
-        if has_body and taker.request_complete:
-            engine.send_last(self, body, trailers=taker.request_trailers)
+        if has_body and receiver.request_complete:
+            engine.send_last(self, body, trailers=receiver.request_trailers)
         elif body:
             engine.send_data(self, body)
         self.sent()
         link.send()
 
-    def _is_counted(self, taker: Taker, payload: bytes) -> bool:
+    def _is_counted(self, receiver: ResponseReceiver, payload: bytes) -> bool:
         """Count a piece of the response's body; False if it exceeds the declared length."""
         self._heard, self._kept = True, None
         if not self._begun:
-            self._break(taker, BadResponse("a body without a head"))
+            self._break(receiver, BadResponse("a body without a head"))
             return False
         if self._left_bytes is not None:
             self._left_bytes -= len(payload)
             if self._left_bytes < 0:
-                self._break(taker, BadResponse("a body longer than its content-length"))
+                self._break(receiver, BadResponse("a body longer than its content-length"))
                 return False
         return True
 
-    def _finish(self, taker: Taker, payload: bytes, trailers: bytes) -> None:
+    def _finish(self, receiver: ResponseReceiver, payload: bytes, trailers: bytes) -> None:
         if self._left_bytes:
             if payload:
-                taker.on_piece(payload)
+                receiver.on_piece(payload)
             raise BadResponse("a body that is shorter than it says")
-        taker.on_last(payload, trailers)
-        if self._taker is taker:
-            self._end(taker)
+        receiver.on_last(payload, trailers)
+        if self._receiver is receiver:
+            self._end(receiver)
 
-    def _end(self, taker: Taker) -> None:
-        self._taker = None
-        if not taker.request_complete:
+    def _end(self, receiver: ResponseReceiver) -> None:
+        self._receiver = None
+        if not receiver.request_complete:
             self.drop(ErrorCode.NO_ERROR)
-        taker.upstream_done()
+        receiver.upstream_done()
 
-    def _break(self, taker: Taker, bad: Exception) -> None:
-        has_left = self._taker is not taker
+    def _break(self, receiver: ResponseReceiver, bad: Exception) -> None:
+        has_left = self._receiver is not receiver
         self.drop(ErrorCode.PROTOCOL_ERROR)
         if not has_left:
-            taker.upstream_lost(f"malformed answer: {bad}", heard=self._heard, reused=self.is_reused)
+            receiver.upstream_lost(f"malformed answer: {bad}", heard=self._heard, reused=self.is_reused)

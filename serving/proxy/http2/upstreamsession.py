@@ -110,7 +110,7 @@ class UpstreamSession(FrameSender):
                 stream.refused("the app took its leave")
         self._close_if_gone()
 
-    def ping_answered(self, payload: bytes) -> None:
+    def on_ping_ack(self, payload: bytes) -> None:
         """Do nothing: none is sent."""
 
     # What the loop calls.

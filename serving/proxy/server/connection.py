@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         ):
             body_due_s = self._last_body_s + self._registry.settings.body_wait_max_s
             if body_due_s <= now_s:
-                exchange.answer(408, b"the request's body came too slowly", close=True)
+                exchange.respond(408, b"the request's body came too slowly", close=True)
             due_s = min(due_s, body_due_s)
         return due_s
 
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
             limits, until_s = exchange.timeouts, self._registry.sweep_s - now_s
             if (
                 limits.total_s < until_s
-                or limits.answer_start_s < until_s
+                or limits.response_start_s < until_s
                 or limits.idle_s < until_s
                 or exchange.wait_until_s - now_s < until_s
                 or self._reader is not None
@@ -342,12 +342,12 @@ class Connection(asyncio.Protocol):
         try:
             payload = reader.feed(data)
         except BadBody as bad:
-            exchange.answer(400, str(bad).encode(), close=True)
+            exchange.respond(400, str(bad).encode(), close=True)
             return b""
         self._body_bytes += len(payload)
         bytes_max = self._registry.settings.body_bytes_max
         if bytes_max and self._body_bytes > bytes_max:
-            exchange.answer(413, b"the request's body is too large", close=True)
+            exchange.respond(413, b"the request's body is too large", close=True)
             return b""
         if reader.done:
             self._reader = None

@@ -43,7 +43,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     """One client's connection over TLS."""
 
     __slots__ = (
-        *("_address", "_app", "_begun", "_closing", "_due_s", "_eof_told", "_is_truncated", "_outer", "_outer_ended"),
+        *("_address", "_app", "_begun", "_closing", "_due_s", "_eof_passed", "_is_truncated", "_outer", "_outer_ended"),
         *("_paused", "_records", "_registry", "_terms", "_wiring", "_write_ended"),
     )
 
@@ -63,7 +63,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._closing = False
         self._write_ended = False
         self._outer_ended = False
-        self._eof_told = False
+        self._eof_passed = False
         self._is_truncated = False
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decrypt and pass on, or go on with the handshake."""
-        if self._closing or self._eof_told:
+        if self._closing or self._eof_passed:
             return
         self._records.put(data)
         if self._app is not None:
@@ -264,7 +264,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def _pass_on(self) -> None:
         """Pass decrypted bytes to the protocol while it reads, then the end, if it has come."""
         records = self._records
-        while not (self._paused or self._closing or self._eof_told):
+        while not (self._paused or self._closing or self._eof_passed):
             try:
                 data = records.read()
             except ssl.SSLError:
@@ -285,7 +285,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def _tell_eof(self) -> None:
         assert self._app is not None
-        self._eof_told = True
+        self._eof_passed = True
         if not self._app.eof_received():
             self.close()
 

@@ -48,30 +48,30 @@ class AdminHandler:
         if needed is not None:
             self._take_order(exchange, path, method=needed)
         elif head.method not in (b"GET", b"HEAD"):
-            exchange.answer(405, b"only GET is taken here", header_lines(_TEXT, (b"Allow", b"GET, HEAD")))
+            exchange.respond(405, b"only GET is taken here", header_lines(_TEXT, (b"Allow", b"GET, HEAD")))
         elif path == b"/healthz":
-            exchange.answer(200, b"ok")
+            exchange.respond(200, b"ok")
         elif path == b"/readyz":
-            self._answer_readiness(exchange, wait_s=_wait_s(query))
+            self._respond_readiness(exchange, wait_s=_wait_s(query))
         elif path == b"/metrics":
-            exchange.answer(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
+            exchange.respond(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
         else:
-            exchange.answer(404, _HELP)
+            exchange.respond(404, _HELP)
 
     def readiness_changed(self) -> None:
         """The app is ready, or no more: answer the questions that wait for it."""
         self._has_been_ready = self._has_been_ready or self._pod.is_ready
-        self._answer_all_who_ask()
+        self._respond_to_probes()
 
     def stopping(self) -> None:
         """The order to stop has come."""
         self._is_stopping = self._pod.is_draining = True
-        self._answer_all_who_ask()
+        self._respond_to_probes()
 
     def drained(self) -> None:
         """Nothing more comes and nothing runs: the app may end."""
         for exchange in list(self._leaving):
-            exchange.answer(200, b"drained")
+            exchange.respond(200, b"drained")
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Nothing is forwarded here."""
@@ -84,14 +84,14 @@ class AdminHandler:
     def overdue(self, exchange: Exchange) -> None:
         """A question has waited as long as it may."""
         if exchange in self._asking:
-            self._answer_readiness(exchange, wait_s=0.0)
+            self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:
             raise NotImplementedError(exchange)
         elif self._is_stopping:
             exchange.wait_until_s = math.inf
         else:
             self._pod.is_draining = False
-            exchange.answer(200, b"no order to stop has followed")
+            exchange.respond(200, b"no order to stop has followed")
 
     def finish(self, exchange: Exchange) -> None:
         """One that waited may have left."""
@@ -100,32 +100,32 @@ class AdminHandler:
 
     def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
         if exchange.head.method != method:
-            exchange.answer(405, b"%b %b begins the drain" % (method, path), header_lines(_TEXT, (b"Allow", method)))
+            exchange.respond(405, b"%b %b begins the drain" % (method, path), header_lines(_TEXT, (b"Allow", method)))
         elif not self._pod.takes_orders_from(exchange.head):
-            exchange.answer(403, b"this needs the pod's secret")
+            exchange.respond(403, b"this needs the pod's secret")
         elif path == b"/drain":
             self._on_drain()
-            exchange.answer(202, b"draining")
+            exchange.respond(202, b"draining")
         else:
             self._pod.is_draining = True
             self._leaving.add(exchange)
             exchange.wait_until_s = math.inf if self._is_stopping else exchange.started_s + _STOP_FOLLOWS_S
-            self._answer_all_who_ask()
+            self._respond_to_probes()
 
-    def _answer_all_who_ask(self) -> None:
+    def _respond_to_probes(self) -> None:
         for exchange in list(self._asking):
-            self._answer_readiness(exchange, wait_s=0.0)
+            self._respond_readiness(exchange, wait_s=0.0)
 
-    def _answer_readiness(self, exchange: Exchange, *, wait_s: float) -> None:
+    def _respond_readiness(self, exchange: Exchange, *, wait_s: float) -> None:
         if self._pod.is_draining:
-            exchange.answer(503, b"shutting down")
+            exchange.respond(503, b"shutting down")
         elif self._pod.is_ready:
-            exchange.answer(200, b"ready")
+            exchange.respond(200, b"ready")
         elif wait_s > 0 and not self._has_been_ready:
             self._asking.add(exchange)
             exchange.wait_until_s = exchange.started_s + min(wait_s, _READY_WAIT_MAX_S)
         else:
-            exchange.answer(503, b"the app is not ready")
+            exchange.respond(503, b"the app is not ready")
 
 
 def _wait_s(query: bytes) -> float:

@@ -61,7 +61,7 @@ class PodRequests(Generic[_Request]):
             )
         self._timeouts = Timeouts(
             total_s=settings.request_timeout_s,
-            answer_start_s=settings.response_start_timeout_s or math.inf,
+            response_start_s=settings.response_start_timeout_s or math.inf,
             idle_s=settings.idle_timeout_s or math.inf,
         )
 
@@ -108,7 +108,7 @@ class PodRequests(Generic[_Request]):
         given = head.get(b"k-pod-secret")
         return given is not None and bool(self._secret) and matches(given, self._secret)
 
-    def _probe_answer(self, head: RequestHead) -> tuple[int, bytes, Headers]:
+    def _probe_response(self, head: RequestHead) -> tuple[int, bytes, Headers]:
         """The status, the body and the headers that answer a probe."""
         if self.is_draining:
             return 503, b"shutting down", TEXT
@@ -152,8 +152,8 @@ class PodHandler(PodRequests[Exchange]):
         head = exchange.head
         if head.reserved and self._is_believed(head):
             if is_probe(head):
-                status, body, headers = self._probe_answer(head)
-                exchange.answer(status, body, header_lines(*headers))
+                status, body, headers = self._probe_response(head)
+                exchange.respond(status, body, header_lines(*headers))
                 return
             origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
         exchange.context = origin
@@ -164,15 +164,15 @@ class PodHandler(PodRequests[Exchange]):
         elif isinstance(decision, Queued):
             exchange.wait_until_s = decision.deadline_s
         else:
-            exchange.answer(503, QUEUE_FULL, _RETRY_LINES)
+            exchange.respond(503, QUEUE_FULL, _RETRY_LINES)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """The app takes no connection: let an activator send the request to another pod."""
         text = b"the app takes no connection: %b" % str(error).encode()
         if _is_proxied(exchange):
-            exchange.answer(503, text, header_lines(*TEXT) + UNDELIVERED)
+            exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
         else:
-            exchange.answer(502, text)
+            exchange.respond(502, text)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """The app died before it answered.
@@ -182,7 +182,7 @@ class PodHandler(PodRequests[Exchange]):
         """
         del reason
         if self._is_out_of_memory(exchange):
-            exchange.answer(502, OUT_OF_MEMORY)
+            exchange.respond(502, OUT_OF_MEMORY)
             return True
         if not (_is_proxied(exchange) and exchange.head.may_be_repeated):
             return False
@@ -192,7 +192,7 @@ class PodHandler(PodRequests[Exchange]):
     def overdue(self, exchange: Exchange) -> None:
         """A request has waited for a slot as long as allowed; others may have, too."""
         for timed_out in self._expire(max(self._clock(), exchange.wait_until_s)):
-            timed_out.request_id.answer(503, WAITED_TOO_LONG, _RETRY_LINES)
+            timed_out.request_id.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
 
     def finish(self, exchange: Exchange) -> None:
         """A request has ended: its slot goes to the request that has waited longest."""
@@ -201,7 +201,7 @@ class PodHandler(PodRequests[Exchange]):
             return
         assert isinstance(origin, tuple)
         now_s = self._clock()
-        self.gauges.take(exchange.answer_wire, now_s)
+        self.gauges.take(exchange.response_wire, now_s)
         self.request_metrics.note(exchange.status, now_s - exchange.started_s)
         is_answered = exchange.outcome is ExchangeOutcome.ANSWERED
         for granted in self._leave(exchange, now_s, proxied=origin[0], is_answered=is_answered):

@@ -53,7 +53,7 @@ class RequestLog(ExchangeLog[ServedRequest]):
             ],
             length=_length(head),
             status=exchange.status,
-            size=exchange.answer_bytes,
+            size=exchange.response_bytes,
             latency_s=round(now_s - exchange.started_s, 6),
         )
 

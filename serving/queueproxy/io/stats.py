@@ -41,7 +41,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 
     async def beat() -> None:
         stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
-        answered = handler.request_metrics.answered_since()
+        responses = handler.request_metrics.take_responses()
         link.send(
             encode_pod_stat(
                 PodStat(
@@ -50,8 +50,8 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
                     proxied_concurrency=stat.proxied_concurrency,
                     request_count=stat.request_count,
                     proxied_request_count=stat.proxied_request_count,
-                    ended_count=answered.count / period_s,
-                    response_time_s=answered.mean_s,
+                    ended_count=responses.count / period_s,
+                    response_time_s=responses.mean_s,
                     gauges=handler.gauges.current(now_s()),
                 )
             )

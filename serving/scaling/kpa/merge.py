@@ -13,7 +13,7 @@ from serving.model.nodata import NoData
 from serving.scaling.kpa.bounds import Bounded, bounded
 from serving.scaling.spec import ScalingSpec
 
-_NOBODY_PROPOSED = NoData(missing="no proposal of any decider")
+_NO_PROPOSAL = NoData(missing="no proposal of any decider")
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ def merge(
     """
     heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if not heard:
-        return _NOBODY_PROPOSED
+        return _NO_PROPOSAL
     silent = tuple(proposal.decider for proposal in proposals if isinstance(proposal.desired, NoData))
     count, largest = max(heard, key=lambda pair: pair[0])
     is_kept = bool(silent) and present_scale > count

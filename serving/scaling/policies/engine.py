@@ -264,7 +264,7 @@ class Triggers:
             "conditions": [condition],
             "scheduledMin": working[0].calendar.min_count or None if working else None,
             "schedules": working[0].calendar.status() if working else [],
-            "lastDecision": None if latest is None else _told(latest, at=stamp(latest.at_s + wall_offset_s)),
+            "lastDecision": None if latest is None else _decision_status(latest, at=stamp(latest.at_s + wall_offset_s)),
             "revisions": [
                 msgspec.to_builtins(kept_of(held.revision, rebased(held.triggered.state, by_s=wall_offset_s)))
                 for held in working
@@ -317,7 +317,7 @@ def _looks_at_usage(spec: ScalingPolicySpec) -> bool:
     return any(trigger.type in _MEASURED_TYPES for trigger in (*spec.up.triggers, *spec.down.triggers))
 
 
-def _told(last: LastDecision, *, at: str) -> dict[str, Any]:
+def _decision_status(last: LastDecision, *, at: str) -> dict[str, Any]:
     """The last decision, for people and for columns."""
     decision = last.decision
     desired = decision.desired_count

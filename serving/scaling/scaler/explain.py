@@ -156,13 +156,13 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
     if merged.decided_by == _ACTIVATOR and merged.decided_by != algorithm:
         return ("woken by the activator",)
     said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}]
-    told = [
+    deciding = [
         f"{one.decider} wants {one.desired} ({one.reason})"
         for one in said
         if one.decider == merged.decided_by or (one.desired == merged.present_scale and not one.is_content)
     ]
     silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
-    return (*told, *silent)
+    return (*deciding, *silent)
 
 
 def _bound(bounds: Bounded) -> str:

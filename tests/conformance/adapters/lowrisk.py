@@ -209,7 +209,7 @@ def _explain(given: Json, settings: PlacementSettings) -> tuple[int, LowRiskWhy]
     pods = [_pod(pod) for pod in given["pods"] or ()]
     table = table_of_node(given["node_cpu_m"], given["node_mem_bytes"], pods, usage=usage)
     pending = demand_as_read(_pod(given["pending"]))
-    found = LowRiskOverCommitment(settings).answer(place(table, pending, now_s=0.0))
+    found = LowRiskOverCommitment(settings).evaluate(place(table, pending, now_s=0.0))
     return int(found.score[0]), found.explain(0)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from serving.model.quantity import Resources
 from serving.placement.scores.arrays import share
-from serving.placement.scores.balanced import BalancedAnswer
-from serving.placement.scores.fit import FitAnswer, unused_tenths, used_tenths
+from serving.placement.scores.balanced import BalancedResult
+from serving.placement.scores.fit import FitResult, unused_tenths, used_tenths
 from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
 from serving.placement.scores.provider import Scorer, Scores
 from serving.settings.placement import (
@@ -65,9 +65,9 @@ def _nonzero_requests(given: Json) -> Json:
 def _node(given: Json) -> Json:
     spreading, packing = _scores(given, DEFAULT_PROVIDER), _scores(given, CLUSTER_AUTOSCALER_PROVIDER)
     least, balanced, most = _answer(spreading, 0), _answer(spreading, 1), _answer(packing, 0)
-    assert isinstance(least, FitAnswer)
-    assert isinstance(most, FitAnswer)
-    assert isinstance(balanced, BalancedAnswer)
+    assert isinstance(least, FitResult)
+    assert isinstance(most, FitResult)
+    assert isinstance(balanced, BalancedResult)
     free, taken, evenness = least.explain(0), most.explain(0), balanced.explain(0)
     return {
         "total_cpu_m": free.cpu.total,
@@ -96,7 +96,7 @@ def _scores(given: Json, provider: str) -> Scores:
 
 
 def _answer(scores: Scores, part: int) -> object:
-    return scores.parts[part].answer
+    return scores.parts[part].result
 
 
 def _demand(containers: list[list[int]] | None) -> PodDemand:

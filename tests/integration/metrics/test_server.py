@@ -30,7 +30,7 @@ async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
 async def test_a_daemon_adds_answers_of_its_own() -> None:
     answers = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
     async with (
-        serve_page(MetricsPage(()), "127.0.0.1:0", answers=answers) as (host, port),
+        serve_page(MetricsPage(()), "127.0.0.1:0", texts=answers) as (host, port),
         ClientSession(f"http://{host}:{port}") as session,
         session.get("/routes/default/hello") as found,
         session.get("/routes/default/other") as missing,

@@ -164,7 +164,7 @@ class Forwarder:
         exchange.forward(self.address)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        exchange.answer(502, str(error).encode())
+        exchange.respond(502, str(error).encode())
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Give up, unless there is somewhere else to go; once."""
@@ -175,7 +175,7 @@ class Forwarder:
         return elsewhere is not None
 
     def overdue(self, exchange: Exchange) -> None:
-        exchange.answer(503)
+        exchange.respond(503)
 
     def finish(self, exchange: Exchange) -> None:
         self.finished.append(exchange)

@@ -373,7 +373,7 @@ async def test_an_idle_connection_to_the_upstream_is_closed_in_time() -> None:
 
 @pytest.mark.parametrize(
     "timeouts",
-    [Timeouts(total_s=0.1), Timeouts(answer_start_s=0.1), Timeouts(idle_s=0.1)],
+    [Timeouts(total_s=0.1), Timeouts(response_start_s=0.1), Timeouts(idle_s=0.1)],
     ids=["total", "start", "idle"],
 )
 async def test_an_answer_that_does_not_begin_in_time_gets_504(timeouts: Timeouts) -> None:
@@ -435,7 +435,7 @@ async def test_an_answer_that_goes_on_is_not_idle() -> None:
         await link.rest()
 
     async with proxied(script) as proxy:
-        proxy.handler.timeouts = Timeouts(idle_s=1.5, answer_start_s=1.0)
+        proxy.handler.timeouts = Timeouts(idle_s=1.5, response_start_s=1.0)
         client = await proxy.client()
         client.send(get())
         assert (await client.message())[1] == b"x" * 10

@@ -96,7 +96,7 @@ async def test_a_tunnel_has_its_own_limits(settings: HttpSettings) -> None:
 
 @pytest.mark.parametrize(
     "timeouts",
-    [Timeouts(total_s=0.5), Timeouts(answer_start_s=0.5), Timeouts(idle_s=0.5)],
+    [Timeouts(total_s=0.5), Timeouts(response_start_s=0.5), Timeouts(idle_s=0.5)],
     ids=["total", "start", "idle"],
 )
 async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> None:
@@ -116,7 +116,7 @@ async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> N
 
 async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_answer_and_is_not_idle() -> None:
     async with proxied(switching) as proxy:
-        proxy.handler.timeouts = Timeouts(answer_start_s=1.0, idle_s=1.5)
+        proxy.handler.timeouts = Timeouts(response_start_s=1.0, idle_s=1.5)
         client = await proxy.client()
         client.send(UPGRADE)
         await client.head()
@@ -254,7 +254,7 @@ async def test_a_waiting_request_reads_no_more_of_its_body_than_set() -> None:
         exchange = handler.begun[0]
         await settled(lambda: exchange.weight_bytes)
         assert 64 * 1024 <= exchange.weight_bytes < 2 * 1024 * 1024
-        exchange.answer(503)
+        exchange.respond(503)
         assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
 
 

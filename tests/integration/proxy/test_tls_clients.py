@@ -150,6 +150,6 @@ async def test_a_waiting_request_reads_no_more_of_its_body_than_set() -> None:
         client.send(bytes(8 * 1024 * 1024))
         await settled(lambda: handler.begun[0].weight_bytes if handler.begun else 0)
         assert 65_536 <= handler.begun[0].weight_bytes < 512 * 1024
-        handler.begun[0].answer(503)
+        handler.begun[0].respond(503)
         assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
         await client.closed()

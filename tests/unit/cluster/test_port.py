@@ -120,21 +120,21 @@ def object_at(version: str) -> dict[str, dict[str, str]]:
 
 
 def test_an_event_decodes_its_object_once() -> None:
-    event = WatchEvent(type=EventType.ADDED, told=Encoded(msgspec.json.encode(object_at("5"))))
+    event = WatchEvent(type=EventType.ADDED, payload=Encoded(msgspec.json.encode(object_at("5"))))
     assert event.object == object_at("5")
     assert event.object is event.object
 
 
 def test_each_event_has_an_object_of_its_own() -> None:
-    told = Encoded(msgspec.json.encode(object_at("5")))
-    first, second = (WatchEvent(type=EventType.ADDED, told=told) for _ in range(2))
+    payload = Encoded(msgspec.json.encode(object_at("5")))
+    first, second = (WatchEvent(type=EventType.ADDED, payload=payload) for _ in range(2))
     first.object["metadata"]["name"] = "changed"
     assert second.object == object_at("5")
 
 
 def test_those_who_only_read_share_one_object_which_no_owner_of_another_can_change() -> None:
-    told = Encoded(msgspec.json.encode(object_at("5")))
-    first, second = (WatchEvent(type=EventType.ADDED, told=told) for _ in range(2))
+    payload = Encoded(msgspec.json.encode(object_at("5")))
+    first, second = (WatchEvent(type=EventType.ADDED, payload=payload) for _ in range(2))
     assert first.shared is second.shared
     first.object["metadata"]["name"] = "changed"
     assert second.shared == object_at("5")
@@ -147,7 +147,7 @@ def test_without_bytes_the_object_is_what_is_shared() -> None:
 
 
 def test_events_are_the_same_if_they_say_the_same() -> None:
-    encoded = WatchEvent(type=EventType.ADDED, told=Encoded(msgspec.json.encode(object_at("5"))))
+    encoded = WatchEvent(type=EventType.ADDED, payload=Encoded(msgspec.json.encode(object_at("5"))))
     assert encoded == WatchEvent(type=EventType.ADDED, object=object_at("5"))
     assert encoded != WatchEvent(type=EventType.MODIFIED, object=object_at("5"))
     assert encoded != WatchEvent(type=EventType.ADDED, object=object_at("6"))

@@ -11,7 +11,7 @@ from serving.controller.revisions.deployment import desired_deployment, desired_
 from serving.controller.revisions.hpa import hpa_writes
 from serving.controller.revisions.public import PublicService, public_writes
 from serving.controller.revisions.sidecar import Sidecar
-from serving.model.event import About, Words, new_event
+from serving.model.event import About, EventText, new_event
 from serving.model.objects import Object
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.sidecar import SidecarSettings
@@ -41,7 +41,7 @@ def deployment(name: str = "hello") -> Object:
 
 def event() -> Object:
     of = About(api_version="v1", kind="Pod", namespace="default", name="p")
-    return new_event(of, Words(reason="Told", message="it"), suffix="a", component="test", now=TIME)
+    return new_event(of, EventText(reason="Told", message="it"), suffix="a", component="test", now=TIME)
 
 
 @pytest.mark.parametrize(

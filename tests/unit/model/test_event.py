@@ -1,4 +1,4 @@
-from serving.model.event import About, Words, about, digest, name_within, new_event, repeated
+from serving.model.event import About, EventText, about, digest, name_within, new_event, repeated
 
 NOW = "2026-11-21T08:00:00Z"
 POD = {
@@ -9,7 +9,7 @@ POD = {
 
 
 def test_an_event_says_who_speaks_of_what() -> None:
-    words = Words(reason="Killed", message="too much", is_warning=True)
+    words = EventText(reason="Killed", message="too much", is_warning=True)
     assert new_event(about(POD), words, suffix="1", component="kubelet", now=NOW, instance="n1") == {
         "apiVersion": "v1",
         "kind": "Event",
@@ -37,14 +37,14 @@ def test_an_event_says_who_speaks_of_what() -> None:
 def test_what_is_not_known_of_the_object_is_left_out() -> None:
     of = about({**POD, "metadata": {"namespace": "default", "name": "hello"}})
     assert of == About(api_version="v1", kind="Pod", namespace="default", name="hello")
-    event = new_event(of, Words(reason="Seen", message="so"), suffix="1", component="c", now=NOW)
+    event = new_event(of, EventText(reason="Seen", message="so"), suffix="1", component="c", now=NOW)
     assert event["involvedObject"].keys() == {"apiVersion", "kind", "name", "namespace"}
     assert event["type"] == "Normal"
 
 
 def test_name_and_message_are_short_enough_for_the_api() -> None:
     assert name_within("a" * 253, "b" * 16) == f"{'a' * 236}.{'b' * 16}"
-    event = new_event(about(POD), Words(reason="R", message="x" * 1024 + "y"), suffix="1", component="c", now=NOW)
+    event = new_event(about(POD), EventText(reason="R", message="x" * 1024 + "y"), suffix="1", component="c", now=NOW)
     assert event["message"] == "x" * 1024
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.queueproxy.metrics import BOUNDS_S, Answered, AppGauges, RequestMetrics, read_gauges, series
+from serving.queueproxy.metrics import BOUNDS_S, AppGauges, AppResponses, RequestMetrics, read_gauges, series
 
 
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
@@ -43,20 +43,20 @@ def test_a_series_has_only_the_labels_that_it_has() -> None:
 
 def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
     metrics = RequestMetrics()
-    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+    assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
     metrics.note(200, 0.25)
     metrics.note(404, 0.75)
-    assert metrics.answered_since() == Answered(count=2, mean_s=0.5)
+    assert metrics.take_responses() == AppResponses(count=2, mean_s=0.5)
     metrics.note(200, 2.0)
-    assert metrics.answered_since() == Answered(count=1, mean_s=2.0)
-    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+    assert metrics.take_responses() == AppResponses(count=1, mean_s=2.0)
+    assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
 
 
 def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> None:
     metrics = RequestMetrics()
     for status in (500, 503, 0):
         metrics.note(status, 0.001)
-    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+    assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
 
 
 @pytest.mark.parametrize(

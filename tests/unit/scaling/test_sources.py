@@ -130,7 +130,7 @@ def test_sources_that_went_silent_take_no_room() -> None:
 
 def test_an_activator_that_never_stops_telling_takes_little_room() -> None:
     sources = of_activators(*(stat(10 + number / 1000, 1) for number in range(5000)))
-    assert sum(len(told) for told in sources._told.values()) == 40
+    assert sum(len(told) for told in sources._activators.values()) == 40
     assert loads(sources.complete(15.0)) == {14: 1000}
     assert sources.present(15.0).concurrency == 1000
 

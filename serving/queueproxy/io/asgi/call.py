@@ -25,7 +25,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _DENIAL = "websocket.http.response"
 
 
-async def send_answer(scope: Scope, send: Send, *, status: int, body: bytes, headers: Headers) -> None:
+async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, headers: Headers) -> None:
     """Answer a request, or refuse the handshake of a websocket."""
     kind = "http.response" if scope["type"] == "http" else _DENIAL
     if kind == _DENIAL and _DENIAL not in (scope.get("extensions") or {}):
@@ -307,7 +307,7 @@ class AppCall:
 
     async def _refuse(self, status: int, body: bytes, headers: Headers) -> None:
         self.status = status
-        await send_answer(self.scope, self._send, status=status, body=body, headers=headers)
+        await send_response(self.scope, self._send, status=status, body=body, headers=headers)
 
 
 async def _awaited(app: App, scope: Scope, *, receive: Receive, send: Send) -> None:

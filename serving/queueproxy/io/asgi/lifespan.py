@@ -21,20 +21,20 @@ class _AppSide:
 
     def __init__(self, app: App, scope: Scope) -> None:
         self._events: asyncio.Queue[Message] = asyncio.Queue()
-        self._answers: asyncio.Queue[Message] = asyncio.Queue()
+        self._replies: asyncio.Queue[Message] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(app, scope), name="lifespan of the app")
 
     async def _run(self, app: App, scope: Scope) -> None:
-        await app(scope, self._events.get, self._answers.put)
+        await app(scope, self._events.get, self._replies.put)
 
     async def ask(self, kind: str) -> Message:
         """Send the app an event and return its response, or "complete" if the app ended without one."""
         await self._events.put({"type": kind})
-        answering = asyncio.create_task(self._answers.get())
-        await asyncio.wait([answering, self._task], return_when=asyncio.FIRST_COMPLETED)
-        if answering.done():
-            return answering.result()
-        answering.cancel()
+        replying = asyncio.create_task(self._replies.get())
+        await asyncio.wait([replying, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if replying.done():
+            return replying.result()
+        replying.cancel()
         # An app that has no lifespan raises, or returns.
         self._task.exception()
         return {"type": f"{kind}.complete"}
@@ -57,20 +57,20 @@ async def run_lifespan(
     """Run both. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it ends."""
     await receive()
     app_side = _AppSide(app, scope)
-    answer = await app_side.ask("lifespan.startup")
-    if answer["type"] in _COMPLETE:
+    reply = await app_side.ask("lifespan.startup")
+    if reply["type"] in _COMPLETE:
         try:
             await start()
         except Exception as error:  # noqa: BLE001 - the outermost frame of a start
-            answer = {"type": "lifespan.startup.failed", "message": f"queue-proxy in process: {error}"}
-    await send(answer)
-    if answer["type"] not in _COMPLETE:
+            reply = {"type": "lifespan.startup.failed", "message": f"queue-proxy in process: {error}"}
+    await send(reply)
+    if reply["type"] not in _COMPLETE:
         return
     await receive()
     await stop()
-    answer = await app_side.ask("lifespan.shutdown")
+    reply = await app_side.ask("lifespan.shutdown")
     await app_side.close()
-    await send(answer)
+    await send(reply)
 
 
 class StopSignal:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from serving.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
 from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import FORWARDED, RequestHead
-from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_answer
+from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
 from serving.queueproxy.io.podrequests import DIRECT, TEXT, Origin, PodRequests, is_probe
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
 from serving.traffic.breaker import Admitted, Queued, Rejected
@@ -137,7 +137,7 @@ class AsgiPod(PodRequests[AppCall]):
         try:
             head = head_of(scope)
         except BadHeaderLine as error:
-            await send_answer(scope, send, status=400, body=str(error).encode(), headers=TEXT)
+            await send_response(scope, send, status=400, body=str(error).encode(), headers=TEXT)
             return
         origin = DIRECT
         if head.reserved and self._is_believed(head):
@@ -146,8 +146,8 @@ class AsgiPod(PodRequests[AppCall]):
                     # It asks the app itself: it takes no slot and counts for nothing.
                     await self._app(scope_for_app(scope, head, origin), receive, send)
                     return
-                status, body, headers = self._probe_answer(head)
-                await send_answer(scope, send, status=status, body=body, headers=headers)
+                status, body, headers = self._probe_response(head)
+                await send_response(scope, send, status=status, body=body, headers=headers)
                 return
             origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
         forwarded = scope_for_app(scope, head, origin)

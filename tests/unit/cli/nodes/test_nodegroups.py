@@ -98,13 +98,13 @@ def pod(node: str = "", *, revision: str = "hello-00001", message: str = "", pha
     }
 
 
-def event_of_whystory(message: str, group: str = "default") -> dict[str, Any]:
+def event_of(message: str, group: str = "default") -> dict[str, Any]:
     return {"involvedObject": {"name": group}, "message": message, "lastTimestamp": "2026-11-22T12:00:01Z"}
 
 
 WHYSTORY_EVENTS = [
-    event_of_whystory("ask the cloud for 1 node (scale-up asks for +1)"),
-    event_of_whystory("taint node z", "other"),
+    event_of("ask the cloud for 1 node (scale-up asks for +1)"),
+    event_of("taint node z", "other"),
 ]
 
 

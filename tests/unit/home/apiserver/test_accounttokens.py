@@ -49,7 +49,7 @@ def test_a_review_without_audiences_is_for_the_api_server() -> None:
     def answered(audience: str) -> bool:
         text = account_token(KEY, POD, audience=audience, lifetime_s=600, now_s=4e9)
         reviews = TokenReviews(lambda given: read_account_token(KEY, given))
-        return bool(reviews.answer({"spec": {"token": text}})["status"].get("authenticated"))
+        return bool(reviews.review({"spec": {"token": text}})["status"].get("authenticated"))
 
     assert answered("")
     assert not answered("vault")

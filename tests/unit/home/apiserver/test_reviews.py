@@ -12,7 +12,7 @@ TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them")
 
 def status_of(known: KnownToken = TOKEN, *, name: str = "t", audiences: tuple[str, ...] = ("us",)) -> Object:
     reviews = TokenReviews({"t": known}.get)
-    answer = reviews.answer({"spec": {"token": name, "audiences": list(audiences)}})
+    answer = reviews.review({"spec": {"token": name, "audiences": list(audiences)}})
     assert (answer["apiVersion"], answer["kind"]) == ("authentication.k8s.io/v1", "TokenReview")
     found: Object = answer["status"]
     return found
@@ -43,13 +43,13 @@ def test_a_token_that_is_made_out_for_others_is_not_authenticated() -> None:
 
 
 def test_by_itself_the_server_knows_nobodys() -> None:
-    answer = TokenReviews().answer({"spec": {"token": "t", "audiences": ["us"]}})
+    answer = TokenReviews().review({"spec": {"token": "t", "audiences": ["us"]}})
     assert "authenticated" not in answer["status"]
 
 
 def test_what_is_no_review_is_refused() -> None:
     with pytest.raises(Fault, match="this is no TokenReview"):
-        TokenReviews().answer({"spec": 1})
+        TokenReviews().review({"spec": 1})
 
 
 ACCESS_TOKEN = "secret"  # noqa: S105 - of no server

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.placement.scores.arrays import Resource
-from serving.placement.scores.balanced import BalancedAnswer, BalancedResourceAllocation
+from serving.placement.scores.balanced import BalancedResourceAllocation, BalancedResult
 from serving.placement.scores.nodes import ScoredNode
 from serving.placement.scores.pod import PodDemand
 from serving.settings.placement import ORIGINAL, PlacementSettings
@@ -13,8 +13,8 @@ OURS = PlacementSettings()
 THEIRS = PlacementSettings(quirks=ORIGINAL)
 
 
-def balance(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> BalancedAnswer:
-    return BalancedResourceAllocation(settings).answer(held(pod, on))
+def balance(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> BalancedResult:
+    return BalancedResourceAllocation(settings).evaluate(held(pod, on))
 
 
 def asking(cpu_m: int, memory_bytes: int) -> PodDemand:

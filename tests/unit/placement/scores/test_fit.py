@@ -5,7 +5,7 @@ import pytest
 
 from serving.placement.scores.fit import (
     AmountRule,
-    FitAnswer,
+    FitResult,
     LeastRequested,
     MostRequested,
     unused_tenths,
@@ -20,12 +20,12 @@ OURS = PlacementSettings()
 THEIRS = PlacementSettings(quirks=ORIGINAL)
 
 
-def least(pod: PodDemand, on: ScoredNode) -> FitAnswer:
-    return LeastRequested(OURS).answer(held(pod, on))
+def least(pod: PodDemand, on: ScoredNode) -> FitResult:
+    return LeastRequested(OURS).evaluate(held(pod, on))
 
 
-def most(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> FitAnswer:
-    return MostRequested(settings).answer(held(pod, on))
+def most(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> FitResult:
+    return MostRequested(settings).evaluate(held(pod, on))
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_one_pod_more_tips_the_original_from_best_to_worst() -> None:
 
 
 def test_no_nodes_give_no_scores() -> None:
-    assert LeastRequested(OURS).answer(held(demand(1))).score.tolist() == []
+    assert LeastRequested(OURS).evaluate(held(demand(1))).score.tolist() == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from serving.model.nodata import NoData
-from serving.placement.scores.load_variation import LoadVariationAnswer, LoadVariationRiskBalancing, variation_score
+from serving.placement.scores.load_variation import LoadVariationResult, LoadVariationRiskBalancing, variation_score
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import ScoredNode
 from serving.placement.scores.pod import PodDemand
@@ -16,8 +16,8 @@ OURS = PlacementSettings()
 
 def answer(
     on: ScoredNode, pod: PodDemand, settings: PlacementSettings = OURS, *, now_s: float = 0.0
-) -> LoadVariationAnswer:
-    return LoadVariationRiskBalancing(settings).answer(held(pod, on, now_s=now_s))
+) -> LoadVariationResult:
+    return LoadVariationRiskBalancing(settings).evaluate(held(pod, on, now_s=now_s))
 
 
 def test_mean_and_deviation_lower_the_score() -> None:

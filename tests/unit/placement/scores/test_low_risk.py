@@ -24,14 +24,14 @@ BUSY = node("busy", demand(1000, limit_m=5000), usage=load(50, 10))
 
 def score(pod: PodDemand, on: ScoredNode, quirks: PlacementQuirks | None = None, *, now_s: float = 0.0) -> int:
     settings = PlacementSettings(quirks=quirks or PlacementQuirks())
-    return int(LowRiskOverCommitment(settings).answer(held(pod, on, now_s=now_s)).score[0])
+    return int(LowRiskOverCommitment(settings).evaluate(held(pod, on, now_s=now_s)).score[0])
 
 
 def test_the_riskier_resource_decides() -> None:
     cpu, memory = (Usage(mean_percent=mean, deviation_percent=10) for mean in (50, 40))
     usage = NodeUsage(at_s=0.0, cpu=cpu, memory=memory)
     on = node("a", demand(1500, limit_m=6000), usage=usage, cpu_m=2000, memory_bytes=MEMORY_BYTES // 2)
-    answer = LowRiskOverCommitment(OURS).answer(held(BURSTABLE, on))
+    answer = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, on))
     why = answer.explain(0)
     assert (round(why.cpu.risk, 3), why.worst, why.forced_zero) == (0.578, Resource.CPU, None)
     assert (why.cpu.request, why.cpu.request_minus_pod, why.cpu.limit, why.cpu.limit_minus_pod) == (
@@ -44,18 +44,18 @@ def test_the_riskier_resource_decides() -> None:
 
 
 def test_requests_go_no_further_than_what_is_allocatable() -> None:
-    why = LowRiskOverCommitment(OURS).answer(held(demand(3000), node(pods=demand(5000)))).explain(0)
+    why = LowRiskOverCommitment(OURS).evaluate(held(demand(3000), node(pods=demand(5000)))).explain(0)
     assert (why.cpu.request, why.cpu.request_minus_pod, why.cpu.limit_risk) == (4000, 4000, 1.0)
 
 
 def test_each_resource_has_its_own_weight() -> None:
     settings = PlacementSettings(cpu_risk_limit_weight=1.0, memory_risk_limit_weight=0.0)
-    why = LowRiskOverCommitment(settings).answer(held(BURSTABLE, BUSY)).explain(0)
+    why = LowRiskOverCommitment(settings).evaluate(held(BURSTABLE, BUSY)).explain(0)
     assert (why.cpu.risk, why.memory.risk) == (why.cpu.limit_risk, why.memory.load_risk)
 
 
 def test_an_explanation_shows_the_distribution() -> None:
-    why = LowRiskOverCommitment(PlacementSettings(smoothing_window_size=1)).answer(held(BURSTABLE, BUSY)).explain(0)
+    why = LowRiskOverCommitment(PlacementSettings(smoothing_window_size=1)).evaluate(held(BURSTABLE, BUSY)).explain(0)
     assert (why.cpu.mean_ratio, why.cpu.deviation_ratio) == (0.5, 0.1)
     assert [why.cpu.alpha, why.cpu.beta] == pytest.approx([12, 12])
     assert why.cpu.load_rule is LoadRule.TAIL
@@ -63,7 +63,7 @@ def test_an_explanation_shows_the_distribution() -> None:
 
 def test_an_explanation_holds_no_infinity() -> None:
     settings = PlacementSettings(quirks=ORIGINAL)
-    why = LowRiskOverCommitment(settings).answer(held(BURSTABLE, node(usage=load(50, 1e-15)))).explain(0)
+    why = LowRiskOverCommitment(settings).evaluate(held(BURSTABLE, node(usage=load(50, 1e-15)))).explain(0)
     assert (why.cpu.alpha, why.cpu.beta) == (None, None)
     assert b"null" in msgspec.json.encode(why)
 
@@ -74,13 +74,13 @@ def test_a_best_effort_pod_is_scored_by_the_nodes_risk() -> None:
 
 
 def test_in_the_original_a_best_effort_pod_scores_0_everywhere() -> None:
-    answer = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).answer(held(BEST_EFFORT, BUSY))
+    answer = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).evaluate(held(BEST_EFFORT, BUSY))
     assert (int(answer.score[0]), answer.explain(0).forced_zero) == (0, ForcedZero.BEST_EFFORT_POD)
 
 
 def test_a_node_without_metrics_is_scored_by_requests_and_limits() -> None:
     on = node(pods=demand(1000, limit_m=4000))
-    answer = LowRiskOverCommitment(OURS).answer(held(BURSTABLE, on))
+    answer = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, on))
     why = answer.explain(0)
     assert (why.cpu.load_rule, why.cpu.mean_ratio, why.cpu.deviation_ratio) == (LoadRule.UNMEASURED, None, None)
     assert why.cpu.risk == pytest.approx(0.5 * 2000 / 4500)
@@ -88,7 +88,7 @@ def test_a_node_without_metrics_is_scored_by_requests_and_limits() -> None:
 
 
 def test_in_the_original_a_node_without_metrics_scores_0() -> None:
-    answer = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).answer(held(BURSTABLE, node()))
+    answer = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).evaluate(held(BURSTABLE, node()))
     assert (int(answer.score[0]), answer.explain(0).forced_zero) == (0, ForcedZero.NODE_WITHOUT_METRICS)
 
 
@@ -99,7 +99,7 @@ def test_a_node_whose_entry_lacks_a_resource_is_not_without_metrics() -> None:
 
 def test_old_metrics_count_as_missing() -> None:
     at_bound, beyond = OURS.metrics_age_max_s, OURS.metrics_age_max_s + 1
-    answer = LowRiskOverCommitment(OURS).answer(held(BURSTABLE, BUSY, now_s=beyond))
+    answer = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, BUSY, now_s=beyond))
     assert (answer.explain(0).cpu.load_rule, answer.explain(0).cpu.load_risk) == (LoadRule.STALE, 0.0)
     assert score(BURSTABLE, BUSY, now_s=at_bound) < score(BURSTABLE, BUSY, now_s=beyond)
 
@@ -115,26 +115,26 @@ def test_metrics_from_the_future_are_fresh() -> None:
 def test_what_a_version_of_the_nodes_gave_is_kept() -> None:
     scorer = LowRiskOverCommitment(OURS)
     table = node_table([BUSY, node()], version=1)
-    first = scorer.answer(place(table, BURSTABLE, now_s=0.0))
-    assert scorer.answer(place(table, BEST_EFFORT, now_s=0.0)).load is first.load
+    first = scorer.evaluate(place(table, BURSTABLE, now_s=0.0))
+    assert scorer.evaluate(place(table, BEST_EFFORT, now_s=0.0)).load is first.load
 
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_changed_nodes_are_renewed(steps: int) -> None:
     scorer = LowRiskOverCommitment(OURS)
     table = node_table([BUSY, node()], version=1)
-    scorer.answer(place(table, BURSTABLE, now_s=0.0))
+    scorer.evaluate(place(table, BURSTABLE, now_s=0.0))
     hot = node("busy", demand(1000, limit_m=5000), usage=load(90, 10))
     for step in range(steps):
         table = table.with_nodes([hot], version=2 + step)
-    anew = LowRiskOverCommitment(OURS).answer(place(node_table([hot, node()], version=9), BURSTABLE, now_s=0.0))
-    assert scorer.answer(place(table, BURSTABLE, now_s=0.0)).score.tolist() == anew.score.tolist()
+    anew = LowRiskOverCommitment(OURS).evaluate(place(node_table([hot, node()], version=9), BURSTABLE, now_s=0.0))
+    assert scorer.evaluate(place(table, BURSTABLE, now_s=0.0)).score.tolist() == anew.score.tolist()
 
 
 def test_a_table_made_anew_is_computed_anew() -> None:
     scorer = LowRiskOverCommitment(OURS)
-    scorer.answer(held(BURSTABLE, node()))
-    found = scorer.answer(place(node_table([BUSY], version=2), BURSTABLE, now_s=0.0))
+    scorer.evaluate(held(BURSTABLE, node()))
+    found = scorer.evaluate(place(node_table([BUSY], version=2), BURSTABLE, now_s=0.0))
     assert int(found.score[0]) == score(BURSTABLE, BUSY)
 
 

@@ -48,7 +48,7 @@ def test_own_weights_replace_those_of_the_provider() -> None:
 def test_scores_up_to_100_count_in_tenths() -> None:
     settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
     found = scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
-    assert [int(part.answer.score[0]) for part in found.parts] == [5, 83]
+    assert [int(part.result.score[0]) for part in found.parts] == [5, 83]
     assert found.total.tolist() == pytest.approx([5 + 2 * 8.3])
 
 

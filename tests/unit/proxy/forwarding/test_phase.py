@@ -6,7 +6,7 @@ from serving.model.errors import IllegalTransition
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangePhase
 
 WAITING, CONNECTING, SENT = ExchangePhase.WAITING, ExchangePhase.CONNECTING, ExchangePhase.SENT
-ANSWERING, TUNNEL, DONE = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL, ExchangePhase.DONE
+RESPONDING, TUNNEL, DONE = ExchangePhase.RESPONDING, ExchangePhase.TUNNEL, ExchangePhase.DONE
 ALLOWED = {
     (ExchangeEvent.CONNECT, WAITING): CONNECTING,
     (ExchangeEvent.CONNECT, SENT): CONNECTING,
@@ -14,12 +14,12 @@ ALLOWED = {
     (ExchangeEvent.SEND, CONNECTING): SENT,
     (ExchangeEvent.GIVE_BACK, CONNECTING): WAITING,
     (ExchangeEvent.GIVE_BACK, SENT): WAITING,
-    (ExchangeEvent.ANSWER, SENT): ANSWERING,
+    (ExchangeEvent.RESPOND, SENT): RESPONDING,
     (ExchangeEvent.SWITCH, SENT): TUNNEL,
     (ExchangeEvent.END, WAITING): DONE,
     (ExchangeEvent.END, CONNECTING): DONE,
     (ExchangeEvent.END, SENT): DONE,
-    (ExchangeEvent.END, ANSWERING): DONE,
+    (ExchangeEvent.END, RESPONDING): DONE,
     (ExchangeEvent.END, TUNNEL): DONE,
 }
 

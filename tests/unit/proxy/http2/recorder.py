@@ -86,5 +86,5 @@ class Recorder:
     def peer_leaves(self, last_stream_id: int) -> None:
         self.note("leaves", last_stream_id)
 
-    def ping_answered(self, payload: bytes) -> None:
+    def on_ping_ack(self, payload: bytes) -> None:
         self.note("pong", payload)

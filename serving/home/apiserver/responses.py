@@ -17,12 +17,12 @@ from serving.model.objects import Object
 JSON_TYPE = "application/json"
 
 
-def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+def json_response(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
     """A JSON response with a header for each warning."""
-    answer = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
+    response = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
     for warning in warnings:
-        answer.headers.add("Warning", warning_header(warning))
-    return answer
+        response.headers.add("Warning", warning_header(warning))
+    return response
 
 
 def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:

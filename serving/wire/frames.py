@@ -62,32 +62,32 @@ _RELAYED_DECODER = msgspec.msgpack.Decoder(RelayedStats)
 
 
 def encode_pod_stat(stat: PodStat) -> bytes:
-    """A pod's statistic as a frame."""
+    """Encode a pod's statistic."""
     return _ENCODER.encode(stat)
 
 
 def encode_activator_stats(stats: ActivatorStats) -> bytes:
-    """An activator's statistics as a frame."""
+    """Encode an activator's statistics."""
     return _ENCODER.encode(stats)
 
 
 def encode_relayed_stats(stats: RelayedStats) -> bytes:
-    """Relayed statistics as a frame."""
+    """Encode relayed statistics."""
     return _ENCODER.encode(stats)
 
 
 def decode_pod_stat(frame: bytes) -> PodStat:
-    """The statistic in a pod's frame. Raises ``InvalidValue`` for any other frame."""
+    """Decode a pod's frame. Raises ``InvalidValue`` for any other frame."""
     return _decoded(_POD_DECODER, frame, expected="a statistic of a pod")
 
 
 def decode_activator_stats(frame: bytes) -> ActivatorStats:
-    """The statistics in an activator's frame. Raises ``InvalidValue`` for any other frame."""
+    """Decode an activator's frame. Raises ``InvalidValue`` for any other frame."""
     return _decoded(_ACTIVATOR_DECODER, frame, expected="statistics of an activator")
 
 
 def decode_relayed_stats(frame: bytes) -> RelayedStats:
-    """The statistics in another autoscaler's frame. Raises ``InvalidValue`` for any other frame."""
+    """Decode another autoscaler's frame. Raises ``InvalidValue`` for any other frame."""
     return _decoded(_RELAYED_DECODER, frame, expected="statistics of an autoscaler")
 
 

@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a link behaves.
+    """Settings of a link.
 
-    ``pause_min_s`` comes before the second attempt, doubled each time up to ``pause_max_s``, each times 0.5 to 1.5.
-    Of more than ``frames_max`` frames the oldest is dropped. Frames ``wait`` for a connection, or are dropped without one.
+    ``pause_min_s`` precedes the second attempt; the pause doubles up to ``pause_max_s``, each with a jitter of 0.5 to
+    1.5. Beyond ``frames_max`` the oldest frame is dropped. ``wait`` keeps frames until there is a connection.
     """
 
     pause_min_s: float = 0.05
@@ -90,13 +90,13 @@ class Link:
         return True
 
     async def flush(self, within_s: float) -> None:
-        """Wait until all frames are sent, for ``within_s`` seconds at most."""
+        """Wait until all frames are sent, at most ``within_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._is_empty.wait()
 
     async def run(self) -> None:
-        """Connect and send, and connect again, until cancelled."""
+        """Connect, send, and reconnect until cancelled."""
         least_s, most_s = self._settings.pause_min_s, self._settings.pause_max_s
         while True:
             try:

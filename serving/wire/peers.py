@@ -39,16 +39,16 @@ class Peers:
 
     @property
     def connected(self) -> list[str]:
-        """Names of the peers that are connected."""
+        """Names of connected peers."""
         return sorted(name for name, peer in self._peers.items() if peer.link.is_connected)
 
     @property
     def dropped_count(self) -> int:
-        """Frames that were not sent, to former peers too."""
+        """Number of frames dropped, former peers included."""
         return self._dropped_count + sum(peer.link.dropped_count for peer in self._peers.values())
 
     def reach(self, addresses: Mapping[str, str]) -> None:
-        """Keep a link to each of these, "host:port" by name, and to no other."""
+        """Keep links to exactly these peers: "host:port" by name."""
         for name, peer in list(self._peers.items()):
             if addresses.get(name) != peer.address:
                 del self._peers[name]

@@ -59,7 +59,7 @@ def probe_proof(secret: str | bytes, *, nonce: str) -> str:
 
 
 def matches(given: str | bytes, expected: str | bytes) -> bool:
-    """Whether two secrets are the same, in a time that does not tell where they differ."""
+    """Compare two secrets in constant time."""
     return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
 
 

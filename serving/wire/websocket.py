@@ -35,7 +35,7 @@ class Websocket:
             raise ConnectionError(str(error)) from error
 
     async def closed(self) -> str:
-        """Wait for the end of the connection and return its reason. What the peer sends is dropped."""
+        """Wait for the connection to end, and return the reason. Incoming data is discarded."""
         async for _ in self._connection:
             pass
         code, reason = self._connection.close_code, self._connection.close_reason
@@ -44,7 +44,7 @@ class Websocket:
 
 @contextlib.asynccontextmanager
 async def connected(url: str, *, token: str, network: str = "") -> AsyncIterator[Websocket]:
-    """A websocket for the time of an ``async with``, from the network namespace at a path; "" is our own.
+    """Open a websocket from the network namespace at a path ("" is our own) as a context.
 
     Raises:
         ConnectionError: when it cannot be opened, or fails meanwhile.

@@ -25,10 +25,9 @@ _PAUSE_S = 0.2
 
 
 class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line: the client, its request, the outcome and the duration.
+    """One line of the access log: the client, its request, the outcome and the duration.
 
-    Times are in seconds, ``at_s`` by the clock on the wall. ``dropped_count`` are the lines before this one that were
-    dropped.
+    Durations are in seconds; ``at_s`` is wall-clock time. ``dropped_count`` is the number of lines dropped just before.
     """
 
     at_s: float
@@ -47,7 +46,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ExchangeLog(ABC, Generic[R]):
-    """A log with a line for each exchange. ``write`` is called in a thread, with whole lines."""
+    """Logs one line per exchange. ``write`` runs in a thread and gets complete lines."""
 
     def __init__(self, *, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -65,7 +64,7 @@ class ExchangeLog(ABC, Generic[R]):
         """The line, made in a thread; empty for none."""
 
     def note(self, exchange: Exchange, *, now_s: float) -> None:
-        """A request has ended."""
+        """Log a finished request."""
         if len(self._waiting) >= _WAITING_MAX:
             self.dropped_count += 1
             return
@@ -107,7 +106,7 @@ class ExchangeLog(ABC, Generic[R]):
 
 
 class AccessLog(ExchangeLog[AccessLogEntry]):
-    """Takes every ``1 / ratio``-th request."""
+    """Logs every ``1 / ratio``-th request."""
 
     def __init__(self, *, ratio: float, write: Callable[[bytes], object], wall: Callable[[], float]) -> None:
         assert 0 < ratio <= 1, ratio
@@ -118,7 +117,7 @@ class AccessLog(ExchangeLog[AccessLogEntry]):
         self._reported_dropped_count = 0
 
     def note(self, exchange: Exchange, *, now_s: float) -> None:
-        """A request has ended."""
+        """Log a finished request, if it is sampled."""
         self._share += self._ratio
         if self._share < 1:
             return
@@ -150,13 +149,13 @@ class AccessLog(ExchangeLog[AccessLogEntry]):
 
 
 def stdout_log(settings: HttpSettings) -> AccessLog | None:
-    """The log that settings ask for, on standard output; None if they ask for none."""
+    """Create the configured log on standard output; None if it is off."""
     if not settings.access_log_ratio:
         return None
     return AccessLog(ratio=settings.access_log_ratio, write=write_to_stdout, wall=wall_s)
 
 
 def write_to_stdout(data: bytes) -> None:
-    """Write all, in a thread that may wait."""
+    """Write everything, blocking the calling thread if needed."""
     while data:
         data = data[os.write(1, data) :]

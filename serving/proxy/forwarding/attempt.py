@@ -17,7 +17,7 @@ from serving.proxy.http1.upstream import Address, RequestCarrier
 
 
 class RequestBuffer:
-    """Pieces of one request's body, as they go on the wire."""
+    """Encoded pieces of one request's body."""
 
     __slots__ = ("_held", "_sent", "can_replay", "held_bytes")
 
@@ -29,12 +29,12 @@ class RequestBuffer:
         """Whether all that was sent is still here."""
 
     def hold(self, piece: bytes) -> None:
-        """Keep a piece until an upstream is there."""
+        """Buffer a piece until an upstream is connected."""
         self._held.append(piece)
         self.held_bytes += len(piece)
 
     def send(self) -> bytes:
-        """All pieces that are held, for an upstream; they are kept for a replay."""
+        """Return all buffered pieces for an upstream, and keep them for a replay."""
         if not self._held:
             return b""
         self._sent, self.can_replay = b"".join(self._held), True
@@ -42,19 +42,19 @@ class RequestBuffer:
         return self._sent
 
     def rewind(self) -> None:
-        """Hold again what was sent, for the next upstream."""
+        """Buffer the sent pieces again, for the next upstream."""
         assert self.can_replay
         if self._sent:
             self._held, self.held_bytes = [self._sent], len(self._sent)
             self._sent = b""
 
     def restore(self, body: bytes) -> None:
-        """Hold an unprocessed body for the next upstream."""
+        """Buffer an unprocessed body again, for the next upstream."""
         self._held, self._sent, self.can_replay = [body], b"", True
         self.held_bytes = len(body)
 
     def drop(self) -> None:
-        """Forget all pieces: from now on the body is streamed, or is not needed."""
+        """Discard all pieces: the body is streamed from now on, or no longer needed."""
         self._held, self._sent, self.held_bytes, self.can_replay = [], b"", 0, False
 
 
@@ -104,20 +104,20 @@ class Attempted(Protocol):
         """The time on the engine's clock."""
 
     def respond(self, status: int, body: bytes = b"") -> None:
-        """Answer without the upstream."""
+        """Send a response without an upstream."""
 
     def cut(self) -> None:
         """End the response early."""
 
     def give_back(self, error: OSError | str) -> None:
-        """The attempt has failed before a response: no connection could be made, or the upstream was lost."""
+        """Return the request after an attempt that failed before its response."""
 
     def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
-        """The exchange is over."""
+        """Finish the exchange."""
 
 
 class Attempt:
-    """One attempt at one address. ``wire`` is the request's head as it is sent."""
+    """One attempt to send a request to one address. ``wire`` is the encoded head."""
 
     __slots__ = (
         *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
@@ -147,13 +147,13 @@ class Attempt:
 
     @property
     def request_trailers(self) -> bytes:
-        """The lines after the request's body."""
+        """The trailers of the request."""
         return self._exchange.request_trailers
 
     # What the exchange calls.
 
     def start(self) -> None:
-        """Send the request on an idle connection, or on a fresh one as soon as there is one."""
+        """Send the request on an idle connection, or connect first."""
         head = self.head
         upstream = self._pool.take(self.address, sure=head.method != b"GET" and not head.may_be_repeated)
         if upstream is not None:
@@ -162,12 +162,12 @@ class Attempt:
             self._connect()
 
     def hold(self, *, full: bool) -> None:
-        """Read no more of the response while the client is full."""
+        """Pause reading the response while the client's buffer is full."""
         if self.upstream is not None:
             self.upstream.hold(full=full)
 
     def leave(self, *, flush: bool = False) -> None:
-        """Give up the connection; with ``flush`` after what was written."""
+        """Release the connection; with ``flush`` after all written data is sent."""
         upstream, self.upstream = self.upstream, None
         if upstream is not None and flush:
             upstream.close()
@@ -177,14 +177,14 @@ class Attempt:
     # What the pool calls.
 
     def connected(self, upstream: RequestCarrier) -> None:
-        """A fresh connection is there."""
+        """Send the request on a new connection."""
         if self._exchange.phase is _CONNECTING:
             self._send(upstream)
         else:
             self._pool.give(upstream)
 
     def unreachable(self, error: OSError) -> None:
-        """No connection could be made."""
+        """Give the request back: no connection could be made."""
         if self._exchange.phase is _CONNECTING:
             lost = "the upstream closed its connection and takes no other"
             self._exchange.give_back(lost if self._is_second else error)
@@ -192,12 +192,12 @@ class Attempt:
     # What the upstream's connection calls.
 
     def on_interim(self, head: ResponseHead) -> None:
-        """A 1xx has come: pass it on to clients that understand it."""
+        """Forward a 1xx response to clients that understand it."""
         if self.head.minor == 1 and (head.status != 100 or self.head.expects_continue):
             self._client.write(render_interim(head))
 
     def on_upgraded(self, head: ResponseHead, data: bytes) -> Tunnel:
-        """A 101 has come: from now on bytes pass as they come, through the tunnel that is returned."""
+        """Forward a 101 response, and return the tunnel for all further bytes."""
         exchange, upstream = self._exchange, self.upstream
         assert upstream is not None
         exchange.phase = _ON_SWITCH[exchange.phase]
@@ -213,7 +213,7 @@ class Attempt:
         return tunnel
 
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """The response has begun; ``done`` says that it is complete with ``payload``."""
+        """Start the response; with ``done`` it is complete with ``payload``."""
         exchange = self._exchange
         if head.status == 503 and UNDELIVERED in head.wire and exchange.body.can_replay:
             self.leave()
@@ -247,7 +247,7 @@ class Attempt:
         self._client.write(wire + body)
 
     def on_piece(self, payload: bytes) -> None:
-        """A piece of the response's body has come, and more follows."""
+        """Forward a piece of the response's body that is not the last."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
         exchange.response_bytes += len(payload)
@@ -257,7 +257,7 @@ class Attempt:
             self._client.write(chunk(payload) if self._is_chunked else payload)
 
     def on_last(self, payload: bytes, trailers: bytes) -> None:
-        """The last piece of the response's body has come, which may be empty, and the lines after it."""
+        """Forward the last piece of the response's body, which may be empty, and the trailers."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
         exchange.response_bytes += len(payload)
@@ -269,19 +269,22 @@ class Attempt:
             self._client.write(wire)
 
     def upstream_full(self, *, full: bool) -> None:
-        """The upstream takes no more of the request, or again."""
+        """Pause or resume the request's body: the upstream's buffer is full, or no longer."""
         if full:
             self._client.pause(Pause.UPSTREAM_FULL)
         else:
             self._client.resume(Pause.UPSTREAM_FULL)
 
     def upstream_done(self) -> None:
-        """The response is complete, and its connection is in the pool again."""
+        """Finish the exchange: the response is complete, its connection back in the pool."""
         self.upstream = None
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
-        """The connection has ended before the response did. ``heard`` says that bytes of a response have come."""
+        """Handle a connection lost before its response was complete.
+
+        ``heard`` says that some bytes of a response were received.
+        """
         self.upstream = None
         exchange = self._exchange
         if exchange.phase is _TUNNEL:
@@ -300,9 +303,9 @@ class Attempt:
                 exchange.give_back(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """The upstream has not processed any of the request: it may go elsewhere, whatever its method.
+        """Give back a request that the upstream did not process; any method may be retried.
 
-        ``body`` is what the upstream was given of the body.
+        ``body`` is the part of the body that was sent to the upstream.
         """
         exchange = self._exchange
         self.upstream = None

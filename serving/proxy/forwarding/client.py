@@ -8,7 +8,7 @@ from serving.proxy.http1.responsehead import ResponseHead
 
 
 class Pause(enum.IntFlag):
-    """Why a client's connection is not read for a while."""
+    """A reason to pause reading a client's connection."""
 
     HELD = 1
     UPSTREAM_FULL = 2
@@ -16,7 +16,7 @@ class Pause(enum.IntFlag):
 
 
 class ResponseSink(Protocol):
-    """Takes an upstream's response as it was parsed, for a client whose protocol has frames of its own."""
+    """Receives an upstream's parsed response, for clients whose protocol has frames."""
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """Send the head with ``extra`` lines and the available part of the body."""
@@ -25,15 +25,15 @@ class ResponseSink(Protocol):
         """Send a piece of the body; more follows."""
 
     def send_last(self, payload: bytes, trailers: bytes) -> None:
-        """Send the last piece of the body, perhaps empty, and the trailers."""
+        """Send the last piece of the body, which may be empty, and the trailers."""
 
 
 class Client(Protocol):
-    """What an exchange needs of its client's connection."""
+    """A client's connection, as an exchange uses it."""
 
     @property
     def sink(self) -> ResponseSink | None:
-        """Takes upstream responses; None to write them as HTTP/1.1."""
+        """Receiver of upstream responses; None to write them as HTTP/1.1."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -42,36 +42,36 @@ class Client(Protocol):
         """Close the sending direction."""
 
     def pause(self, why: Pause) -> None:
-        """Read no more, for one more reason."""
+        """Add a reason to pause reading."""
 
     def resume(self, why: Pause) -> None:
-        """One reason not to read is gone."""
+        """Remove a reason to pause reading."""
 
     def open_tunnel(self) -> bytes:
-        """Pass everything through from now on; returns what was read ahead."""
+        """Turn the connection into a tunnel; returns bytes already read."""
 
     def exchange_done(self, *, keep: bool) -> None:
-        """The exchange is over; ``keep`` says that the connection may serve the next."""
+        """Finish the exchange; ``keep`` allows the connection to serve another request."""
 
     def truncate(self) -> None:
-        """End the connection after what was written, in the middle of a response."""
+        """Close the connection in the middle of a response, after all written data."""
 
     def abort(self) -> None:
-        """Reset the connection, so that the end of a response is not mistaken for its completion."""
+        """Reset the connection, so that a truncated response does not look complete."""
 
 
 class TunnelUpstream(Protocol):
-    """What a tunnel needs of its upstream's connection."""
+    """An upstream's connection, as a tunnel uses it."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
 
     def write_eof(self) -> None:
-        """Close this direction."""
+        """Close the sending direction."""
 
 
 class Tunnel:
-    """One open tunnel. ``on_end`` is called when both directions have ended."""
+    """One open tunnel. ``on_end`` is called once both directions have ended."""
 
     __slots__ = ("_client", "_clock", "_end_count", "_on_end", "_upstream", "has_upstream_spoken", "heard_s", "sent_s")
 
@@ -95,23 +95,23 @@ class Tunnel:
         self._end_count = 0
 
     def send(self, data: bytes) -> None:
-        """Pass on bytes of the client."""
+        """Forward bytes of the client."""
         self.sent_s = self._clock()
         self._upstream.write(data)
 
     def send_eof(self) -> None:
-        """The client has closed its direction."""
+        """Close the direction to the upstream: the client has closed its own."""
         self._upstream.write_eof()
         self._close_direction()
 
     def receive(self, data: bytes) -> None:
-        """Pass on bytes of the upstream."""
+        """Forward bytes of the upstream."""
         self.has_upstream_spoken = True
         self.heard_s = self._clock()
         self._client.write(data)
 
     def receive_eof(self) -> None:
-        """The upstream has closed its direction."""
+        """Close the direction to the client: the upstream has closed its own."""
         self._client.write_eof()
         self._close_direction()
 

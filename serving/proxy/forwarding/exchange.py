@@ -38,25 +38,26 @@ _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
 class Handler(Protocol):
-    """Decides about requests. All methods are called in the loop's thread and must not raise."""
+    """Decides about requests. All methods run in the event loop and must not raise."""
 
     def begin(self, exchange: "Exchange") -> None:
-        """A request has come: answer it, forward it, or keep it and do so later."""
+        """Handle a new request: respond, forward it, or keep it to do so later."""
 
     def unreachable(self, exchange: "Exchange", error: OSError) -> None:
-        """No connection could be made for a forwarded request: forward it elsewhere, or answer."""
+        """Handle a failed connection: forward the request elsewhere, or respond."""
 
     def lost(self, exchange: "Exchange", reason: str) -> bool:
-        """The upstream died before it answered, and the request may be sent again.
+        """Handle an upstream that died before its response to a repeatable request.
 
-        True: the handler has forwarded it, or will. False: the engine answers 502 with the reason.
+        Returns True if the handler has forwarded the request, or will. False makes the proxy respond with 502 and the
+        reason.
         """
 
     def overdue(self, exchange: "Exchange") -> None:
-        """An exchange has waited until its ``wait_until_s``: answer it."""
+        """Respond to a request that has waited until its ``wait_until_s``."""
 
     def finish(self, exchange: "Exchange") -> None:
-        """A request has ended, one way or another: see ``outcome`` and ``status``."""
+        """Handle the end of a request; see its ``outcome`` and ``status``."""
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +78,15 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     on_end: "Callable[[Exchange], None] | None" = None
 
     def tunnel_due_s(self, started_s: float, used_s: float) -> float:
-        """When a tunnel of ``started_s`` that was last used at ``used_s`` exceeds the limits of all tunnels."""
+        """When a tunnel reaches its idle limit or its age limit.
+
+        It was opened at ``started_s`` and last used at ``used_s``.
+        """
         idle_s, age_s = self.tunnel_limits
         return min(started_s + age_s, used_s + idle_s)
 
     def peer_at(self, address: str, *, is_tls: bool) -> ClientPeer:
-        """The peer at the other end of a connection."""
+        """The remote peer of a connection."""
         return ClientPeer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))
 
 
@@ -168,12 +172,12 @@ class Exchange:
 
     @property
     def listener(self) -> str:
-        """The name of the listener it came in by."""
+        """The name of the listener that accepted the request."""
         return self._wiring.listener
 
     @property
     def upstream_text(self) -> str:
-        """The last address it was forwarded to, as "address:port"; empty before, and after ``finish``."""
+        """The last upstream as "address:port"; empty before the first and after ``finish``."""
         if self._attempt is None:
             return ""
         host, port = self._attempt.address
@@ -186,18 +190,18 @@ class Exchange:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the handler has still to decide."""
+        """Whether the handler has not decided yet."""
         return self.phase is _WAITING
 
     @property
     def weight_bytes(self) -> int:
-        """About the memory it takes while it waits: its header lines and the part of its body that was read."""
+        """Approximate memory of a waiting request: its head and the buffered part of its body."""
         return len(self.head.wire) + len(self.head.target) + self.body.held_bytes
 
     # What a handler calls.
 
     def begin(self) -> None:
-        """Hand it to the handler."""
+        """Pass the request to the handler."""
         self.begun = True
         self._wiring.handler.begin(self)
         if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
@@ -212,11 +216,11 @@ class Exchange:
         trusted: bool = False,
         over_http2: bool = False,
     ) -> None:
-        """Send the request to an address and its answer to the client.
+        """Send the request to an upstream, and its response to the client.
 
-        ``host`` replaces the client's Host; ``extra`` are further header lines, written with ``lines.header_lines``;
-        ``trusted`` says that the peer's X-Forwarded-* and Forwarded are to be believed; ``over_http2`` that the upstream
-        is to be spoken to in HTTP/2, whatever the usual protocol of upstreams is.
+        ``host`` replaces the client's Host; ``extra`` are further header lines, written with ``lines.header_lines``.
+        ``trusted`` accepts the peer's X-Forwarded-* and Forwarded headers. ``over_http2`` uses HTTP/2 whatever the
+        usual protocol of upstreams is.
         """
         if self.phase is not _WAITING:
             return
@@ -229,7 +233,7 @@ class Exchange:
         self._attempt.start()
 
     def respond(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
-        """Answer without an upstream. An upstream's response that has begun is cut off, since there can be only one."""
+        """Send a response without an upstream. A response that has begun is cut off instead."""
         if self.phase is _DONE:
             return
         if self.status:
@@ -244,7 +248,10 @@ class Exchange:
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def withdraw(self) -> bool:
-        """Take the request back from an upstream that has answered nothing; True if it waits and may go elsewhere."""
+        """Withdraw the request from an upstream that has not begun to respond.
+
+        Returns True if the request waits again and may be forwarded elsewhere.
+        """
         if self.phase is not _SENT or not self.body.can_replay or not self.head.may_be_repeated:
             return False
         self._leave_upstream()
@@ -253,10 +260,10 @@ class Exchange:
         return True
 
     def cut(self) -> None:
-        """End a response early, and visibly: the client can tell that it is not whole.
+        """End a response early, so that the client can detect it.
 
-        What was already written still reaches the client: its connection ends without the last chunk or with bytes
-        missing. A body that lasts until the end of the connection would look whole, so that one is reset instead.
+        Written data still reaches the client; the connection then closes without the last chunk, or with bytes missing.
+        A body that ends with its connection would look complete, so that connection is reset.
         """
         self._leave_upstream()
         if self.status and self._attempt is not None and self._attempt.is_end_visible:
@@ -268,7 +275,7 @@ class Exchange:
     # What the client's connection calls.
 
     def take_body(self, payload: bytes) -> None:
-        """A piece of the request's body has come, and more follows."""
+        """Handle a piece of the request's body that is not the last."""
         attempt, body = self._attempt, self.body
         if attempt is not None and attempt.upstream is not None:
             attempt.upstream.write(payload)
@@ -282,7 +289,7 @@ class Exchange:
                 self._client.pause(Pause.HELD)
 
     def take_body_end(self, payload: bytes, trailers: bytes) -> None:
-        """The last piece of the request's body has come, which may be empty, and the lines after it."""
+        """Handle the last piece of the request's body, which may be empty, and the trailers."""
         self.request_complete, self.request_trailers = True, trailers
         attempt = self._attempt
         if attempt is None or attempt.upstream is None:
@@ -292,7 +299,7 @@ class Exchange:
         self.body.drop()
 
     def client_gone(self) -> None:
-        """The client has left."""
+        """Handle the loss of the client's connection."""
         if self.tunnel is not None and self._attempt is not None:
             self._attempt.leave(flush=True)
             self.end(ExchangeOutcome.ANSWERED, keep=False)
@@ -301,12 +308,12 @@ class Exchange:
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
-        """The client takes no more, or again."""
+        """Pause or resume the response: the client's buffer is full, or no longer."""
         if self._attempt is not None:
             self._attempt.hold(full=full)
 
     def check(self, now_s: float) -> float:
-        """Enforce the time limits that have passed; return when the next will."""
+        """Enforce expired time limits; return when the next one expires."""
         limits, tunnel = self.timeouts, self.tunnel
         if tunnel is not None:
             used_s = max(tunnel.sent_s, tunnel.heard_s)
@@ -329,7 +336,7 @@ class Exchange:
     # What its attempt calls.
 
     def give_back(self, error: OSError | str) -> None:
-        """The attempt has failed before a response. The request is here in whole: the handler decides again."""
+        """Return the complete request to the handler after an attempt that failed."""
         self.phase = _ON_GIVE_BACK[self.phase]
         handler = self._wiring.handler
         if isinstance(error, OSError):
@@ -338,7 +345,7 @@ class Exchange:
             self.respond(502, error.encode())
 
     def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
-        """The exchange is over; ``keep`` says that the client's connection may serve the next."""
+        """Finish the exchange; ``keep`` allows the connection to serve another request."""
         if self.phase is _DONE:
             return
         self.phase = _ON_END[self.phase]

@@ -24,7 +24,7 @@ class ExchangeOutcome(enum.StrEnum):
 
 
 class ExchangePhase(enum.IntEnum):
-    """Where an exchange stands. Integers, because their hash costs a tenth of a text's."""
+    """The state of an exchange. Integers, because their hash costs a tenth of a string's."""
 
     WAITING = 0
     """The handler has not decided yet, or has to decide again."""

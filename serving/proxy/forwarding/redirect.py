@@ -23,7 +23,7 @@ class HttpsRedirect:
         self._port = port
 
     def begin(self, exchange: Exchange) -> None:
-        """A request has come."""
+        """Redirect the request, or pass it to the other handler."""
         head = exchange.head
         if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
             self._handler.begin(exchange)
@@ -32,15 +32,15 @@ class HttpsRedirect:
         exchange.respond(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Of the other handler's requests only."""
+        """Pass on: only the other handler forwards requests."""
         self._handler.unreachable(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Of the other handler's requests only."""
+        """Pass on: only the other handler forwards requests."""
         return self._handler.lost(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Of the other handler's requests only."""
+        """Pass on: only the other handler forwards requests."""
         self._handler.overdue(exchange)
 
     def finish(self, exchange: Exchange) -> None:

@@ -6,27 +6,27 @@ from serving.settings.http import HttpSettings
 
 
 class Member(Protocol):
-    """A client's connection, as the server sees it."""
+    """A client's connection, as the server uses it."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no request runs and none has begun to arrive."""
 
     def wind_down(self) -> None:
-        """Ask the client to send no more requests here; those that come are served."""
+        """Ask the client to send no more requests on this connection; late ones are served."""
 
     def close_if_idle(self) -> None:
-        """Close if it is idle, otherwise after the response."""
+        """Close now if idle, otherwise after the response."""
 
     def cut(self) -> bool:
-        """Close now; return whether a request was cut off."""
+        """Close now; return whether a request was interrupted."""
 
     def check(self, now_s: float) -> float:
-        """Enforce the time limits that have passed; return when the next will."""
+        """Enforce expired time limits; return when the next one expires."""
 
 
 class Registry(Protocol):
-    """The server, as its clients' connections see it."""
+    """The server, as its client connections use it."""
 
     settings: HttpSettings
     draining: bool
@@ -34,13 +34,13 @@ class Registry(Protocol):
     sweep_s: float
 
     def opened(self, connection: Member, address: str) -> str | None:
-        """Add a connection; a text says why it is one too many."""
+        """Add a connection; returns a reason if it exceeds a limit."""
 
     def closed(self, connection: Member, address: str) -> None:
-        """Remove a connection that has ended."""
+        """Remove a closed connection."""
 
     def count_tunnel(self, change: int) -> None:
-        """A connection has become a tunnel (1), or its tunnel has ended (-1)."""
+        """Count an opened (1) or closed (-1) tunnel."""
 
     def wake_by(self, due_s: float) -> None:
-        """Check all connections at that time."""
+        """Schedule a check of all connections for that time."""

@@ -28,17 +28,17 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class BadBody(Exception):
-    """A body that is against its framing; the text says how."""
+    """A body that violates its framing. The text gives the reason."""
 
 
 def chunk(payload: bytes) -> bytes:
-    r"""A payload as one chunk: ``chunk(b"abc")`` is ``b"3\\r\\nabc\\r\\n"``. An empty one would end the body."""
+    r"""Encode a payload as one chunk: ``chunk(b"abc")`` is ``b"3\\r\\nabc\\r\\n"``. Not for empty ones."""
     assert payload
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
 def chunks(payload: bytes, *, done: bool, trailers: bytes = b"") -> bytes:
-    """A payload, which may be empty, as the next chunk of a body, with the end of the body if ``done``."""
+    """Encode a payload, which may be empty, as a chunk; with ``done`` also the body's end."""
     wire = chunk(payload) if payload else b""
     if done:
         wire += b"0\r\n%b\r\n" % trailers if trailers else LAST_CHUNK
@@ -46,7 +46,7 @@ def chunks(payload: bytes, *, done: bool, trailers: bytes = b"") -> bytes:
 
 
 class LengthBody:
-    """A body of a known number of bytes, more than 0."""
+    """A body with a declared length above 0."""
 
     __slots__ = ("done", "left", "rest", "trailers")
 
@@ -58,7 +58,7 @@ class LengthBody:
         self.trailers = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in ``data``."""
+        """Return the payload in ``data``."""
         count = len(data)
         if count < self.left:
             self.left -= count
@@ -72,7 +72,7 @@ class LengthBody:
 
 
 class CloseBody:
-    """A body that lasts as long as the connection: its owner knows the end."""
+    """A body that ends with its connection."""
 
     __slots__ = ("done", "rest", "trailers")
 
@@ -82,12 +82,12 @@ class CloseBody:
         self.trailers = b""
 
     def feed(self, data: bytes) -> bytes:
-        """All of it."""
+        """Return ``data``: all of it is payload."""
         return data
 
 
 class ChunkedBody:
-    """A body in chunks. ``trailers`` are the lines after it as they are forwarded, when ``done``."""
+    """A chunked body. ``trailers`` are the trailers to forward, once ``done``."""
 
     __slots__ = ("_extension_bytes", "_left", "_pending", "_step", "done", "rest", "trailers")
 
@@ -101,7 +101,7 @@ class ChunkedBody:
         self._step: Callable[[bytes, int, list[bytes]], int] = self._size
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in ``data``, all chunks of it joined.
+        """Return the payload of all chunks in ``data``.
 
         Raises:
             BadBody: when the framing is broken.

@@ -54,15 +54,15 @@ _REMEMBERED_MAX = 4096
 
 
 class BadHeaderLine(Exception):
-    """A header line that is against the grammar; the text says how."""
+    """A header line that violates the grammar. The text gives the reason."""
 
 
 class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A header line, parsed.
+    """A parsed header line.
 
-    ``name`` is in lower case, ``value`` without space around it, ``wire`` the line as it is written on, with CR LF and
-    the name's own case. ``plain`` says that it may be forwarded without another look, ``matters`` that it has to be
-    looked at; what is neither is about one hop and is left out, such as ``Connection: keep-alive``.
+    ``name`` is in lower case, ``value`` without surrounding space, ``wire`` the line to forward, with CR LF and the
+    original case of its name. ``plain`` lines are forwarded as they are; ``matters`` marks lines that the proxy
+    interprets. Other lines concern one hop, such as ``Connection: keep-alive``, and are dropped.
     """
 
     name: bytes
@@ -86,7 +86,7 @@ def read_line(text: bytes) -> HeaderLine:
     """Parse one line, without its CR LF.
 
     Raises:
-        BadHeaderLine: when it is against the grammar.
+        BadHeaderLine: when it violates the grammar.
     """
     match = _LINE.fullmatch(text)
     if match is None:
@@ -110,11 +110,11 @@ def read_lines(texts: Sequence[bytes]) -> list[HeaderLine]:
     """Parse all lines of a head after the first.
 
     Raises:
-        BadHeaderLine: when one is against the grammar.
+        BadHeaderLine: when one violates the grammar.
     """
     return list(map(_remembered.__getitem__, texts))
 
 
 def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
-    r"""Headers as they are sent: ``header_lines((b"A", b"1"))`` is ``b"A: 1\\r\\n"``."""
+    r"""Encode headers: ``header_lines((b"A", b"1"))`` is ``b"A: 1\\r\\n"``."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])

@@ -19,17 +19,17 @@ _SURE_IDLE_MAX_S = 1.0
 
 
 class Waiter(Protocol):
-    """Waits for a fresh connection. Exactly one of both methods is called."""
+    """Waits for a new connection. The pool calls exactly one of the methods."""
 
     def connected(self, upstream: RequestCarrier) -> None:
-        """A connection was made."""
+        """Handle the new connection."""
 
     def unreachable(self, error: OSError) -> None:
-        """No connection could be made."""
+        """Handle a failure to connect."""
 
 
 class Pool:
-    """Idle connections, and those being made."""
+    """Idle connections to all addresses, and connections being made."""
 
     __slots__ = (
         "_connect_max_s",
@@ -58,16 +58,16 @@ class Pool:
 
     @property
     def idle_count(self) -> int:
-        """Idle connections, of all addresses."""
+        """Number of idle connections."""
         return sum(map(len, self._idle.values()))
 
     @property
     def open_count(self) -> int:
-        """Connections, idle or in use."""
+        """Number of connections, idle or in use."""
         return len(self._open)
 
     def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
-        """An idle connection; None if there is none. ``sure`` asks for one that was used a moment ago."""
+        """Return an idle connection, or None. ``sure`` requires one used a moment ago."""
         idle = self._idle.get(address)
         while idle:
             upstream, _ = idle.popitem()
@@ -91,7 +91,7 @@ class Pool:
         idle[upstream] = None
 
     def forget(self, upstream: Upstream) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self._open.discard(upstream)
         idle = self._idle.get(upstream.address)
         if idle is not None:
@@ -100,13 +100,13 @@ class Pool:
                 del self._idle[upstream.address]
 
     def connect(self, address: Address, waiter: Waiter) -> None:
-        """Make a connection for ``waiter``."""
+        """Connect, and pass the result to ``waiter``."""
         task = asyncio.get_running_loop().create_task(self._connect(address, waiter), name=f"connect {address}")
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
     def expire(self, now_s: float) -> float:
-        """Close connections that have been idle for too long; return when the next is due."""
+        """Close connections past their idle limit; return when the next one expires."""
         due_s = math.inf
         for idle in list(self._idle.values()):
             for upstream in list(idle):
@@ -118,7 +118,7 @@ class Pool:
         return due_s
 
     def close(self) -> None:
-        """Close all idle connections, and cancel those that are being made."""
+        """Close all idle connections, and cancel connection attempts."""
         for task in list(self._connecting):
             task.cancel()
         for idle in list(self._idle.values()):

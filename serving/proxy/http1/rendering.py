@@ -20,7 +20,7 @@ _NO_QUEUE_S = 0.0005
 
 
 class ClientPeer:
-    """The client at the other end of a connection: its address, and the header lines that repeat on the connection."""
+    """The remote client: its address, and header lines that repeat on its connection."""
 
     __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "known")
 
@@ -69,7 +69,7 @@ class ClientPeer:
 def render_request(
     head: RequestHead, *, peer: ClientPeer, host: bytes, extra: bytes = b"", trusted: bool = False
 ) -> bytes:
-    """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are further header lines."""
+    """Encode a request's head for the upstream. ``host`` is the Host, ``extra`` are further lines."""
     return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b\r\n" % (
         head.method,
         head.target,
@@ -99,7 +99,7 @@ def _hop_lines(head: RequestHead) -> bytes:
 
 
 def render_forwarded_response(head: ResponseHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
-    """An upstream's response as its head goes to the client; ``framing`` is how we send its body."""
+    """Encode an upstream's response head for the client; ``framing`` is that of the body sent."""
     tail = extra
     if framing is _CHUNKED:
         tail += b"Transfer-Encoding: chunked\r\n"
@@ -113,7 +113,7 @@ def render_forwarded_response(head: ResponseHead, *, framing: Framing, close: bo
 
 
 def render_interim(head: ResponseHead) -> bytes:
-    """A response of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
+    """Encode a 1xx response for the client; a 101 includes the agreed protocol."""
     tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
     return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
 
@@ -121,7 +121,7 @@ def render_interim(head: ResponseHead) -> bytes:
 def render_response(
     status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
 ) -> bytes:
-    """A response without an upstream. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
+    """Encode a response of the proxy. ``headers`` are encoded lines; ``bodiless`` is for HEAD."""
     return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
         status,
         _REASONS.get(status, b"Unknown"),
@@ -133,7 +133,7 @@ def render_response(
 
 
 def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
-    """The line Server-Timing (W3C): how long a request waited here, and then for its upstream's answer to begin."""
+    """Encode Server-Timing (W3C): queue time, then time until the upstream's response began."""
     if queue_s < _NO_QUEUE_S:
         # The common case, and a number less to write.
         return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)

@@ -25,7 +25,7 @@ FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"
 
 
 class RequestRefusal(Exception):
-    """A request that is refused as it stands: the status to answer, and the reason as its text."""
+    """A request refused by the parser: the status and the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status

@@ -19,17 +19,21 @@ _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class ResponseReceiver(Protocol):
-    """Takes the response. ``heard``: some of its bytes have arrived. ``reused``: not the connection's first request."""
+    """Receives a response from a connection, and supplies the rest of the request.
+
+    ``heard`` says that some bytes of the response were received, ``reused`` that the connection has served a request
+    before.
+    """
 
     head: RequestHead
 
     @property
     def request_complete(self) -> bool:
-        """Whether the whole request has been handed over."""
+        """Whether the complete request has been sent."""
 
     @property
     def request_trailers(self) -> bytes:
-        """The lines after the request's body, once it is complete."""
+        """The request's trailers, once it is complete."""
 
     def on_interim(self, head: ResponseHead) -> None:
         """Handle a 1xx response."""
@@ -38,29 +42,29 @@ class ResponseReceiver(Protocol):
         """Switch protocols after a 101 followed by ``data``; returns the tunnel for all further bytes."""
 
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """The final head has come, and ``payload`` with it."""
+        """Handle the final head, and ``payload``, the first bytes of the body."""
 
     def on_piece(self, payload: bytes) -> None:
-        """A piece of the body has come, which may be empty; more follows."""
+        """Handle a piece of the body, which may be empty; more follows."""
 
     def on_last(self, payload: bytes, trailers: bytes) -> None:
-        """The last piece of the body has come, which may be empty, and the lines after it."""
+        """Handle the last piece of the body, which may be empty, and the trailers."""
 
     def upstream_full(self, *, full: bool) -> None:
-        """Stop sending the request's body for a while; or resume."""
+        """Pause or resume sending the request's body."""
 
     def upstream_done(self) -> None:
-        """The response is complete."""
+        """Handle the complete response."""
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
-        """The response will not be completed."""
+        """Handle a connection lost before the response was complete."""
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """The upstream has processed nothing of the request, of whose body it was given this."""
+        """Handle a request that the upstream did not process. ``body`` is the part sent to it."""
 
 
 class TunnelEnd(Protocol):
-    """The tunnel, as the upstream's connection sees it."""
+    """A tunnel, as the upstream's connection uses it."""
 
     def receive(self, data: bytes) -> None:
         """Handle bytes of the upstream."""
@@ -70,14 +74,14 @@ class TunnelEnd(Protocol):
 
 
 class Home(Protocol):
-    """The pool, as its connections see it."""
+    """The pool, as its connections use it."""
 
     head_bytes_max: int
     header_count_max: int
     clock: Callable[[], float]
 
     def give(self, upstream: "Upstream") -> None:
-        """Take a connection back."""
+        """Return a connection to the pool."""
 
     def forget(self, upstream: "Upstream") -> None:
         """Remove a connection that has ended."""

@@ -70,7 +70,7 @@ class StreamUpstream(EngineStream):
     # What an exchange calls.
 
     def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and what there is of its body."""
+        """Send the head of a request, and the body received so far."""
         self._receiver = receiver
         self._wire = wire
         self._kept = [body]
@@ -110,14 +110,14 @@ class StreamUpstream(EngineStream):
         """Do nothing: END_STREAM has ended the request."""
 
     def hold(self, *, full: bool) -> None:
-        """Stop updating the window while the client is full; or resume."""
+        """Stop updating the window while the client's buffer is full, or resume."""
         self._held = full
         if not full:
             self._link.engine.give_back(self)
             self._link.send()
 
     def drop(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """Reset the stream: the rest of the response is not wanted."""
+        """Reset the stream, discarding the rest of the response."""
         self._receiver = None
         if self.stream_id and not self.is_done:
             self._link.engine.reset(self, code)
@@ -128,7 +128,7 @@ class StreamUpstream(EngineStream):
     # What the engine calls.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """A head or trailers have come."""
+        """Handle a head or trailers."""
         receiver = self._receiver
         if receiver is None:
             return
@@ -156,7 +156,7 @@ class StreamUpstream(EngineStream):
             self._end(receiver)
 
     def take_data(self, payload: bytes) -> None:
-        """A piece of the response's body has come."""
+        """Handle a piece of the response's body."""
         receiver = self._receiver
         if receiver is None or not self._is_counted(receiver, payload):
             return
@@ -165,7 +165,7 @@ class StreamUpstream(EngineStream):
             self._link.engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
-        """The last piece of the response's body has come."""
+        """Handle the last piece of the response's body."""
         receiver = self._receiver
         if receiver is None or not self._is_counted(receiver, payload):
             return
@@ -175,7 +175,7 @@ class StreamUpstream(EngineStream):
             self._break(receiver, bad)
 
     def take_reset(self, code: int) -> None:
-        """The app has reset the stream."""
+        """Handle a reset by the app."""
         if code == ErrorCode.REFUSED_STREAM:
             self.refused("the app refuses the stream")
         else:
@@ -219,7 +219,7 @@ class StreamUpstream(EngineStream):
         self._begin(receiver, b"".join(kept))
 
     def lost(self, reason: str) -> None:
-        """The response will not be completed."""
+        """Report that the response will not be completed."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.upstream_lost(reason, heard=self._heard, reused=self.is_reused)

@@ -23,17 +23,17 @@ _NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named 
 
 
 class LinkHome(Protocol):
-    """The pool, as its links see it."""
+    """The pool, as its connections use it."""
 
     settings: HttpSettings
     clock: Callable[[], float]
 
     def lost(self, link: "UpstreamSession") -> None:
-        """Remove a link that has ended or takes no new streams."""
+        """Remove a connection that has ended or accepts no new streams."""
 
 
 class UpstreamSession(FrameSender):
-    """One connection to an app."""
+    """One HTTP/2 connection to an app."""
 
     def __init__(self, home: LinkHome, address: Address) -> None:
         self.address = address
@@ -54,7 +54,7 @@ class UpstreamSession(FrameSender):
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes new streams, unless it has as many as the app allows."""
+        """Whether the connection accepts new streams, up to the app's limit."""
         return not (self.is_closed or self.is_going or self._transport.is_closing())
 
     @property
@@ -91,7 +91,7 @@ class UpstreamSession(FrameSender):
     # What the engine calls.
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
-        """Never: an app opens no streams."""
+        """Never called: an app opens no streams."""
         raise AssertionError(stream_id, section, ended)
 
     def emptied(self) -> None:
@@ -111,7 +111,7 @@ class UpstreamSession(FrameSender):
         self._close_if_gone()
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Do nothing: none is sent."""
+        """Do nothing: this side sends no pings."""
 
     # What the loop calls.
 

@@ -33,7 +33,7 @@ _FLUSH_S = 60.0
 
 
 class Connection(asyncio.Protocol):
-    """One connection of a client."""
+    """One HTTP/1.1 connection of a client."""
 
     sink: ClassVar[ResponseSink | None] = None
 
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected: wait for its first head."""
+        """Register the connection and wait for the first head."""
         # uvloop's are none by inheritance.
         self._transport = cast("asyncio.Transport", transport)
         name = self._transport.get_extra_info("peername")
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come."""
+        """Parse received bytes."""
         exchange = self._exchange
         if exchange is not None and exchange.tunnel is not None:
             exchange.tunnel.send(data)
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
             self._consume(self._buffer + data if self._buffer else data)
 
     def eof_received(self) -> bool:
-        """The client sends no more: in a tunnel that is one direction; anywhere else it has left."""
+        """Close one direction of a tunnel; anywhere else the client has left."""
         exchange = self._exchange
         if exchange is not None and exchange.tunnel is not None:
             exchange.tunnel.send_eof()
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left, or we closed."""
+        """Clean up after either side has closed."""
         del exc
         self._closing = True
         self._registry.closed(self, self._address)
@@ -119,13 +119,13 @@ class Connection(asyncio.Protocol):
             self._exchange.client_gone()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is answered."""
+        """Pause the response: the client reads too slowly."""
         self._full = True
         if self._exchange is not None:
             self._exchange.client_full(full=True)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Resume the response."""
         self._full = False
         if self._exchange is not None:
             self._exchange.client_full(full=False)
@@ -144,13 +144,13 @@ class Connection(asyncio.Protocol):
             self._transport.write_eof()
 
     def pause(self, why: Pause) -> None:
-        """Read no more, for one more reason."""
+        """Add a reason to pause reading."""
         if not self._paused and not self._transport.is_closing():
             self._transport.pause_reading()
         self._paused |= why
 
     def resume(self, why: Pause) -> None:
-        """One reason not to read is gone."""
+        """Remove a reason to pause reading."""
         if not self._paused & why:
             return
         self._paused &= ~why
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def open_tunnel(self) -> bytes:
-        """Pass everything through from now on; what was read ahead belongs to the tunnel."""
+        """Turn the connection into a tunnel; returns bytes already read."""
         ahead, self._buffer = self._buffer, b""
         self.resume(Pause.AHEAD)
         exchange = self._exchange
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
         return ahead
 
     def exchange_done(self, *, keep: bool) -> None:
-        """The exchange is over: wait for the next request, or close."""
+        """Wait for the next request, or close."""
         if not keep and self._exchange is not None and self._exchange.tunnel is not None:
             self._registry.count_tunnel(-1)
         self._exchange = None
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             truncate()
 
     def abort(self) -> None:
-        """Reset the connection: a client that reads until the end would take a regular end for the end of the response."""
+        """Reset the connection: a regular close could look like the end of the body."""
         self._closing = True
         if not self._transport.is_closing():
             socket = self._transport.get_extra_info("socket")
@@ -203,19 +203,19 @@ class Connection(asyncio.Protocol):
     # What the server calls.
 
     def wind_down(self) -> None:
-        """Make the response that is due the last one. An idle connection stays: its client may be sending a request."""
+        """Close after the current response. An idle connection stays open for a request under way."""
         if self._exchange is not None:
             self._exchange.closing = True
 
     def close_if_idle(self) -> None:
-        """Close if it is idle; otherwise after the response."""
+        """Close now if idle, otherwise after the response."""
         if self.is_idle:
             self._close()
         else:
             self.wind_down()
 
     def cut(self) -> bool:
-        """Close now; return whether a request was cut off."""
+        """Close now; return whether a request was interrupted."""
         exchange = self._exchange
         if exchange is not None:
             exchange.cut()
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def check(self, now_s: float) -> float:
-        """Enforce the time limits that have passed; return when the next will."""
+        """Enforce expired time limits; return when the next one expires."""
         exchange = self._exchange
         if exchange is None:
             if self._due_s <= now_s:

@@ -26,7 +26,7 @@ _PAUSE_S = 0.1
 
 
 class Acceptor:
-    """Accepts from ``listening``, which does not block, until it is closed; each connection has a protocol of ``factory``."""
+    """Accepts connections from a non-blocking socket; each gets a protocol of ``factory``."""
 
     def __init__(self, listening: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,11 +38,11 @@ class Acceptor:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """As a server's: the socket that it accepts from."""
+        """The listening socket, in the form that asyncio's servers have."""
         return (self._listening,)
 
     def close(self) -> None:
-        """Accept no more; other processes go on."""
+        """Stop accepting; other processes on the same socket continue."""
         if self._paused is not None:
             self._paused.cancel()
         if self._listening.fileno() >= 0:
@@ -82,7 +82,7 @@ _BACKLOG = 4096
 
 
 class HttpServer:
-    """A proxy's side towards its clients, with the pool of connections towards its upstreams."""
+    """The server side of a proxy, with its pool of upstream connections."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class HttpServer:
 
     @property
     def connection_count(self) -> int:
-        """Connections of clients."""
+        """Number of client connections."""
         return len(self._connections)
 
     async def listen(
@@ -150,14 +150,14 @@ class HttpServer:
         return host, port
 
     def drain(self) -> None:
-        """Make every answer from now on the last of its connection; idle connections stay until ``finish``."""
+        """Close each connection after its next response; idle ones stay open until ``finish``."""
         self.draining = True
         for connection in list(self._connections):
             if not connection.is_idle:
                 connection.close_if_idle()
 
     def hand_over(self) -> None:
-        """Stop accepting in favour of another process; existing connections end with their next response."""
+        """Stop accepting, so that another process does. Connections close after their next response."""
         self.draining = True
         self._close_listeners()
         for connection in list(self._connections):
@@ -169,26 +169,26 @@ class HttpServer:
         self._listeners.clear()
 
     def stop_accepting(self) -> None:
-        """Accept no more connections, and close those that are idle."""
+        """Stop accepting connections, and close idle ones."""
         self.draining = self.finishing = True
         self._close_listeners()
         for connection in list(self._connections):
             connection.close_if_idle()
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
-        """Wait until all requests have ended but those that have become tunnels, for ``grace_s`` seconds at most."""
+        """Wait for requests other than tunnels to end, at most ``grace_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._only_tunnels.wait()
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait until the last connection has ended, for ``grace_s`` seconds at most."""
+        """Wait for all connections to end, at most ``grace_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._empty.wait()
 
     async def finish(self, *, grace_s: float) -> int:
-        """Stop accepting, wait ``grace_s`` seconds for what runs, cut off the rest; return how many were cut off."""
+        """Stop accepting, wait up to ``grace_s`` seconds, and cut off the rest; return their number."""
         self.stop_accepting()
         await self.wait_for_tunnels(grace_s=grace_s)
         cut_count = sum([connection.cut() for connection in list(self._connections)])
@@ -200,7 +200,7 @@ class HttpServer:
         return cut_count
 
     def stream_pool(self) -> Pool:
-        """Connections to upstreams that speak HTTP/2, made at the first request for one."""
+        """The pool of HTTP/2 connections to upstreams, created on first use."""
         from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most daemons need none of it
 
         if isinstance(self.pool, Http2Pool):
@@ -212,7 +212,7 @@ class HttpServer:
     # What connections call.
 
     def opened(self, connection: Member, address: str) -> str | None:
-        """A client has connected; a text says why it is one too many."""
+        """Add a client connection; returns a reason if it exceeds a limit."""
         settings = self.settings
         self._connections.add(connection)
         self._empty.clear()
@@ -225,7 +225,7 @@ class HttpServer:
         return None
 
     def closed(self, connection: Member, address: str) -> None:
-        """A client's connection has ended."""
+        """Remove a closed client connection."""
         self._connections.discard(connection)
         count = self._per_address[address] - 1
         if count:

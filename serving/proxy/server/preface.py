@@ -16,7 +16,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 def hand_over(
     data: bytes, registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
 ) -> None:
-    """Give a connection to a session, with what has come so far."""
+    """Pass a connection to a session, with the bytes received so far."""
     start_session(registry, wiring, transport=transport, peer=peer).data_received(data)
 
 

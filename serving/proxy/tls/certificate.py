@@ -16,7 +16,7 @@ from serving.model.errors import InvalidCertificate
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a certificate is for. ``name`` is ours for it; ``not_after_s`` is its end, in seconds since 1970."""
+    """The hosts of a certificate. ``name`` is our name for it; ``not_after_s`` its expiry in unix seconds."""
 
     name: str
     hosts: tuple[str, ...]
@@ -24,7 +24,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertificateChoice:
-    """All certificates by host. ``default`` is the one for clients whose server name matches none, or that send none."""
+    """Selects a certificate by server name. ``default`` is for clients without a known name."""
 
     __slots__ = ("_default", "_exact", "_wildcards")
 
@@ -45,9 +45,10 @@ class CertificateChoice:
                     self._exact[plain] = identity.name
 
     def find(self, server_name: str | None) -> str | None:
-        """The certificate's name for a server name; None: no certificate, and the handshake must fail.
+        """The certificate for a server name; None makes the handshake fail.
 
-        With hosts "a.example" of one and "*.example" of two, "A.example." is one, "b.example" two, "c.b.example" neither.
+        With "a.example" in one and "*.example" in two, "A.example." selects one, "b.example" two and "c.b.example"
+        neither.
         """
         if server_name:
             plain = _plain(server_name)
@@ -79,9 +80,9 @@ _REASONS = {
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate, with the chain behind it, and its key, both as PEM; ``where`` names them to people.
+    """A certificate with its chain, and its key, both in PEM; ``where`` is for messages.
 
-    ``hosts`` are the only hosts that it is served for, whatever it names; None leaves that to the certificate.
+    ``hosts`` restricts the hosts that it is served for; None uses those of the certificate.
     """
 
     where: str
@@ -91,7 +92,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """One that works."""
+    """A loaded certificate."""
 
     identity: Identity
     context: ssl.SSLContext
@@ -99,7 +100,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_context() -> ssl.SSLContext:
-    """A server's terms: TLS 1.2 and above, HTTP/2 before HTTP/1.1, nothing is negotiated a second time."""
+    """Create a server context: TLS 1.2 or newer, HTTP/2 preferred, no renegotiation."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -108,10 +109,10 @@ def new_context() -> ssl.SSLContext:
 
 
 def load_certificate(name: str, pair: Pair) -> Certificate:
-    """A certificate that works, named ``name``.
+    """Load and check a certificate.
 
     Raises:
-        InvalidCertificate: with where it is and what is wrong.
+        InvalidCertificate: with its place and the problem.
     """
     if _CERTIFICATE not in pair.certificate_pem:
         raise InvalidCertificate(where=pair.where, reason="there is no certificate as PEM in the certificate's file")

@@ -26,7 +26,7 @@ Found = dict[str, Pair | InvalidCertificate]
 
 
 class Certificates:
-    """All certificates of a TLS listener. ``default`` names the one for clients whose host none has; "" for none."""
+    """All certificates of a TLS listener. ``default`` names the fallback; "" for none."""
 
     def __init__(self, *, default: str = "", handshake_max_s: float) -> None:
         self.failures: Counter[str] = Counter()
@@ -43,15 +43,15 @@ class Certificates:
 
     @property
     def count(self) -> int:
-        """Certificates that are served."""
+        """Number of served certificates."""
         return len(self._by_name)
 
     def expiries(self) -> dict[str, float]:
-        """When each certificate ends, in seconds since 1970."""
+        """Expiry of each certificate, in unix seconds."""
         return {name: found.identity.not_after_s for name, found in self._by_name.items()}
 
     def update(self, found: Found) -> None:
-        """Serve what is there now."""
+        """Load the current certificates."""
         by_name = {name: known for name, known in self._by_name.items() if name in found}
         for name in self._by_name.keys() - by_name.keys():
             _log.info("certificate.gone", extra={"certificate": name})
@@ -115,7 +115,7 @@ def _tell_loaded(certificate: Certificate) -> None:
 def silence_unreadable_names() -> None:
     """Suppress Python's stack trace for server names that are not ASCII.
 
-    Such a handshake fails as it must; but the standard library decodes the name where its error cannot be caught.
+    The handshake fails as it should, but the standard library decodes the name where its error cannot be caught.
     """
     before = sys.unraisablehook
 
@@ -135,7 +135,7 @@ _Stamp = tuple[int, int, int]
 
 
 class CertificateFiles:
-    """All pairs in files. ``pairs`` are paths of certificate and key; their name is the certificate's path as given."""
+    """Certificates in files. ``pairs`` are paths of certificate and key; the first is the name."""
 
     def __init__(self, *, pairs: Iterable[tuple[str, str]] = (), folder: str = "") -> None:
         self._pairs = {certificate: (Path(certificate), Path(key)) for certificate, key in pairs}
@@ -143,7 +143,7 @@ class CertificateFiles:
         self._known: dict[str, tuple[tuple[_Stamp, _Stamp], Pair]] = {}
 
     def read(self) -> Found:
-        """The present pairs. A folder that cannot be read is reported under its own path, and keeps its pairs."""
+        """Read all pairs. An unreadable folder is reported by its path, and keeps its pairs."""
         found: dict[str, Pair | InvalidCertificate] = {}
         paths = dict(self._pairs)
         if self._folder is not None:

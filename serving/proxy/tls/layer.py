@@ -73,7 +73,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there: it has so much time to shake hands."""
+        """Start the handshake and its time limit."""
         # uvloop's are none by inheritance.
         self._outer = cast("asyncio.Transport", transport)
         name = self._outer.get_extra_info("peername")
@@ -87,7 +87,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._wait_until(self._wiring.clock() + self._terms.handshake_max_s)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt and pass on, or go on with the handshake."""
+        """Decrypt and forward, or continue the handshake."""
         if self._closing or self._eof_passed:
             return
         self._records.put(data)
@@ -100,7 +100,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._refuse_plain(data)
 
     def eof_received(self) -> bool:
-        """The client sends no more. We close ourselves, after what it has sent is taken."""
+        """Keep this direction open until all received data is processed."""
         self._outer_ended = True
         if self._app is None:
             return False
@@ -108,7 +108,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """Clean up after the connection has ended."""
         if self._app is not None:
             self._app.connection_lost(exc)
         else:
@@ -118,12 +118,12 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._closing = True
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is answered."""
+        """Pause the protocol: the client reads too slowly."""
         if self._app is not None:
             self._app.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Resume the protocol."""
         if self._app is not None:
             self._app.resume_writing()
 
@@ -136,13 +136,13 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._outer.write(self._records.write(data))
 
     def write_eof(self) -> None:
-        """Close the sending direction; the client's bytes are still read."""
+        """Close the sending direction; the other stays open."""
         if not self._write_ended and not self._closing:
             self._say_end()
             self._outer.write_eof()
 
     def close(self) -> None:
-        """Send what is written and close_notify, and close."""
+        """Send pending data and close_notify, then close."""
         if not self._closing:
             self._closing = True
             self._say_end()
@@ -153,23 +153,23 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._is_truncated = True
 
     def abort(self) -> None:
-        """Close at once, without close_notify: so a truncated response cannot be taken for a whole one."""
+        """Close at once without close_notify, so that a truncated response does not look complete."""
         self._closing = True
         self._outer.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Whether the connection is closed or closing."""
         return self._closing or self._outer.is_closing()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the client."""
+        """Stop reading from the client."""
         if not self._paused:
             self._paused = True
             if not self._outer_ended:
                 self._outer.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take more from the client."""
+        """Read from the client again."""
         if self._paused:
             self._paused = False
             if not self._outer_ended:
@@ -189,11 +189,11 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._app = cast("asyncio.Protocol", protocol)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are encrypted and not sent."""
+        """Bytes that are encrypted but not sent."""
         return self._outer.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When to say that the client does not read."""
+        """Set the limits for ``pause_writing`` and ``resume_writing``."""
         self._outer.set_write_buffer_limits(high, low)
 
     # What the server calls, as long as the handshake lasts.
@@ -216,7 +216,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         return False
 
     def check(self, now_s: float) -> float:
-        """When the handshake must be over; if that is now, it has failed."""
+        """Fail a handshake past its time limit; return the limit."""
         if self._due_s <= now_s:
             if not self._closing:
                 self._fail("too slow")

@@ -13,7 +13,7 @@ _PIECE_BYTES = 65_536
 
 
 class Records:
-    """One end of one connection. ``ssl`` tells what was agreed on."""
+    """The TLS state of one connection. ``ssl`` has the negotiated parameters."""
 
     __slots__ = ("_ahead", "_incoming", "_is_over", "_read", "_write", "outgoing", "put", "ssl")
 
@@ -33,7 +33,7 @@ class Records:
 
     @property
     def has_more(self) -> bool:
-        """Whether another ``read`` is worth it, although nothing has come since the last."""
+        """Whether ``read`` may return more without new input."""
         return bool(self._incoming.pending or self._is_over or self._ahead)
 
     def shake(self) -> bool:
@@ -65,12 +65,12 @@ class Records:
         return b"".join(pieces)
 
     def write(self, data: bytes | bytearray | memoryview) -> bytes:
-        """What is to be sent for these bytes."""
+        """Encrypt bytes and return the data to send."""
         self._write(data)
         return self.outgoing.read()
 
     def goodbye(self) -> bytes:
-        """Return close_notify, which ends this side's direction; received bytes can still be read."""
+        """Return close_notify, which ends this direction; received data can still be read."""
         with contextlib.suppress(ssl.SSLError):
             # OpenSSL looks for the client's goodbye in what has come, and must find nothing else there.
             while self._incoming.pending and (data := self._read_one()):

@@ -1,7 +1,7 @@
 """Events about an object, as the API keeps them: core/v1 Event.
 
-Pure. A component builds an Event here and writes it itself; who may say how much, and whether the same
-words are said again or counted, is each author's own decision. The name decides what is the same: ``digest`` of the words
+Pure. A component builds an Event here and ``cluster/events.py`` writes it; who may say how much, and whether the same
+words are dropped or counted, is each author's own decision. The name decides what is the same: ``digest`` of the words
 makes equal words about one object one Event, a number makes them take each other's place.
 """
 

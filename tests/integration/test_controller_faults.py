@@ -8,8 +8,6 @@ from pathlib import Path
 from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE
 from serving.cluster.port import Create, Patch, Write
 from serving.controller.io.controller import Controller
-from serving.controller.io.note_writer import NoteWriter
-from serving.controller.values.writes import Note
 from serving.home.admission.admission import admit
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
@@ -187,16 +185,3 @@ async def test_a_thousand_pods_are_one_piece_of_news() -> None:
         # One at once, and one a second.
         took_s = asyncio.get_running_loop().time() - begun_s
         assert world.controller.writes_count - before <= 2 + took_s
-
-
-async def test_an_event_that_has_expired_is_written_again() -> None:
-    cluster = MemoryCluster()
-    writer = NoteWriter(cluster)
-    metadata = {"namespace": "default", "name": "hello", "uid": "1"}
-    about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    note = Note(about=about, reason="Seen", message="it is there")
-    await writer.write(note)
-    (event,) = (await cluster.list(EVENT)).items
-    await cluster.delete(EVENT, "default", event["metadata"]["name"])
-    await writer.write(note)
-    assert [one["reason"] for one in (await cluster.list(EVENT)).items] == ["Seen"]

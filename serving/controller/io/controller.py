@@ -18,8 +18,7 @@ from serving.cluster.port import Cluster
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
-from serving.controller.io.note_writer import NoteWriter
-from serving.controller.io.plan_writer import PlanWriter
+from serving.controller.io.plan_writer import NoteWriter, PlanWriter
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources
 from serving.controller.revisions.concurrency import ConcurrencyLimit

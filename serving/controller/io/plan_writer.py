@@ -1,17 +1,21 @@
-"""Carries out plans: writes in their order, each fenced by the version that the decision was made on."""
+"""Carries out plans: writes in their order, each fenced by the version that the decision was made on, and Events."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 
 import msgspec
 
+from serving.aio.clock import stamp
+from serving.cluster.events import EventRecorder
 from serving.cluster.kinds import REVISION
 from serving.cluster.port import Cluster, Create, Delete, Patch, Write
 from serving.controller.cache import ControllerCache
-from serving.controller.values.writes import WorkKey, WritePlan, text_of
+from serving.controller.values.writes import Note, WorkKey, WritePlan, text_of
 from serving.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
-from serving.model.objects import version_of
+from serving.model.event import MESSAGE_LENGTH_MAX, EventText, about, digest, new_event
+from serving.model.objects import Object, uid_of, version_of
 
 _log = logging.getLogger(__name__)
 
@@ -88,3 +92,40 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
         return write
     patch = {**write.patch, "metadata": {**write.patch["metadata"], "resourceVersion": version}}
     return msgspec.structs.replace(write, patch=patch)
+
+
+_COMPONENT = "serving-controller"
+
+
+def note_event(note: Note, *, now: str) -> Object:
+    """The first Event of a note, named by the object and the message. A long message keeps its end, which has the cause."""
+    message = note.message[-MESSAGE_LENGTH_MAX:]
+    words = EventText(reason=note.reason or "Changed", message=message, is_warning=note.warning)
+    suffix = digest(uid_of(note.about), note.reason, note.message)
+    return new_event(about(note.about), words, suffix=suffix, component=_COMPONENT, now=now)
+
+
+class NoteWriter:
+    """``run`` writes queued notes; ``write`` writes one at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._events = EventRecorder(cluster)
+        self._queued: asyncio.Queue[Note] = asyncio.Queue()
+
+    @property
+    def writes_count(self) -> int:
+        """The number of writes so far."""
+        return self._events.writes_count
+
+    def enqueue(self, note: Note) -> None:
+        """Write a note that belongs to no plan."""
+        self._queued.put_nowait(note)
+
+    async def run(self) -> None:
+        """Write queued notes until cancelled."""
+        while True:
+            await self.write(await self._queued.get())
+
+    async def write(self, note: Note) -> None:
+        """Create the note's Event, or increase its count."""
+        await self._events.record(note_event(note, now=stamp()))

@@ -5,17 +5,17 @@ rejected; none is ignored silently.
 """
 
 import functools
-import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from serving.aio.clock import stamp
+from serving.cluster.events import EventRecorder
 from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, EVENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster
-from serving.model.errors import AlreadyExists, ClusterError, SettingsError
-from serving.model.event import EventText, about, digest, new_event, repeated
+from serving.model.errors import SettingsError
+from serving.model.event import EventText, about, digest, new_event
 from serving.model.knative import COMMAND_ANNOTATION
 from serving.model.objects import Object, name_of, namespace_of, nested
 from serving.settings.daemons import DAEMONS
@@ -148,8 +148,6 @@ def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
     return value not in (None, False, "", {}, [])
 
 
-_log = logging.getLogger(__name__)
-
 _COMPONENT = "serving-api"
 _REASON = "AcceptedWithoutEffect"
 
@@ -163,18 +161,9 @@ def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:
 
 async def record_remarks(cluster: Cluster, kind: Kind, of: Object, *, texts: Iterable[str]) -> None:
     """Record warnings about a namespaced object. A failure is logged only, because the write itself has succeeded."""
+    events = EventRecorder(cluster)
     for text in texts:
-        event = remark_event(kind, of, text, now=stamp())
-        metadata = event["metadata"]
-        try:
-            try:
-                await cluster.create(EVENT, event)
-            except AlreadyExists:
-                before = await cluster.get(EVENT, metadata["namespace"], metadata["name"])
-                patch = repeated(before, now=event["lastTimestamp"])
-                await cluster.patch(EVENT, metadata["namespace"], metadata["name"], patch=patch)
-        except ClusterError as error:
-            _log.warning("api.unremarked", extra={"object": metadata["name"], "error": str(error)})
+        await events.record(remark_event(kind, of, text, now=stamp()))
 
 
 def settings_warnings(kind: Kind, stored: Object) -> list[str]:

@@ -6,12 +6,12 @@ endpoints.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import TypeVar
 
 from serving.aio.clock import now_s, stamp
-from serving.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, EVENT, POD, ROUTE, SERVICE
+from serving.cluster.events import write_once
+from serving.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE, SERVICE
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue
@@ -26,7 +26,7 @@ from serving.home.controllers.workloads import (
     owner_of_pods,
     plan_pods,
 )
-from serving.model.errors import AlreadyExists, ClusterError, Forbidden, Invalid, NotFound
+from serving.model.errors import ClusterError, Forbidden, Invalid, NotFound
 from serving.model.event import EventText, about, digest, new_event
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, conditions_of, nested
@@ -165,8 +165,7 @@ class Manager:
         event = new_event(
             about(deployment), words, suffix=digest(refusal), component=_COMPONENT, now=stamp(), instance=_COMPONENT
         )
-        with contextlib.suppress(AlreadyExists, NotFound):
-            await self._cluster.create(EVENT, event)
+        await write_once(self._cluster, event)
 
     async def _create_pod(self, deployment: Object) -> Object:
         """Create a pod on the node that the scheduler chooses."""

@@ -6,12 +6,12 @@ status of the HorizontalPodAutoscaler with a sentence, and an Event for each cha
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from serving.aio.clock import now_s, stamp, wall_s
-from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
+from serving.cluster.events import write_once
+from serving.cluster.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.model.errors import ClusterError, InvalidValue
@@ -135,8 +135,7 @@ class PodScaler:
         event = new_event(
             about(hpa), words, suffix=digest(message, now), component=_COMPONENT, now=now, instance=_COMPONENT
         )
-        with contextlib.suppress(ClusterError):
-            await self._cluster.create(EVENT, event)
+        await write_once(self._cluster, event)
 
 
 def _condition(kind: str, reason: str, message: str, *, is_true: bool) -> Object:

@@ -17,13 +17,14 @@ import msgspec
 import numpy as np
 
 from serving.aio.clock import now_s, stamp
-from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.events import write_once
+from serving.cluster.kinds import NODE, POD
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.selectors import written_selector
 from serving.home.admission.quotas import pod_sums
 from serving.model.amounts import amounts_of
-from serving.model.errors import AlreadyExists, ClusterError, Conflict, InvalidValue, NotFound
+from serving.model.errors import ClusterError, Conflict, InvalidValue, NotFound
 from serving.model.event import EventText, about, digest, new_event
 from serving.model.objects import (
     Key,
@@ -338,12 +339,7 @@ class PodScheduler:
         event = new_event(
             about(pod), words, suffix=digest(message), component=_COMPONENT, now=stamp(), instance=_COMPONENT
         )
-        try:
-            await self._cluster.create(EVENT, event)
-        except AlreadyExists:
-            return
-        except ClusterError as error:
-            _log.warning("pod.unreported", extra={"pod": name_of(pod), "reason": reason, "error": str(error)})
+        await write_once(self._cluster, event)
 
     def _look_at_requests(self, pod: Object) -> None:
         """Note a pod that requests more than the one node has."""

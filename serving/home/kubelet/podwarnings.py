@@ -1,18 +1,17 @@
 """Records Events about a pod, among them warnings of limits and security settings without effect."""
 
 import asyncio
-import logging
 from collections.abc import Collection
 
 from serving.aio.clock import stamp
-from serving.cluster.kinds import EVENT
+from serving.cluster.events import write_once
 from serving.cluster.port import Cluster
 from serving.home.containers.bundle import security_of
 from serving.home.containers.podbox import PodBox
 from serving.home.pods.podplan import all_containers
-from serving.model.errors import AlreadyExists, ClusterError, InvalidValue
+from serving.model.errors import InvalidValue
 from serving.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, new_event
-from serving.model.objects import Object, name_of, nested
+from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes
 
 
@@ -84,9 +83,6 @@ def _insecure(container: Object, security: Object, *, is_container: bool, is_roo
     return [(_INSECURE, f"container {container.get('name', '')}: {', '.join(ignored)} is not enforced: {why}")]
 
 
-_log = logging.getLogger("kubelet")
-
-
 class PodWarnings:
     """Warnings about one pod. ``group`` runs deferred ones."""
 
@@ -99,12 +95,7 @@ class PodWarnings:
 
     async def send(self, reason: str, message: str) -> None:
         """Write a warning. A repeated text is ignored."""
-        try:
-            await self._cluster.create(EVENT, pod_event(self._manifest, reason=reason, message=message, now=stamp()))
-        except AlreadyExists:
-            return
-        except ClusterError as error:
-            _log.warning("event.failed", extra={"pod": name_of(self._manifest), "error": str(error)})
+        await write_once(self._cluster, pod_event(self._manifest, reason=reason, message=message, now=stamp()))
 
     async def send_not_enforced(self, box: PodBox | None) -> None:
         """Warn of container settings without effect here. ``box`` is the pod's sandbox."""

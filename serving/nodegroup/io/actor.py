@@ -8,17 +8,16 @@ on several nodes run side by side.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from serving.aio.clock import stamp
-from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.events import EventRecorder
+from serving.cluster.kinds import NODE, POD
 from serving.cluster.port import Cluster
 from serving.model.errors import (
-    AlreadyExists,
     CloudError,
     CloudRefused,
     CloudUnavailable,
@@ -28,7 +27,7 @@ from serving.model.errors import (
     NotLeading,
     TooManyRequests,
 )
-from serving.model.event import About, EventText, digest, name_within, new_event, repeated
+from serving.model.event import About, EventText, digest, new_event
 from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object, is_being_deleted, name_of, namespace_of, nested, uid_of, version_of
 from serving.nodegroup.cloud import Cloud, CloudMachine
@@ -44,48 +43,21 @@ _log = logging.getLogger("nodegroup")
 
 _NAMESPACE = "default"
 _COMPONENT = "serving-nodegroup"
-_KNOWN_MAX = 1024
 
 
 class NodeGroupNotes:
     """Writes Events at once. ``cluster`` may be fenced."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._known: OrderedDict[str, Object] = OrderedDict()
+        self._events = EventRecorder(cluster)
 
     async def write(self, of: Mapping[str, Any], words: EventText) -> None:
         """An Event about an object, or one more count of it."""
-        suffix = digest(uid_of(of), words.reason, words.message)
-        name, now = name_within(name_of(of), suffix), stamp()
-        try:
-            before = self._known.get(name)
-            if before is None:
-                about = About(
-                    api_version=of["apiVersion"], kind=of["kind"], namespace="", name=name_of(of), uid=uid_of(of)
-                )
-                event = new_event(about, words, suffix=suffix, component=_COMPONENT, now=now)
-                event["metadata"]["namespace"] = _NAMESPACE
-                try:
-                    self._remember(name, await self._cluster.create(EVENT, event))
-                except AlreadyExists:
-                    before = await self._cluster.get(EVENT, _NAMESPACE, name)
-            if before is not None:
-                patch = repeated(before, now=now)
-                self._remember(name, await self._cluster.patch(EVENT, _NAMESPACE, name, patch=patch))
-        except ClusterError as error:
-            was_known = self._known.pop(name, None) is not None
-            if was_known and isinstance(error, NotFound):
-                # It has expired.
-                await self.write(of, words)
-                return
-            _log.warning("event.unwritten", extra={"reason": words.reason, "error": str(error)})
-
-    def _remember(self, name: str, event: Object) -> None:
-        self._known[name] = event
-        self._known.move_to_end(name)
-        while len(self._known) > _KNOWN_MAX:
-            self._known.popitem(last=False)
+        about = About(api_version=of["apiVersion"], kind=of["kind"], namespace="", name=name_of(of), uid=uid_of(of))
+        suffix = digest(about.uid, words.reason, words.message)
+        event = new_event(about, words, suffix=suffix, component=_COMPONENT, now=stamp())
+        event["metadata"]["namespace"] = _NAMESPACE
+        await self._events.record(event)
 
 
 def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:

@@ -1,12 +1,16 @@
 """Notes become Events."""
 
-from serving.controller.io.note_writer import event_name, note_event
+from serving.controller.io.plan_writer import note_event
 from serving.controller.values.writes import Note
 from tests.unit.controller.builders import NOW, a_service, stored
 
 
 def note(message: str = "boom", *, warning: bool = True, reason: str = "ExitCode1") -> Note:
     return Note(about=a_service(), reason=reason, message=message, warning=warning)
+
+
+def event_name(note: Note) -> str:
+    return str(note_event(note, now=NOW)["metadata"]["name"])
 
 
 def test_an_event_is_about_its_object() -> None:

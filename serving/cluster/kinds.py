@@ -9,7 +9,7 @@ import msgspec
 from serving.model.knative import OWN_GROUP, SERVING_GROUP
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
 
     ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
@@ -26,6 +26,10 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     has_scale: bool = False
     durable: bool = False
     is_view: bool = False
+
+    def __hash__(self) -> int:
+        # By text: msgspec's own hash differs between processes, and so would the order of a set of keys.
+        return hash(self.plural)
 
     @property
     def api_version(self) -> str:

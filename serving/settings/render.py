@@ -5,6 +5,7 @@ twice. Tests hold ``config/*.yaml`` and the page to what this module says.
 """
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ def field_meaning(field: Field) -> str:
     return _meanings(field.owner)[field.path[-1]]
 
 
+@functools.cache
 def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
     assert isinstance(tree, ast.ClassDef)

@@ -1,6 +1,7 @@
 """The control plane under random faults on virtual time, and checks that its checks can fail.
 
-`make simulate-faults SEEDS=1000` plays more seeds. A seed that failed is kept here with what it showed.
+`make simulate-faults SEEDS=1000` plays more seeds. A defect that a seed showed has a test of its own: the seed plays another
+run once the scenario has changed.
 """
 
 import os
@@ -17,13 +18,6 @@ from tests.simulation.world import PODS_PER_NODE, World, seeded
 from tests.tidy.sources import ROOT
 from tests.virtual_time import run_virtually
 
-# What the list lacked stayed in the controller's cache: a service made again found a Deployment "that we do not own" for minutes.
-# The manager wrote the status of a Deployment to the one of the same name that was made after it. The scheduler gave room twice:
-# that of a pod whose creation only seemed to fail, that of one that was being bound, that of one of which an older event came, and that of all pods that it did not know.
-# A seed makes another run once the scenario has changed, so each defect has a test of its own besides.
-_KEPT = (108, 149, 164, 227, 320, 341, 190)
-_KEPT_LONG = (113, 262)
-
 
 def played(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
@@ -37,11 +31,11 @@ def played(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.timeout(600)
-def test_fifty_seeds_hold_and_so_do_those_that_failed_once() -> None:
+def test_thirty_seeds_and_a_long_one_hold() -> None:
     runs = (
-        ["--storm", "15", "--seeds", "40", *(part for seed in _KEPT for part in ("--seed", str(seed)))],
+        ["--storm", "15", "--seeds", "20"],
         ["--storm", "15", "--seeds", "10", "--policy", "adaptive"],
-        [part for seed in _KEPT_LONG for part in ("--seed", str(seed))],
+        ["--seed", "113"],
     )
     for arguments in runs:
         done = played(*arguments)

@@ -13,6 +13,7 @@ import yaml
 from serving import __version__
 from serving.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
 from serving.cluster.leases.shards import shard_name
+from serving.home.schemas.crds import crds
 from serving.settings.daemons import DAEMONS
 from serving.settings.election import ElectionSettings
 from serving.settings.load import load
@@ -23,6 +24,8 @@ CONFIG = tree_folder()
 OBJECTS = objects_of(CONFIG, InstallOptions())
 COMPONENTS = sorted(path.name for path in (CONFIG / "components").iterdir())
 WORKLOADS = [one for one in OBJECTS if one["kind"] in {"Deployment", "Job"}]
+# The one in C, where PyYAML has it.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OVERLAY = "resources: [../config]\n"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 
@@ -44,7 +47,7 @@ def built(folder: Path) -> dict[tuple[str, str, str], Any]:
     kubectl = shutil.which("kubectl")
     assert kubectl
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True)
-    return {named(one): one for one in yaml.safe_load_all(done.stdout)}
+    return {named(one): one for one in yaml.load_all(done.stdout, Loader=LOADER)}
 
 
 def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
@@ -66,7 +69,7 @@ def documented_overlays() -> list[Any]:
 
 def undefined_kinds(found: dict[tuple[str, str, str], Any]) -> set[str]:
     """The kinds of ``config/crd`` that an account of the output watches or writes, without their definition."""
-    definitions = {yaml.safe_load(path.read_text())["metadata"]["name"] for path in (CONFIG / "crd").glob("*.yaml")}
+    definitions = {f"{kind.plural}.{kind.group}" for kind in crds()}
     roles = [one for (kind, _, _), one in found.items() if kind in {"Role", "ClusterRole"}]
     named = {
         f"{resource.partition('/')[0]}.{group}"

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from tests.unit.scaling.scaler.test_replay import a_day
 
 
-def told(records: list[DecisionRecord]) -> list[ExplainedDecision]:
+def told(records: Sequence[DecisionRecord]) -> list[ExplainedDecision]:
     return [explained(("default", "hello-00001"), record.entry) for record in records]
 
 

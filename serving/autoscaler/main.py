@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import resource
@@ -36,7 +37,7 @@ from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, Deci
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.scale_writes import Prober
-from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
+from serving.autoscaler.io.sharing import Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.cluster.configmaps import followed
@@ -148,7 +149,7 @@ class AutoscalerDaemon:
             on_gone=self._events.forget,
             sharing=self._sharing,
         )
-        self.relay = Relay(self._sharing, group=self.autoscaler.group, record=self.autoscaler.record)
+        self.relay = self.autoscaler.relay
         audience = settings.stats_audience
         reviewer = TokenReviewer(cluster, audience=audience, pod=self.autoscaler.pod) if audience else None
         policies = PolicyBook(keys=lambda: self.autoscaler.keys, scaler=self._scaler)
@@ -161,7 +162,7 @@ class AutoscalerDaemon:
         )
         self.server = StatsServer(
             key=key,
-            record=self.relay.take,
+            record=self.autoscaler.record,
             decisions=DecisionBook(
                 followers,
                 keys=lambda: self.autoscaler.keys,
@@ -172,7 +173,7 @@ class AutoscalerDaemon:
             is_well=lambda: self.autoscaler.is_synced,
             connections_max=settings.stats_connections_max,
             sharing=SharedStats(
-                relayed=self.autoscaler.record,
+                relayed=functools.partial(self.autoscaler.record, is_relayed=True),
                 elsewhere=self.relay.elsewhere,
                 host_names=host_names_of(settings.host_names),
                 reviewer=reviewer,

@@ -1,5 +1,6 @@
 """The pages agree with the files and with the code."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(\s*<?([^)\s>]+)[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
 _HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
+# The files that each way drawn in docs/architecture.md may cross.
+WAYS = {"a request": 9, "a stat": 7, "an annotation": 5, "a pod's start": 12, "a node's removal": 7}
+_WAY = re.compile(r"^### The way of (.+)\n((?:(?!^#).*\n)*)", re.MULTILINE)
+_STEP = re.compile(r"^(\d+)\. `([\w/]+\.py)` `([\w.]+)`: \S", re.MULTILINE)
 _TREE_LINE = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*)(?: +(?P<words>.*\S))? *")
 
 
@@ -128,6 +133,62 @@ def test_code_names_files_that_exist() -> None:
 
 def test_the_rule_sees_a_missing_file() -> None:
     assert missing_files("`proxy/no_such.py` `tests/tidy/test_docs.py` `main.py`") == ["proxy/no_such.py"]
+
+
+def ways(text: str) -> dict[str, list[tuple[str, str]]]:
+    """The ways drawn on a page: file and function of each step; steps are numbered from 1."""
+    found = {}
+    for way, body in _WAY.findall(text):
+        steps = _STEP.findall(body)
+        assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1)), way
+        found[way] = [(file, function) for _, file, function in steps]
+    return found
+
+
+def functions_in(source: str) -> set[str]:
+    """Functions and methods of a module, with their class."""
+    tops = ast.parse(source).body
+    classes = [node for node in tops if isinstance(node, ast.ClassDef)]
+    inside = [(f"{one.name}.", one.body) for one in classes]
+    return {
+        f"{prefix}{node.name}"
+        for prefix, body in [("", tops), *inside]
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def faults_of_ways(text: str, bounds: dict[str, int]) -> list[str]:
+    """Ways that are missing or cross too many files, and steps whose function is not there."""
+    drawn = ways(text)
+    missing = [f"{way}: not drawn" for way in bounds if not drawn.get(way)]
+    long = [f"{way}: too many files" for way, steps in drawn.items() if len(dict(steps)) > bounds.get(way, 0)]
+    absent = [
+        f"{way}: no {function} in {file}"
+        for way, steps in drawn.items()
+        for file, function in steps
+        if not (path := ROOT / "serving" / file).is_file() or function not in functions_in(path.read_text())
+    ]
+    return missing + long + absent
+
+
+def test_the_ways_are_short_and_lead_through_functions_that_exist() -> None:
+    assert faults_of_ways((ROOT / "docs" / "architecture.md").read_text(), WAYS) == []
+
+
+def test_a_request_has_four_owners_in_the_activator() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    owners = re.findall(r"^\| `(\w+)` \(`([\w/]+\.py)`\) \| (.+) \|$", text, re.MULTILINE)
+    assert [name for name, _, _ in owners] == ["RequestRouter", "RevisionThrottler", "EjectedPods", "SlotBroker"]
+    assert all(f"class {name}(" in (ROOT / "serving" / file).read_text() for name, file, _ in owners)
+
+
+def test_the_rule_sees_a_way_that_is_long_or_wrong() -> None:
+    step = "1. `traffic/backoff.py` `backoff_s`: x\n"
+    assert faults_of_ways(f"### The way of a\n\n{step}\n## Next\n", {"a": 1}) == []
+    assert faults_of_ways("### The way of a\n", {"a": 1, "b": 1}) == ["a: not drawn", "b: not drawn"]
+    text = f"### The way of a\n{step}2. `traffic/balance.py` `Balancer.no_such`: y\n"
+    assert faults_of_ways(text, {"a": 1}) == ["a: too many files", "a: no Balancer.no_such in traffic/balance.py"]
 
 
 @pytest.mark.parametrize(

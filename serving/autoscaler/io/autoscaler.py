@@ -15,7 +15,7 @@ from serving.autoscaler.io.decision_loop import DecisionLoop
 from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
-from serving.autoscaler.io.sharing import Sharing
+from serving.autoscaler.io.sharing import Relay, Sharing
 from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey
 from serving.model.objects import Object
@@ -49,6 +49,7 @@ class Autoscaler:
         sharing: Sharing | None = None,
     ) -> None:
         self._sharing = sharing or Sharing()
+        self.relay = Relay(self._sharing, group=self.group)
         self._on_gone = on_gone
         self._watch = RevisionWatch(cluster, settings=settings, listener=self)
         self._policies = PolicyClient(
@@ -113,8 +114,13 @@ class Autoscaler:
         entry = self._watch.entries.get(key)
         return group_of(key, None if entry is None else entry.revision)
 
-    def record(self, key: RevisionKey, stat: Stat, source: StatSource) -> None:
-        """A stat, stamped with the time of its receipt; if it cannot wait, there is a decision at once."""
+    def record(self, key: RevisionKey, stat: Stat, source: StatSource, *, is_relayed: bool = False) -> None:
+        """A stat, stamped with the time of its receipt; if it cannot wait, there is a decision at once.
+
+        Unless it was relayed here, it is passed on if another autoscaler decides on its revision.
+        """
+        if not is_relayed and self.relay.pass_on(key, stat, source):
+            return
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             self._decisions.counts.unknown_stats += 1

@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-from serving.autoscaler.io.senders import Record
 from serving.cluster.fenced import fencing
 from serving.cluster.leases.shards import Shards
 from serving.model.knative import RevisionKey
@@ -71,13 +70,13 @@ class Sharing:
 
 
 class Relay:
-    """Takes each report: ``record`` has what is ours, its owner the rest. A report without an owner is dropped."""
+    """Passes reports on to the autoscalers that decide on their revisions."""
 
-    def __init__(self, sharing: Sharing, *, group: Callable[[RevisionKey], Group], record: Record) -> None:
+    def __init__(self, sharing: Sharing, *, group: Callable[[RevisionKey], Group]) -> None:
         self.relayed_count = 0
         self.ownerless_count = 0
         self.peers: Peers | None = None
-        self._sharing, self._group, self._record = sharing, group, record
+        self._sharing, self._group = sharing, group
         self._waiting: dict[str, list[RelayedStat]] = {}
 
     @property
@@ -91,24 +90,20 @@ class Relay:
             "shards": 0 if self._sharing.shards is None else len(self._sharing.shards.held),
         }
 
-    def take(self, key: RevisionKey, stat: Stat, source: StatSource) -> None:
-        """One report, of a pod or an activator."""
+    def pass_on(self, key: RevisionKey, stat: Stat, source: StatSource) -> bool:
+        """Pass a report on, or drop it without an owner; False if its revision is ours."""
         shards = self._sharing.shards
-        if shards is None:
-            self._record(key, stat, source)
-            return
-        shard = shards.of(self._group(key))
-        if shards.owns(shard):
-            self._record(key, stat, source)
-            return
+        if shards is None or shards.owns(shard := shards.of(self._group(key))):
+            return False
         owner = shards.owner(shard)
         if owner is None:
             self.ownerless_count += 1
-            return
+            return True
         self.relayed_count += 1
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.setdefault(owner.name, []).append(_relayed(key, stat, source))
+        return True
 
     def elsewhere(self, names: Mapping[str, str]) -> str:
         """The address of the autoscaler to ask about a revision; "" for this one.

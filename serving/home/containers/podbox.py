@@ -85,11 +85,6 @@ class PodBox:
         self._oom_kills: dict[str, int] = {}
 
     @property
-    def has_containers(self) -> bool:
-        """Whether the pod runs as containers and not as processes."""
-        return bool(self._images)
-
-    @property
     def image_ids(self) -> dict[str, str]:
         """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
         images = {container_name_of(one): one.get("image", "") for one in all_containers(self._manifest)}

@@ -62,14 +62,22 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Uptime after which a restart is immediate. The kubelet requires 600 s."""
 
 
-def pause_after(previous_s: float | None, *, lived_s: float, settings: RestartSettings) -> float:
-    """The pause before the next start. ``previous_s`` is the pause before, None if there was none yet.
+class RestartPauses:
+    """The pauses between the starts of what ends again and again."""
 
-    Ends after 1 s each: 0, 1, 2, 4, ..., 32, 60 and 60 again. After one that lived 30 s: 0.
-    """
-    if previous_s is None or lived_s >= settings.sound_s:
-        return 0.0
-    return min(settings.pause_max_s, max(settings.pause_first_s, previous_s * 2))
+    def __init__(self, settings: RestartSettings) -> None:
+        self._settings, self._end_count = settings, 0
+
+    def __repr__(self) -> str:
+        return f"RestartPauses({self._end_count} ends in a row)"
+
+    def after(self, lived_s: float) -> float:
+        """The pause after one more end. Lives of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After one of 30 s: 0."""
+        settings = self._settings
+        self._end_count = 1 if lived_s >= settings.sound_s else self._end_count + 1
+        if self._end_count == 1:
+            return 0.0
+        return backoff_s(self._end_count - 1, first_s=settings.pause_first_s, max_s=settings.pause_max_s)
 
 
 # Kubernetes reports 128 and the signal's number for a process that a signal ended.
@@ -84,7 +92,7 @@ _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container to keep running: the order that starts it, callbacks for its state and readiness, and its probes.
 
-    ``address`` is where it is probed, and ``is_own_proxy`` says that its queue-proxy is in its process. ``listening`` is the probe of an app after a restart; at the first start
+    ``address`` is where it is probed. ``listening`` is the probe of an app after a restart; at the first start
     the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
     are HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
     """
@@ -99,7 +107,6 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     exit_reason: Callable[[], str] | None = None
     restart_policy: str = "Always"
     address: Address = ("127.0.0.1", 0)
-    is_own_proxy: bool = False
     first: ContainerState = ContainerState()
 
 
@@ -139,7 +146,7 @@ class ContainerKeeper:
 
     async def run(self) -> None:
         """Keep it running until ``stop`` is set. The caller ends the process that runs then."""
-        start, pause_s = self._spec.start, None
+        start, pauses = self._spec.start, RestartPauses(_RESTARTS)
         while True:
             began_s = now_s()
             if self.process is None:
@@ -164,7 +171,7 @@ class ContainerKeeper:
                 await self._run_one(self.process)
             if self._stop.is_set() or self.state.is_over:
                 return
-            pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_RESTARTS)
+            pause_s = pauses.after(now_s() - began_s)
             if pause_s:
                 self._report(_waiting(self.state, pause_s))
             if await wait_for(self._stop, until_s=now_s() + pause_s):
@@ -336,7 +343,7 @@ class ContainerKeeper:
         ports = await asyncio.to_thread(listening_ports, process.pid)
         port = self._spec.address[1]
         observed = ObservedContainer(
-            container=name, port=port, ports=ports, host=self._spec.address[0] if self._spec.is_own_proxy else ""
+            container=name, port=port, ports=ports, host=self._spec.address[0] if self._spec.start.is_own_proxy else ""
         )
         if asked.path is None or port not in ports or self._spec.is_http2:
             return observed

@@ -20,17 +20,15 @@ from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import AheadNetworks
-from serving.home.kubelet.choosing import has_own_network, runs_images
-from serving.home.kubelet.container import RestartSettings, pause_after
+from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.kubelet.localnodes import LocalNodes
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
-from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.kubelet.virtualnodes import network_of
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import count_oom_kill, disk_error, remove_folder, rotate
-from serving.home.pods.podplan import all_containers, container_name_of
+from serving.home.pods.podplan import has_own_network, runs_images
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
@@ -55,12 +53,8 @@ def resident_bytes_by_session() -> Counter[int]:
 
 def memory_limits(pod: PodRun) -> dict[str, int]:
     """The memory limits of started containers, in bytes; empty if cgroups enforce them."""
-    box = pod.box
-    is_watched = box is None or not box.has_containers or "memory" in box.refused_limits
-    if not is_watched or not pod.keepers:
-        return {}
-    limits = {container_name_of(one): memory_limit_bytes(one) for one in all_containers(pod.manifest)}
-    return {name: limit for name, limit in limits.items() if limit and name in pod.keepers}
+    limits = pod.kind.watched_memory() if pod.kind is not None else {}
+    return {name: limit for name, limit in limits.items() if name in pod.keepers}
 
 
 def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
@@ -206,7 +200,7 @@ class Kubelet:
         One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is tried again
         after a pause; its object stays, so that its Deployment makes no other in its place.
         """
-        location, pause_s = None, 0.0
+        location, pauses = None, RestartPauses(_PATIENCE)
         while True:
             began_s = now_s()
             try:
@@ -217,8 +211,7 @@ class Kubelet:
                 _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
                 await self._free(pod)
                 await self._report_broken(pod, error)
-            pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_PATIENCE)
-            if await wait_for(pod.stop, until_s=now_s() + pause_s):
+            if await wait_for(pod.stop, until_s=now_s() + pauses.after(now_s() - began_s)):
                 break
             pod = self._running[uid] = pod.again()
         # The object is the last to go.

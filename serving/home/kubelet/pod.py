@@ -9,7 +9,6 @@ of this control process, and the next one takes it over under the same name and 
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,32 +18,28 @@ import msgspec
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD
-from serving.home.containers.podbox import PodBox
-from serving.home.kubelet.choosing import box_of
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.podkinds import ProcessPod, choose_kind
 from serving.home.kubelet.podlife import ReadinessExplainer, drain, run_init_containers
 from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup, follow_sources
 from serving.home.kubelet.podwarnings import PodWarnings
 from serving.home.kubelet.startpace import begin_turn
 from serving.home.kubelet.stdio import ContainerInput, input_of
-from serving.home.pods.locations import QUEUE_PORTS, PodLocation
+from serving.home.pods.locations import PodLocation
 from serving.home.pods.podfolder import disk_error, make_folder, remove_folder
 from serving.home.pods.podplan import (
     ContainerState,
     as_new,
     container_name_of,
     init_containers,
-    is_init,
     is_own_proxy,
-    serves,
-    speaks_http2,
 )
 from serving.home.pods.podstatus import pod_status
-from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.home.pods.sources import Sources
 from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
+from serving.home.processes.orders import StartProcess
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, labels_of
@@ -90,7 +85,8 @@ class PodRun:
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
         self._states: dict[str, ContainerState] = {}
-        self.box: PodBox | None = None
+        self.kind: ProcessPod | None = None
+        """None until its images are there."""
         self._has_proxy = self._is_proxy_ready = False
         # The name of what is or has the queue-proxy.
         self._proxy_name = QUEUE_PROXY
@@ -117,7 +113,7 @@ class PodRun:
     @property
     def cgroups(self) -> Mapping[str, SessionTotals]:
         """The usage of containers with cgroups, by name."""
-        return self.box.totals() if self.box is not None else {}
+        return self.kind.totals() if self.kind is not None else {}
 
     @property
     def sessions(self) -> Mapping[str, int]:
@@ -132,8 +128,7 @@ class PodRun:
         """Run until ``stop`` is set, then drain; the caller frees it. On cancellation leave everything as it is."""
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
-        # A pod that is none of a revision takes no requests of activators.
-        self._has_proxy = REVISION_LABEL in labels_of(self.manifest)
+        self._has_proxy = self._setup.has_proxy
         if not (containers := self.manifest["spec"]["containers"]):
             raise InvalidValue(text=str(containers), expected="a list of containers")
         inside = (one for one in containers if is_own_proxy(self.manifest, one))
@@ -177,21 +172,20 @@ class PodRun:
         """Start all containers as soon as their sources exist, or take them over."""
         if self._note is not None:
             self._states.update(self._note.states)
-        revision, sources = await self._setup.revision(), await self._sources()
+        revision, sources = await self._setup.read_revision(), await self._sources()
         if sources is None:
             return
+        setup = self._setup = msgspec.structs.replace(self._setup, revision=revision, sources=sources)
         containers = self.manifest["spec"]["containers"]
-        self.box = await box_of(
-            self._setup,
+        kind = self.kind = await choose_kind(
+            setup,
             was_boxed=None if self._note is None else self._note.is_boxed,
             on_state=self._set_state,
             warn=warnings.send,
             stop=self.stop,
         )
-        first = [
-            self._app(container, sources, warnings, revision=revision) for container in init_containers(self.manifest)
-        ]
-        specs = (self._app(container, sources, warnings, revision=revision) for container in containers)
+        first = [self._app(kind, container, warnings) for container in init_containers(self.manifest)]
+        specs = (self._app(kind, container, warnings) for container in containers)
         apps = [spec for spec in specs if spec is not None]
         self._keep_note()
         if not apps or None in first:
@@ -214,22 +208,19 @@ class PodRun:
         )
         if not is_initialized:
             return
-        # First what takes longer, so that the other starts in the meantime: an app, unless a warm process or a container runtime
-        # starts it, which takes the template longer than a queue-proxy.
-        proxies = [self._proxy(revision, warnings)] if self._has_proxy and self._proxy_name == QUEUE_PROXY else []
-        is_proxy_first = any(app.start.preload or app.start.launch for app in apps)
-        for spec in (*proxies, *apps) if is_proxy_first else (*apps, *proxies):
+        has_proxy_process = self._has_proxy and self._proxy_name == QUEUE_PROXY
+        proxies = [self._spec(kind.start_proxy(), warnings)] if has_proxy_process else []
+        for spec in (*proxies, *apps) if kind.is_proxy_first else (*apps, *proxies):
             keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
             self.keepers[spec.start.name] = keeper
             if self._note is not None:
                 keeper.take_over()
             group.create_task(keeper.run(), name=spec.start.name)
         if sources and self.manifest["spec"].get("volumes"):
-            setup = self._setup
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
             group.create_task(following, name="volumes")
         if self._note is None:
-            await warnings.send_not_enforced(self.box)
+            await warnings.send_not_enforced(kind.refused_limits, is_rootless=kind.is_rootless)
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
@@ -249,16 +240,14 @@ class PodRun:
             if await wait_for(self.stop, until_s=now_s() + _RETRY_S):
                 return None
 
-    def _app(
-        self, container: Object, sources: Sources, warnings: PodWarnings, *, revision: Object
-    ) -> ContainerSpec | None:
+    def _app(self, kind: ProcessPod, container: Object, warnings: PodWarnings) -> ContainerSpec | None:
         """The spec of one app container; None, with the reason in the status, if it cannot run here."""
         name = container_name_of(container)
         try:
-            start = self._setup.app(container, sources, self.box, revision=revision)
-            found = input_of(container, self._node.pods / self.id, name=start.name)
+            order = kind.start(container)
+            found = input_of(container, self._node.pods / self.id, name=name)
             if found is not None:
-                self.inputs[name], start = found, found.ordered(start, is_new=self._note is None)
+                self.inputs[name], order = found, found.ordered(order, is_new=self._note is None)
         except (InvalidValue, OSError) as error:
             why = (
                 f"expected {error.expected}" if isinstance(error, InvalidValue) else disk_error(error, self._node.pods)
@@ -267,38 +256,16 @@ class PodRun:
             state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message)
             self._set_state(name, state)
             return None
-        is_serving = self._has_proxy and serves(self.manifest, container)
-        policy = "Always" if self._has_proxy else self.manifest["spec"].get("restartPolicy", "Always")
-        is_first = is_init(self.manifest, container)
-        probes = tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container))
-        listening = listening_probe(container) if is_serving else None
-        address = ("127.0.0.1", self.box.port if self.box else self.location.port)
-        if start.is_own_proxy:
-            address = (self.location.address, QUEUE_PORTS[0])
-            probes = tuple(msgspec.structs.replace(one, probe=self._setup.marked(one.probe)) for one in probes)
-            listening = listening and self._setup.marked(listening)
+        return kind.completed(container, self._spec(order, warnings))
+
+    def _spec(self, start: StartProcess, warnings: PodWarnings) -> ContainerSpec:
+        name = start.name
         return ContainerSpec(
             start=start,
             on_state=lambda state: self._set_state(name, state),
+            on_ready=self._set_proxy_ready if name == self._proxy_name else None,
             on_warning=warnings.send_later,
-            on_ready=self._set_proxy_ready if start.is_own_proxy else None,
-            probes=probes,
-            listening=listening,
-            is_http2=speaks_http2(container),
-            exit_reason=functools.partial(self.box.exit_reason, name) if self.box else None,
-            address=address,
-            is_own_proxy=start.is_own_proxy,
-            restart_policy="OnFailure" if is_first and policy == "Always" else policy,
             first=self._states.get(name, ContainerState()),
-        )
-
-    def _proxy(self, revision: Object, warnings: PodWarnings) -> ContainerSpec:
-        return ContainerSpec(
-            start=self._setup.proxy(revision, self.box),
-            on_state=lambda state: self._set_state(QUEUE_PROXY, state),
-            on_ready=self._set_proxy_ready,
-            on_warning=warnings.send_later,
-            first=self._states.get(QUEUE_PROXY, ContainerState()),
         )
 
     def _set_proxy_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
@@ -331,7 +298,7 @@ class PodRun:
             location=self.location,
             states=self._states,
             is_draining=self.stop.is_set(),
-            is_boxed=self.box is not None,
+            is_boxed=self.kind is not None and self.kind.is_boxed,
         )
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 
@@ -351,7 +318,7 @@ class PodRun:
                 ready=self.is_ready,
                 stamp=stamp(),
                 unready=self._unready,
-                image_ids=self.box.image_ids if self.box else None,
+                image_ids=self.kind.image_ids if self.kind else None,
             )
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from serving.aio import netns
 from serving.home.apiserver.channels import STDOUT
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.apiserver.podstreams import ExecOptions, ExecSession
@@ -16,9 +15,8 @@ from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.pod import PodRun
 from serving.home.kubelet.podsetup import QUEUE_PROXY
 from serving.home.kubelet.stdio import ContainerInput, Stdio
-from serving.home.pods.locations import QUEUE_PORTS, listening_ports
+from serving.home.pods.locations import QUEUE_PORTS
 from serving.home.pods.podfolder import previous_of
-from serving.home.pods.podplan import is_own_proxy, serving_ports
 from serving.home.pods.runtime import PodProcess
 from serving.model.errors import NotFound
 
@@ -125,22 +123,9 @@ async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyn
     """
     if port in QUEUE_PORTS:
         return await asyncio.open_connection(pod.location.address, port)
-    declared = {one.get("containerPort") for one in serving_ports(pod.manifest)}
-    if port in declared and any(is_own_proxy(pod.manifest, one) for one in pod.manifest["spec"]["containers"]):
-        # The app listens where a queue-proxy does otherwise.
-        return await asyncio.open_connection(pod.location.address, QUEUE_PORTS[0])
-    if pod.box:
-        # A namespace of its own: nothing else listens there.
-        return await netns.open_connection("127.0.0.1", port, network=pod.box.network)
-    pids = [session for name, session in pod.sessions.items() if name != QUEUE_PROXY]
-    listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
-    if port not in listening and port in declared:
-        # A declared port is a wish here: the app listens on the one that it was given.
-        port = pod.location.port
-    if port not in listening:
-        found = ", ".join(map(str, sorted(listening))) or "no port"
-        raise ConnectionRefusedError(f"the pod listens on {found}, not on {port}")
-    return await asyncio.open_connection("127.0.0.1", port)
+    if pod.kind is None:
+        raise ConnectionRefusedError("the pod has not started")
+    return await pod.kind.connect(port, [session for name, session in pod.sessions.items() if name != QUEUE_PROXY])
 
 
 _SIGNAL_EXIT = 128

@@ -7,7 +7,6 @@ from serving.aio.clock import stamp
 from serving.cluster.events import write_once
 from serving.cluster.port import Cluster
 from serving.home.containers.bundle import security_of
-from serving.home.containers.podbox import PodBox
 from serving.home.pods.podplan import all_containers
 from serving.model.errors import InvalidValue
 from serving.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, new_event
@@ -97,10 +96,8 @@ class PodWarnings:
         """Write a warning. A repeated text is ignored."""
         await write_once(self._cluster, pod_event(self._manifest, reason=reason, message=message, now=stamp()))
 
-    async def send_not_enforced(self, box: PodBox | None) -> None:
-        """Warn of container settings without effect here. ``box`` is the pod's sandbox."""
-        refused = box.refused_limits if box and box.has_containers else None
-        is_rootless = box is not None and box.is_rootless
+    async def send_not_enforced(self, refused: Collection[str] | None, *, is_rootless: bool) -> None:
+        """Warn of container settings without effect here; the parameters are those of ``warnings_of``."""
         for container in all_containers(self._manifest):
             security = security_of(self._manifest, container)
             for warning in warnings_of(container, security=security, refused=refused, is_rootless=is_rootless):

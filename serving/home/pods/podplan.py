@@ -18,12 +18,13 @@ from serving.model.knative import (
     COMMAND_ANNOTATION,
     CONFIGURATION_LABEL,
     FOLDER_ANNOTATION,
+    NETWORK_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
     SERVICE_LABEL,
     QueueProxyPlace,
 )
-from serving.model.objects import Object
+from serving.model.objects import Object, annotations_of
 from serving.settings.queueproxy import QueueProxySettings, changed_variables, variables_of
 
 _DEFAULTS = QueueProxySettings()
@@ -166,6 +167,22 @@ def is_own_proxy(pod: Object, container: Object) -> bool:
     annotations = pod["metadata"].get("annotations") or {}
     is_inside = annotations.get(QUEUE_PROXY_ANNOTATION) == QueueProxyPlace.IN_PROCESS
     return is_inside and REVISION_LABEL in (pod["metadata"].get("labels") or {}) and serves(pod, container)
+
+
+def runs_images(pod: Object) -> bool:
+    """Whether a pod is meant to run its images."""
+    annotations = annotations_of(pod)
+    return COMMAND_ANNOTATION not in annotations and FOLDER_ANNOTATION not in annotations
+
+
+def has_own_network(pod: Object) -> bool:
+    """Whether the processes of a pod are to have a network of their own."""
+    return annotations_of(pod).get(NETWORK_ANNOTATION) == "pod" and not runs_images(pod)
+
+
+def names_commands(pod: Object) -> bool:
+    """Whether each container of a pod names a command, which could be one of this machine."""
+    return all(container.get("command") for container in all_containers(pod))
 
 
 def _expanded(word: str, given: Mapping[str, str]) -> str:

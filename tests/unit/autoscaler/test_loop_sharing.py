@@ -9,7 +9,7 @@ import pytest
 
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.autoscaler.io.sharing import Relay, Sharing
+from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import SCALING_POLICY
 from serving.cluster.leases.shards import ShardOptions, Shards
 from serving.home.store.memory import MemoryCluster
@@ -32,7 +32,7 @@ class Member:
         self.stop = asyncio.Event()
         self.sharing = Sharing()
         self.autoscaler = Autoscaler(cluster, settings=AutoscalerSettings(), prove=self.prove, sharing=self.sharing)
-        self.relay = Relay(self.sharing, group=self.autoscaler.group, record=self.autoscaler.record)
+        self.relay = self.autoscaler.relay
         self.shards = self.sharing.shards = Shards(
             cluster,
             ShardOptions(daemon="autoscaler", namespace="knative-serving", count=1, me=name, address="10.0.0.1:6081"),
@@ -54,7 +54,7 @@ class Member:
 
     def tell(self, concurrency: float) -> None:
         stat = Stat(pod="activator", at_s=now_s(), concurrency=concurrency, request_count=concurrency)
-        self.relay.take(KEY, stat, StatSource.ACTIVATOR)
+        self.autoscaler.record(KEY, stat, StatSource.ACTIVATOR)
 
     async def report(self, seconds: int, concurrency: float) -> None:
         for _ in range(seconds):
@@ -132,9 +132,8 @@ def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
             await one.report(2, 5.0)
             made = one.autoscaler.numbers()["decisions_total"]
             one.skew_s = 60.0
-            one.autoscaler.record(
-                KEY, Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1), StatSource.ACTIVATOR
-            )
+            stat = Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1)
+            one.autoscaler.record(KEY, stat, StatSource.ACTIVATOR, is_relayed=True)
             await pass_s(0)
             assert one.autoscaler.numbers()["decisions_total"] == made
             with pytest.raises(NotLeading), one.sharing.writing(one.autoscaler.group(KEY)):

@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
 
-from serving.home.kubelet.container import ContainerKeeper, ContainerSpec, RestartSettings, pause_after
+from serving.home.kubelet.container import ContainerKeeper, ContainerSpec, RestartPauses, RestartSettings
 from serving.home.processes.orders import StartProcess
 from serving.home.processes.processruntime import ProcessRuntime
 
@@ -17,17 +17,17 @@ async def test_a_container_of_a_pod_that_was_deleted_meanwhile_is_not_started(tm
     assert keeper.process is None
 
 
-SETTINGS = RestartSettings()
-
-
 def test_pauses_double_up_to_a_bound() -> None:
-    pauses, pause_s = [], None
-    for _ in range(9):
-        pause_s = pause_after(pause_s, lived_s=1, settings=SETTINGS)
-        pauses.append(pause_s)
-    assert pauses == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    made = RestartPauses(RestartSettings())
+    assert [made.after(1) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert repr(made) == "RestartPauses(9 ends in a row)"
 
 
 def test_one_that_lived_long_is_started_at_once() -> None:
-    assert pause_after(60, lived_s=30, settings=SETTINGS) == 0
-    assert pause_after(60, lived_s=29.9, settings=SETTINGS) == 60
+    made = RestartPauses(RestartSettings())
+    assert [made.after(lived_s) for lived_s in (1, 1, 29.9, 30, 1)] == [0, 1, 2, 0, 1]
+
+
+def test_pauses_of_a_pod_that_fails_for_weeks_stay_bounded() -> None:
+    made = RestartPauses(RestartSettings())
+    assert max(made.after(1) for _ in range(2_500)) == 60

@@ -1,0 +1,392 @@
+"""The kinds of pods on one machine, and the choice of one.
+
+| kind | its apps are | starts first | is probed at | memory limits |
+|---|---|---|---|---|
+| ``ProcessPod`` | processes in the network of the machine | app | 127.0.0.1, its assigned port | watched by the kubelet |
+| ``PreloadedPod`` | forks of their revision's warm process | queue-proxy | as a process | watched |
+| ``InAppPod`` | processes with the queue-proxy inside the one that serves | app | the pod's address, 8012 | watched |
+| ``NetworkedPod`` | processes in a network of their own | app | 127.0.0.1 there, containerPort | watched |
+| ``ContainerPod`` | containers of images | queue-proxy | as a networked pod | enforced by cgroups, where they take them |
+
+A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes it) is
+processes. Any other pod runs its images, where something can run them. Where an image cannot be had, a pod whose containers
+all name a command runs those commands as processes, which is said aloud; another pod waits for its image.
+
+Processes whose template asks for it (``serving.dev/network: pod``) have the network of containers and nothing else of them.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+import msgspec
+
+from serving.aio import netns
+from serving.aio.clock import now_s
+from serving.aio.periodic import wait_for
+from serving.cluster.kinds import SECRET
+from serving.home.containers.podbox import PodBox
+from serving.home.images.pullers import credentials_of
+from serving.home.images.store import ImageUnavailable, StoredImage
+from serving.home.kubelet.container import ContainerSpec
+from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup
+from serving.home.kubelet.podwarnings import memory_limit_bytes
+from serving.home.pods.locations import QUEUE_PORTS, listening_ports
+from serving.home.pods.podfolder import disk_error, mount_points, root_folder
+from serving.home.pods.podplan import (
+    ContainerState,
+    all_containers,
+    app_plan,
+    container_name_of,
+    has_own_network,
+    is_init,
+    is_own_proxy,
+    names_commands,
+    runs_images,
+    serves,
+    serving_ports,
+    speaks_http2,
+)
+from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
+from serving.home.pods.snapshot import path_of_snapshot
+from serving.home.pods.usage import SessionTotals
+from serving.home.processes.mounts import MountPoint
+from serving.home.processes.orders import StartProcess
+from serving.model.errors import InvalidValue, NotFound
+from serving.model.knative import (
+    PRELOAD_MODULES_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
+    REVISION_LABEL,
+    REVISION_UID_LABEL,
+    SNAPSHOT_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+)
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
+from serving.queueproxy.podspec import Probe, probing_app
+from serving.traffic.backoff import backoff_s
+from serving.wire.tokens import pod_secret
+
+_NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
+_NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"
+
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 5.0, 300.0
+
+
+class ProcessPod:
+    """A pod of processes in the network of the machine. Other kinds override what differs."""
+
+    is_proxy_first = False
+    """Whether the queue-proxy starts before the apps: what takes longer to start is first."""
+    is_boxed = False
+    """Whether the next control process runs it as containers too."""
+    is_rootless = False
+    """Whether its containers have one user."""
+
+    def __init__(self, setup: PodSetup) -> None:
+        self.setup = setup
+        self.network, self.resolver, self.hosts = "", "", str(setup.node.hosts or "")
+        self.port = setup.location.port
+        """The port of the app."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.setup.pod_id}, port {self.port})"
+
+    @property
+    def image_ids(self) -> Mapping[str, str]:
+        """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
+        return {}
+
+    @property
+    def refused_limits(self) -> Collection[str] | None:
+        """The limits that no cgroup takes; None where no container has cgroups."""
+        return None
+
+    def start(self, container: Object) -> StartProcess:
+        """The start order of an app container.
+
+        Raises:
+            InvalidValue: when there is nothing to run, or its user or a limit cannot be used.
+            OSError: when a container's folder cannot be written.
+        """
+        return self._process(container, self.setup.environment(container))
+
+    def start_proxy(self) -> StartProcess:
+        """The start order of the queue-proxy, in the network of the pod."""
+        setup = self.setup
+        # The kubelet counts there what it kills itself, where no cgroup has the limit.
+        folders = [str(setup.logs), *self._oom_folders()]
+        return StartProcess(
+            pod=setup.pod_id,
+            name=QUEUE_PROXY,
+            environment=setup.proxy_environment(app=f"127.0.0.1:{self.port}", oom_folders=folders),
+            log=setup.log_of(QUEUE_PROXY),
+            network=self.network,
+        )
+
+    def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
+        """The spec of an app container with its probes, their address, and its restart policy."""
+        manifest = self.setup.manifest
+        has_proxy, is_first = self.setup.has_proxy, is_init(manifest, container)
+        is_serving = has_proxy and serves(manifest, container)
+        policy = "Always" if has_proxy else manifest["spec"].get("restartPolicy", "Always")
+        return msgspec.structs.replace(
+            spec,
+            probes=tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container)),
+            listening=listening_probe(container) if is_serving else None,
+            is_http2=speaks_http2(container),
+            address=("127.0.0.1", self.port),
+            restart_policy="OnFailure" if is_first and policy == "Always" else policy,
+        )
+
+    def watched_memory(self) -> dict[str, int]:
+        """The memory limits that no cgroup enforces, in bytes by container."""
+        limits = {container_name_of(one): memory_limit_bytes(one) for one in all_containers(self.setup.manifest)}
+        return {name: limit for name, limit in limits.items() if limit}
+
+    def totals(self) -> Mapping[str, SessionTotals]:
+        """The usage of each container with cgroups."""
+        return {}
+
+    async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a port of its apps, which have these process ids. Raises ``OSError``."""
+        listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
+        if port not in listening and self._declares(port):
+            # A declared port is a wish here: the app listens on the one that it was given.
+            port = self.port
+        if port not in listening:
+            found = ", ".join(map(str, sorted(listening))) or "no port"
+            raise ConnectionRefusedError(f"the pod listens on {found}, not on {port}")
+        return await asyncio.open_connection("127.0.0.1", port)
+
+    def _declares(self, port: int) -> bool:
+        return any(one.get("containerPort") == port for one in serving_ports(self.setup.manifest))
+
+    def _oom_folders(self) -> list[str]:
+        return []
+
+    def _mounts(self, container: Object) -> tuple[MountPoint, ...]:
+        return mount_points(self.setup.folder, container, nested(self.setup.manifest, "spec", "volumes") or ())
+
+    def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
+        """The order that starts a container as a process."""
+        setup, manifest, name = self.setup, self.setup.manifest, container_name_of(container)
+        snapshot = annotations_of(manifest).get(SNAPSHOT_ANNOTATION, "")
+        plan = app_plan(
+            manifest,
+            container,
+            port=self.port,
+            home=str(setup.folder),
+            given=given,
+            snapshot=str(path_of_snapshot(setup.node.snapshots, snapshot)) if snapshot else "",
+        )
+        return StartProcess(
+            pod=setup.pod_id,
+            name=name,
+            arguments=plan.arguments,
+            environment=plan.environment,
+            folder=plan.folder,
+            log=setup.log_of(name),
+            mounts=self._mounts(container),
+            new_root=str(root_folder(setup.folder)),
+            hostname=name_of(manifest),
+            network=self.network,
+            hosts=self.hosts,
+            resolver=self.resolver,
+        )
+
+
+class PreloadedPod(ProcessPod):
+    """A pod whose serving app is forked from the warm process of its revision."""
+
+    # The template forks a queue-proxy faster than the warm process forks the app.
+    is_proxy_first = True
+
+    def start(self, container: Object) -> StartProcess:
+        """As of any kind."""
+        found, manifest = super().start(container), self.setup.manifest
+        if not serves(manifest, container):
+            return found
+        named = annotations_of(manifest).get(PRELOAD_MODULES_ANNOTATION, "")
+        return msgspec.structs.replace(
+            found,
+            preload=f"{namespace_of(manifest)}/{labels_of(manifest).get(REVISION_LABEL, '')}",
+            modules=tuple(one.strip() for one in named.split(",") if one.strip()),
+        )
+
+
+class InAppPod(ProcessPod):
+    """A pod whose serving app has the queue-proxy in its process, at the address of the pod."""
+
+    def __init__(self, setup: PodSetup) -> None:
+        super().__init__(setup)
+        self.port, _ = QUEUE_PORTS
+
+    def start(self, container: Object) -> StartProcess:
+        """As of any kind; the app also gets what a queue-proxy must know."""
+        setup, host = self.setup, self.setup.location.address
+        if not is_own_proxy(setup.manifest, container):
+            return super().start(container)
+        proxy = setup.proxy_environment(app=f"{host}:{self.port}")
+        given = {**setup.environment(container), **proxy, "HOST": host}
+        return msgspec.structs.replace(self._process(container, given), is_own_proxy=True)
+
+    def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
+        """As of any kind; probes of the app say that they are not requests."""
+        found = super().completed(container, spec)
+        if not spec.start.is_own_proxy:
+            return found
+        return msgspec.structs.replace(
+            found,
+            address=(self.setup.location.address, self.port),
+            probes=tuple(msgspec.structs.replace(one, probe=self._marked(one.probe)) for one in found.probes),
+            listening=found.listening and self._marked(found.listening),
+        )
+
+    async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As of any kind; the app listens where a queue-proxy does otherwise."""
+        if self._declares(port):
+            return await asyncio.open_connection(self.setup.location.address, self.port)
+        return await super().connect(port, pids)
+
+    def _marked(self, probe: Probe) -> Probe:
+        manifest, key = self.setup.manifest, self.setup.node.key
+        return probing_app(probe, secret=pod_secret(key, namespace=namespace_of(manifest), pod=name_of(manifest)))
+
+
+class NetworkedPod(ProcessPod):
+    """A pod of processes in a network of its own, which ``box`` has made."""
+
+    is_boxed = True
+
+    def __init__(self, setup: PodSetup, box: PodBox) -> None:
+        super().__init__(setup)
+        self.network, self.resolver, self.hosts, self.port = box.network, box.resolver, box.hosts, box.port
+
+    def start(self, container: Object) -> StartProcess:
+        """As of any kind; a queue-proxy in the app would listen in the wrong network."""
+        if is_own_proxy(self.setup.manifest, container):
+            raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
+        return super().start(container)
+
+    async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As of any kind; nothing else listens in its network."""
+        del pids
+        return await netns.open_connection("127.0.0.1", port, network=self.network)
+
+
+class ContainerPod(NetworkedPod):
+    """A pod of containers."""
+
+    # A container runtime takes the template longer than a queue-proxy.
+    is_proxy_first = True
+
+    def __init__(self, setup: PodSetup, box: PodBox) -> None:
+        super().__init__(setup, box)
+        self._box, self.is_rootless = box, box.is_rootless
+
+    @property
+    def image_ids(self) -> Mapping[str, str]:
+        """As of any kind."""
+        return self._box.image_ids
+
+    @property
+    def refused_limits(self) -> Collection[str] | None:
+        """As of any kind."""
+        return self._box.refused_limits
+
+    def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
+        """As of any kind; cgroups say whether the kernel has killed it."""
+        exit_reason = functools.partial(self._box.exit_reason, container_name_of(container))
+        return msgspec.structs.replace(super().completed(container, spec), exit_reason=exit_reason)
+
+    def watched_memory(self) -> dict[str, int]:
+        """As of any kind; cgroups enforce limits unless they refused them."""
+        return super().watched_memory() if "memory" in self._box.refused_limits else {}
+
+    def totals(self) -> Mapping[str, SessionTotals]:
+        """As of any kind."""
+        return self._box.totals()
+
+    def _oom_folders(self) -> list[str]:
+        return self._box.memory_cgroups(self.setup.manifest["spec"]["containers"])
+
+    def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
+        """The order that starts a container."""
+        log = self.setup.log_of(container_name_of(container))
+        return self._box.order(container, given=given, mounts=self._mounts(container), log=log)
+
+
+def _kind_without_box(setup: PodSetup) -> ProcessPod:
+    pod = setup.manifest
+    if any(is_own_proxy(pod, container) for container in pod["spec"]["containers"]):
+        return InAppPod(setup)
+    return (PreloadedPod if annotations_of(pod).get(TEMPLATE_ANNOTATION) == "preload" else ProcessPod)(setup)
+
+
+async def choose_kind(
+    setup: PodSetup,
+    *,
+    was_boxed: bool | None,
+    on_state: Callable[[str, ContainerState], None],
+    warn: Callable[[str, str], Awaitable[None]],
+    stop: asyncio.Event,
+) -> ProcessPod:
+    """Choose the kind of a pod, once all images are there or the pod is deleted.
+
+    ``was_boxed`` is what an earlier control process chose, None for a new pod. ``on_state`` gets what a container waits for, ``warn`` the reason and message of an Event.
+    """
+    host, pod, failure_count = setup.node.containers, setup.manifest, 0
+    has_network, otherwise = has_own_network(pod), _kind_without_box(setup)
+    if has_network and (host is None or host.networks is None):
+        await warn("NoOwnNetwork", f"the app must listen on $PORT: {_NO_NETWORK}")
+        return otherwise
+    if host is None or not (has_network or (runs_images(pod) if was_boxed is None else was_boxed)):
+        return otherwise
+    revision = labels_of(pod).get(REVISION_UID_LABEL, "")
+    while True:
+        name = ""
+        images: dict[str, StoredImage] = {}
+        try:
+            credentials = b"" if has_network else await _credentials(setup, warn)
+            for container in () if has_network else all_containers(pod):
+                name, policy = container_name_of(container), container.get("imagePullPolicy", "")
+                key = f"{revision}/{name}" if revision else ""
+                images[name] = await host.images.ensure(
+                    container.get("image", ""), policy=policy, key=key, credentials=credentials
+                )
+            box = PodBox(host, pod, images, pod_id=setup.pod_id, location=setup.location, folder=setup.folder)
+            await box.prepare()
+        except ImageUnavailable as error:
+            if names_commands(pod):
+                await warn("ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine")
+                return otherwise
+            waiting = ContainerState(waiting_reason=error.reason, waiting_message=str(error))
+            await warn(error.reason, str(error))
+        except OSError as error:
+            why = disk_error(error, setup.node.pods)
+            waiting = ContainerState(waiting_reason="CreatePodSandboxError", waiting_message=why)
+        else:
+            return ContainerPod(setup, box) if images else NetworkedPod(setup, box)
+        on_state(name, waiting)
+        failure_count += 1
+        pause_s = backoff_s(failure_count, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S)
+        if await wait_for(stop, until_s=now_s() + pause_s):
+            return otherwise
+
+
+async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
+    """Collect registry credentials from the pod's imagePullSecrets.
+
+    A Secret without credentials is reported as an event; the pull is tried all the same.
+    """
+    found = []
+    for name in dict.fromkeys(one.get("name", "") for one in setup.manifest["spec"].get("imagePullSecrets") or ()):
+        try:
+            secret = await setup.node.cluster.get(SECRET, namespace_of(setup.manifest), name)
+            credentials_of([secret])
+        except (NotFound, InvalidValue) as error:
+            why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
+            await warn("FailedToRetrieveImagePullSecret", f"imagePullSecrets: {name}: {why}")
+        else:
+            found.append(secret)
+    return credentials_of(found)

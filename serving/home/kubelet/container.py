@@ -68,9 +68,6 @@ class RestartPauses:
     def __init__(self, settings: RestartSettings) -> None:
         self._settings, self._end_count = settings, 0
 
-    def __repr__(self) -> str:
-        return f"RestartPauses({self._end_count} ends in a row)"
-
     def after(self, lived_s: float) -> float:
         """The pause after one more end. Lives of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After one of 30 s: 0."""
         settings = self._settings

@@ -88,9 +88,6 @@ class ProcessPod:
         self.port = setup.location.port
         """The port of the app."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.setup.pod_id}, port {self.port})"
-
     @property
     def image_ids(self) -> Mapping[str, str]:
         """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
@@ -202,7 +199,7 @@ class PreloadedPod(ProcessPod):
     is_proxy_first = True
 
     def start(self, container: Object) -> StartProcess:
-        """As of any kind."""
+        """As the base class."""
         found, manifest = super().start(container), self.setup.manifest
         if not serves(manifest, container):
             return found
@@ -222,7 +219,7 @@ class InAppPod(ProcessPod):
         self.port, _ = QUEUE_PORTS
 
     def start(self, container: Object) -> StartProcess:
-        """As of any kind; the app also gets what a queue-proxy must know."""
+        """As the base class; the app also gets what a queue-proxy must know."""
         setup, host = self.setup, self.setup.location.address
         if not is_own_proxy(setup.manifest, container):
             return super().start(container)
@@ -231,7 +228,7 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(self._process(container, given), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """As of any kind; probes of the app say that they are not requests."""
+        """As the base class; probes of the app say that they are not requests."""
         found = super().completed(container, spec)
         if not spec.start.is_own_proxy:
             return found
@@ -243,7 +240,7 @@ class InAppPod(ProcessPod):
         )
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As of any kind; the app listens where a queue-proxy does otherwise."""
+        """As the base class; the app listens where a queue-proxy does otherwise."""
         if self._declares(port):
             return await asyncio.open_connection(self.setup.location.address, self.port)
         return await super().connect(port, pids)
@@ -263,13 +260,13 @@ class NetworkedPod(ProcessPod):
         self.network, self.resolver, self.hosts, self.port = box.network, box.resolver, box.hosts, box.port
 
     def start(self, container: Object) -> StartProcess:
-        """As of any kind; a queue-proxy in the app would listen in the wrong network."""
+        """As the base class; a queue-proxy in the app would listen in the wrong network."""
         if is_own_proxy(self.setup.manifest, container):
             raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
         return super().start(container)
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As of any kind; nothing else listens in its network."""
+        """As the base class; nothing else listens in its network."""
         del pids
         return await netns.open_connection("127.0.0.1", port, network=self.network)
 
@@ -286,25 +283,25 @@ class ContainerPod(NetworkedPod):
 
     @property
     def image_ids(self) -> Mapping[str, str]:
-        """As of any kind."""
+        """As the base class."""
         return self._box.image_ids
 
     @property
     def refused_limits(self) -> Collection[str] | None:
-        """As of any kind."""
+        """As the base class."""
         return self._box.refused_limits
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """As of any kind; cgroups say whether the kernel has killed it."""
+        """As the base class; cgroups say whether the kernel has killed it."""
         exit_reason = functools.partial(self._box.exit_reason, container_name_of(container))
         return msgspec.structs.replace(super().completed(container, spec), exit_reason=exit_reason)
 
     def watched_memory(self) -> dict[str, int]:
-        """As of any kind; cgroups enforce limits unless they refused them."""
+        """As the base class; cgroups enforce limits unless they refused them."""
         return super().watched_memory() if "memory" in self._box.refused_limits else {}
 
     def totals(self) -> Mapping[str, SessionTotals]:
-        """As of any kind."""
+        """As the base class."""
         return self._box.totals()
 
     def _oom_folders(self) -> list[str]:

@@ -1,0 +1,58 @@
+"""A request and a pod's start take the ways that docs/architecture.md draws, as far as these processes see them."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from serving.home.state import StateFolder
+from tests.integration.activator_stage import ask, staged
+from tests.integration.local_stage import controlled, manifest, template_process
+from tests.tidy.sources import ROOT
+from tests.tidy.test_docs import ways
+
+Step = tuple[str, str]
+
+WAYS = ways((ROOT / "docs" / "architecture.md").read_text())
+
+
+@contextlib.contextmanager
+def called(steps: list[Step]) -> Iterator[list[Step]]:
+    """Those of the steps that this thread takes, in the order of their first calls."""
+    found: list[Step] = []
+    wanted = {(str(ROOT / "serving" / file), function): (file, function) for file, function in steps}
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:  # noqa: ANN401, ARG001 - as Python calls it
+        step = wanted.get((frame.f_code.co_filename, frame.f_code.co_qualname)) if event == "call" else None
+        if step is not None and step not in found:
+            found.append(step)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+async def test_a_request_takes_its_way() -> None:
+    drawn = [step for step in WAYS["a request"] if not step[0].startswith("queueproxy/")]
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod("one")
+        with called(drawn) as found:
+            assert (await ask(stage.public)).status == 200
+    assert found == drawn
+
+
+async def test_the_start_of_a_pod_takes_its_way(tmp_path: Path) -> None:
+    elsewhere = ("queueproxy/", "home/processes/template", "home/processes/spawn", "home/processes/standby")
+    drawn = [step for step in WAYS["a pod's start"] if not step[0].startswith(elsewhere)]
+    with template_process(tmp_path):
+        async with controlled(StateFolder(tmp_path)) as machine:
+            with called(drawn) as found:
+                await machine.start(manifest())
+                await machine.ready()
+    assert found == drawn

@@ -1,0 +1,78 @@
+"""The kinds of pods that are processes: ports, start order, probes. Containers: test_pod_conformance.py."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serving.home.kubelet.container import ContainerSpec
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.podkinds import InAppPod, PreloadedPod, ProcessPod, choose_kind
+from serving.home.kubelet.podsetup import PodSetup
+from serving.home.pods.locations import PodLocation
+from serving.home.processes.processruntime import ProcessRuntime
+from serving.home.store.memory import MemoryCluster
+from serving.model.objects import Object
+
+CONTAINER: Object = {"name": "app", "command": ["./app"], "resources": {"limits": {"memory": "1Mi"}}}
+INSIDE = {"serving.dev/queue-proxy": "in-process"}
+
+
+def setup_of(folder: Path, annotations: dict[str, str]) -> PodSetup:
+    labels = {"serving.knative.dev/revision": "r"}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": annotations}
+    return PodSetup(
+        node=NodeContext(
+            cluster=MemoryCluster(),
+            runtime=ProcessRuntime(folder / "socket"),
+            pods=folder / "pods",
+            logs=folder / "logs",
+            snapshots=folder / "snapshots",
+            stats_url="ws://127.0.0.1:1/stats",
+            key=bytes(32),
+        ),
+        manifest={"metadata": metadata, "spec": {"containers": [CONTAINER]}},
+        pod_id="1",
+        location=PodLocation(address="127.64.0.3", port=4000),
+    )
+
+
+def spec_of(kind: ProcessPod) -> ContainerSpec:
+    start = kind.start(CONTAINER)
+    return kind.completed(CONTAINER, ContainerSpec(start=start, on_state=print, on_warning=print))
+
+
+def test_a_process_gets_the_port_of_its_pod_and_is_probed_there(tmp_path: Path) -> None:
+    kind = ProcessPod(setup_of(tmp_path, {}))
+    found = spec_of(kind)
+    assert (found.start.environment["PORT"], found.address) == ("4000", ("127.0.0.1", 4000))
+    assert kind.start_proxy().environment["SERVING_POD_APP"] == "127.0.0.1:4000"
+    assert (kind.watched_memory(), kind.is_proxy_first, found.start.preload) == ({"app": 2**20}, False, "")
+
+
+def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_proxy(tmp_path: Path) -> None:
+    kind = PreloadedPod(setup_of(tmp_path, {"serving.dev/preload-modules": "json, csv"}))
+    start = spec_of(kind).start
+    assert (start.preload, start.modules, kind.is_proxy_first) == ("default/r", ("json", "csv"), True)
+
+
+def test_an_app_with_the_queue_proxy_inside_has_the_address_of_the_pod(tmp_path: Path) -> None:
+    found = spec_of(InAppPod(setup_of(tmp_path, INSIDE)))
+    assert (found.address, found.start.is_own_proxy) == (("127.64.0.3", 8012), True)
+    environment = found.start.environment
+    assert (environment["HOST"], environment["PORT"]) == ("127.64.0.3", "8012")
+    assert environment["SERVING_POD_APP"] == "127.64.0.3:8012"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "kind"),
+    [({}, ProcessPod), ({"serving.dev/template": "preload"}, PreloadedPod), (INSIDE, InAppPod)],
+)
+async def test_annotations_choose_the_kind(annotations: dict[str, str], kind: type[ProcessPod], tmp_path: Path) -> None:
+    async def warn(reason: str, message: str) -> None:
+        raise AssertionError((reason, message))
+
+    found = await choose_kind(
+        setup_of(tmp_path, annotations), was_boxed=None, on_state=print, warn=warn, stop=asyncio.Event()
+    )
+    assert type(found) is kind

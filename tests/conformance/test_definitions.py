@@ -1,0 +1,39 @@
+"""Each definition of ``config/crd`` is one that a real API server has accepted, as recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from serving.home.schemas.crds import crd_folder
+from tests.conformance.record_definitions import ACCEPTED, DATA, MISTAKES, digest
+
+FILES = sorted(crd_folder().glob("*.yaml"))
+RECORD = json.loads(DATA.read_text())
+AGAIN = "changed since the record: python -m tests.conformance.record_definitions KUBECONFIG (any Kubernetes)"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_real_server_accepted_this_definition(path: Path) -> None:
+    assert RECORD["definitions"].get(path.name) == {"sha256": digest(path.read_text()), "answer": ACCEPTED}, AGAIN
+
+
+def test_no_record_is_left_of_a_removed_definition() -> None:
+    assert sorted(RECORD["definitions"]) == [path.name for path in FILES]
+
+
+def test_the_server_of_the_record_refused_each_mistake() -> None:
+    assert set(RECORD["mistakes"]) == set(MISTAKES)
+    assert ACCEPTED not in RECORD["mistakes"].values()
+
+
+def test_a_definition_with_another_rule_needs_a_new_record_and_one_with_another_description_does_not() -> None:
+    path = crd_folder() / "domainmapping.yaml"
+    text = path.read_text()
+    whole = yaml.safe_load(text)
+    schema = whole["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["description"] = "another"
+    assert digest(f"# a comment\n{yaml.safe_dump(whole)}") == digest(text)
+    schema["x-kubernetes-validations"] = [{"rule": "true"}]
+    assert digest(yaml.safe_dump(whole)) != digest(text)

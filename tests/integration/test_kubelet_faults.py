@@ -174,7 +174,7 @@ async def emptied(machine: Machine) -> None:
     for kind in (DEPLOYMENT, POD):
         for one in (await machine.cluster.list(kind)).items:
             await machine.cluster.delete(kind, "default", one["metadata"]["name"], grace_s=0)
-    await until(lambda: not machine.kubelet.pod_count)
+    await until(lambda: not machine.kubelet.pod_count, within_s=90)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -66,7 +66,7 @@ demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot w
 
 # Two more workers than cores work while tests of the others wait for processes. `make check` has run tests/tidy.
 test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (below 8 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 4 -m 'not slow' --ignore tests/tidy --cov --cov-report=term
+	timeout --foreground --kill-after 30 2400 $(BIN)/python -m pytest -n 4 -m 'not slow' --ignore tests/tidy --cov --cov-report=term
 
 test-all: $(VENV)/.ready  ## Every test, and more examples of each property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 -W error::pytest.PytestUnraisableExceptionWarning --cov --cov-report=term

@@ -4,9 +4,11 @@ The usual profile draws the same examples each time, so that a run says somethin
 the thorough one draws anew, and more.
 """
 
+import faulthandler
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +24,21 @@ _UNHURRIED = [HealthCheck.too_slow]
 settings.register_profile("usual", deadline=None, max_examples=60, derandomize=True, suppress_health_check=_UNHURRIED)
 settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=_UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
+
+
+_EXIT_S = 120
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once: a run that is cut off has no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        sys.stderr.write(f"\n{report.when} of {report.nodeid} failed:\n{report.longreprtext[-2000:]}\n")
+
+
+def pytest_sessionfinish() -> None:
+    """End a worker that does not exit by itself, and print where it waits."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        faulthandler.dump_traceback_later(_EXIT_S, exit=True, file=2)
 
 
 @pytest.fixture(autouse=True)

@@ -19,17 +19,34 @@ const rows = [...details.querySelectorAll('tbody tr')].map((row) => [...row.cell
 return rows.find((row) => Number(row[arguments[1]]) > 0);
 """
 
+# Holds the answer with the past of a revision until `release` is called: decisions arrive before it.
+_SLOW_HISTORY = """
+const real = window.fetch;
+window.fetch = async (url, ...rest) => {
+  const found = await real(url, ...rest);
+  if (!String(url).startsWith("history") || window.released) return found;
+  await new Promise((resolve) => { window.release = resolve; });
+  setTimeout(() => { window.released = true; }, 200);
+  return found;
+};
+"""
+
 
 def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
     with browser() as window, staged(tmp_path / "state") as stage:
         stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
         window.look(dark=False, width=1280, height=860)
+        window.run_before_load(_SLOW_HISTORY)
         window.open(stage("dashboard").stdout.strip())
         window.until("return document.querySelector('#facts dd')?.textContent === 'At zero'")
+        window.until("return Boolean(window.release)")
         act_by_token(stage, window)
         assert "hello-00001 answered 200 OK" in window.run("return document.getElementById('done').textContent")
         window.until("return document.querySelector('#facts dd').textContent === 'Active'")
         window.until("return document.getElementById('decisions').textContent.includes('0 → 1')")
+        window.run("window.release()")
+        window.until("return Boolean(window.released)")
+        assert window.run("return document.getElementById('decisions').textContent.includes('0 → 1')")
         marked = "return document.getElementById('decisions').querySelector('.change').textContent"
         # Whichever the autoscaler heard of first.
         reasons = ("in flight over 0 ready pods", "woken by the activator")

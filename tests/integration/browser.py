@@ -40,6 +40,10 @@ class Browser:
         """Go there, and wait until it is loaded."""
         _call("POST", f"{self._url}/url", {"url": url})
 
+    def run_before_load(self, script: str) -> None:
+        """Run a script in each page that is opened, before the page's own."""
+        self._cdp("Page.addScriptToEvaluateOnNewDocument", source=script)
+
     def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON of the page
         """What a script returns; ``arguments[0]`` is its first argument."""
         return _call("POST", f"{self._url}/execute/sync", {"script": script, "args": list(arguments)})

@@ -232,7 +232,7 @@ async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, m
         pytest.skip("a small file system cannot be mounted here")
     try:
         monkeypatch.setattr("serving.home.kubelet.kubelet._ROTATION_PERIOD_S", 0.05)
-        writes = f"head -c {size} /dev/zero; echo refused >&2; exec sleep 1000"
+        writes = f"head -c {size} /dev/zero; while :; do echo alive; sleep 0.05; done"
         await machine.start(manifest(command=f"sh -c '{writes}'"))
         log = logs / "default" / "p" / "user-container.log"
         await until(

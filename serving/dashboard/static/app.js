@@ -67,7 +67,9 @@ async function load() {
   const answer = await fetch(`history?revision=${encodeURIComponent(asked)}`);
   const found = await answer.json();
   if (asked !== selected) return;
-  decisions = found.decisions;
+  // Decisions that arrived while the history was read are not part of it.
+  const last = found.decisions.at(-1)?.at_s ?? 0;
+  decisions = [...found.decisions, ...decisions.filter((one) => one.at_s > last)];
   delete found.decisions;
   history = found;
   charts.draw(history, decisions, seconds);

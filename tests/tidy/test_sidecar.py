@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.tidy.sources import ROOT
 
 SIDECAR_FOLDERS = ("serving/model", "serving/proxy", "serving/queueproxy", "serving/traffic", "serving/wire")
@@ -14,6 +16,20 @@ HEAVY = (
 
 # What it needs later, or never: each would delay the start of a pod.
 LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json", "serving.proxy.tls")
+
+# Modules that the import of each daemon loads, with room for a few: the time of an import depends on the machine, their number
+# does not.
+MODULES_MAX = {
+    "serving.queueproxy.main": 210,
+    "serving.activator.main": 495,
+    "serving.autoscaler.main": 655,
+    "serving.controller.main": 470,
+    "serving.nodegroup.main": 460,
+    "serving.extender.main": 475,
+    "serving.dashboard.main": 490,
+    "serving.home.main": 780,
+    "serving.cli.main": 72,
+}
 
 
 def heavy_modules_after(statement: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
@@ -43,3 +59,10 @@ def test_the_sidecar_is_what_we_think() -> None:
 
 def test_the_rule_sees_a_heavy_package() -> None:
     assert heavy_modules_after("import yaml") == ["yaml"]
+
+
+@pytest.mark.parametrize(("module", "modules_max"), MODULES_MAX.items())
+def test_a_daemon_imports_no_more_than_its_budget(module: str, modules_max: int) -> None:
+    program = f"import sys\nbefore = set(sys.modules)\nimport {module}\nprint(len(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= modules_max, f"raise MODULES_MAX of {module} only for a reason that is worth its start"

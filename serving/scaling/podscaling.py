@@ -154,6 +154,25 @@ def scaled_count(
     return PodScalingState(recommended=recommended, changes=changes), count, reason
 
 
+def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> list[Object]:
+    """The object's ``status.currentMetrics``: the average use of measured pods, without metrics that have none."""
+    found: list[Object] = []
+    for metric, uses in zip(scaling.metrics, pods, strict=True):
+        used = [one.used for one in uses if one.used is not None]
+        if isinstance(metric, NoData) or not used:
+            continue
+        average = sum(used) / len(used)
+        current: Object = {"averageValue": f"{average * 1000:.0f}m" if metric.resource == "cpu" else f"{average:.0f}"}
+        if metric.percent is not None:
+            requested = sum(one.requested or 0.0 for one in uses if one.used is not None)
+            if not requested:
+                continue
+            current["averageUtilization"] = int(_PERCENT * sum(used) / requested)
+        kind, own = ("ContainerResource", {"container": metric.container}) if metric.container else ("Resource", {})
+        found.append({"type": kind, kind[:1].lower() + kind[1:]: {"name": metric.resource, **own, "current": current}})
+    return found
+
+
 def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
     """The largest number that a metric asks for; no fewer than there are while one is missing."""
     found, missing = [], []

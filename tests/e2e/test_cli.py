@@ -195,10 +195,8 @@ def test_traffic_is_split_tagged_and_rolled_back(serving: Stage) -> None:
 def test_bounds_of_the_scale_are_a_new_revision(serving: Stage) -> None:
     deploy(serving, "wide", "--max-scale", "3")
     assert serving("scale", "wide", "2").stdout == "wide: at least 2 pods, at most 2 (wide-00002)\n"
-    assert (
-        len(json.loads(serving("get", "pods", "-l", "serving.knative.dev/revision=wide-00002", "-o", "json").stdout))
-        == 2
-    )
+    pods = json.loads(serving("get", "pods", "-l", "serving.knative.dev/revision=wide-00002", "-o", "json").stdout)
+    assert (pods["kind"], len(pods["items"])) == ("List", 2)
     assert serving("scale", "wide", "--min", "0", "--no-wait").stdout == "wide: at least 0 pods, at most 2\n"
     for wrong in (["0"], ["2", "--min", "1"], []):
         serving("scale", "wide", *wrong, code=2)

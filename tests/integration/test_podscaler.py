@@ -71,6 +71,8 @@ async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
         assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 3
         status = (await cluster.get(HORIZONTAL_POD_AUTOSCALER, "default", NAME))["status"]
         assert (status["currentReplicas"], status["desiredReplicas"]) == (1, 3)
+        current = {"averageValue": "400m", "averageUtilization": 200}
+        assert status["currentMetrics"] == [{"type": "Resource", "resource": {"name": "cpu", "current": current}}]
         (event,) = (await cluster.list(EVENT, "default")).items
         assert (event["reason"], event["message"]) == ("SuccessfulRescale", "New size: 3; reason: cpu at 200%/80%")
 

@@ -92,11 +92,8 @@ def _print_table(
 
 
 def _print(found: list[Object], output: str, *, is_one: bool) -> None:
+    whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
     if output.startswith(JSONPATH):
-        # The other forms do not need it.
-        from serving.cli.services.get import rendered  # noqa: PLC0415 - as above
-
-        whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
         try:
             # No line end, as kubectl: the template has its own.
             click.echo(rendered(output.removeprefix(JSONPATH), whole), nl=False)
@@ -106,7 +103,7 @@ def _print(found: list[Object], output: str, *, is_one: bool) -> None:
         for one in found:
             click.echo(f"{str(one['kind']).lower()}/{name_of(one)}")
     elif output == "json":
-        click.echo(json.dumps(found[0] if is_one else found, indent=2))
+        click.echo(json.dumps(whole, indent=2))
     else:
         # Thirty milliseconds that the other forms do not need.
         import yaml  # noqa: PLC0415 - as said

@@ -28,7 +28,14 @@ from serving.model.objects import (
     timestamp_s,
 )
 from serving.model.quantity import Resources, resources_of
-from serving.scaling.podscaling import MetricTarget, PodScalingState, PodUse, pod_scaling_of, scaled_count
+from serving.scaling.podscaling import (
+    MetricTarget,
+    PodScalingState,
+    PodUse,
+    measured_metrics,
+    pod_scaling_of,
+    scaled_count,
+)
 
 _log = logging.getLogger("podscaler")
 
@@ -103,7 +110,8 @@ class PodScaler:
             await self._announce(hpa, f"New size: {count}; reason: {reason}")
         self._states[uid] = state
         is_active = bool(present_count) and any(one.used is not None for each in uses for one in each)
-        counts = {"currentReplicas": present_count, "desiredReplicas": count}
+        counts: Object = {"currentReplicas": present_count, "desiredReplicas": count}
+        counts["currentMetrics"] = measured_metrics(scaling, uses)
         if count != present_count:
             counts["lastScaleTime"] = stamp()
         words = f"{present_count} → {count}: {reason}" if count != present_count else f"stays {count}: {reason}"

@@ -10,6 +10,7 @@ from serving.scaling.podscaling import (
     PodScaling,
     PodScalingState,
     PodUse,
+    measured_metrics,
     pod_scaling_of,
     scaled_count,
 )
@@ -215,3 +216,21 @@ def test_policies_are_selected_from(select: str | None, up: int, down: int) -> N
     assert count(given, pods(*[5.0] * 8), present=8) == up
     lower = count(given, pods(*[0.0] * 8), present=8)
     assert lower == (6 if select == "Min" else down)
+
+
+def test_the_status_shows_what_is_measured() -> None:
+    memory = resource("memory", container="app", averageValue="100")
+    given = scaling(CPU_HALF, memory, {"type": "External"})
+    found = measured_metrics(given, [pods(0.25, None, 0.75, requested=2.0), pods(10.0, 20.0), []])
+    assert found == [
+        {
+            "type": "Resource",
+            "resource": {"name": "cpu", "current": {"averageValue": "500m", "averageUtilization": 25}},
+        },
+        {
+            "type": "ContainerResource",
+            "containerResource": {"name": "memory", "container": "app", "current": {"averageValue": "15"}},
+        },
+    ]
+    assert measured_metrics(scaling(), [pods(None)]) == []
+    assert measured_metrics(scaling(), [pods(1.0, requested=None)]) == []

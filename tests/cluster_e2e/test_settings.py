@@ -1,6 +1,7 @@
 """ConfigMaps that change under running daemons: taken over, refused, or left for the next start."""
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
@@ -83,16 +84,16 @@ async def test_config_maps_are_left_as_they_were_found(stage: Stage, before: dic
         assert await found(stage, name) == before
 
 
-async def event_of(stage: Stage, reason: str, words: str) -> Object:
-    """The first Event of a ConfigMap that says so."""
+async def event_of(stage: Stage, reason: str, pattern: str) -> Object:
+    """The first Event of a ConfigMap with a message that matches."""
     listing = await stage.cluster.list(EVENT, SYSTEM)
     for one in listing.items:
-        if one["reason"] == reason and words in one["message"]:
+        if one["reason"] == reason and re.search(pattern, one["message"]):
             return one
     async with stage.cluster.watch(EVENT, SYSTEM, resource_version=listing.resource_version) as events:
         async for event in of_objects(events):
             one = event.object
-            if event.type is not EventType.DELETED and one["reason"] == reason and words in one["message"]:
+            if event.type is not EventType.DELETED and one["reason"] == reason and re.search(pattern, one["message"]):
                 return one
     raise AssertionError(reason)
 
@@ -173,6 +174,6 @@ async def test_what_needs_a_restart_is_said(stage: Stage) -> None:
     await stage.apply(plain("waiting"))
     await stage.ready("waiting")
     await configure(stage, "config-activator", queue_depth_max="5", tell_revision="false")
-    event = await event_of(stage, "SettingsWaitForRestart", "queue_depth_max")
+    event = await event_of(stage, "SettingsWaitForRestart", ": queue_depth_max$")
     assert event["message"] == "The activator takes over when it is started again: queue_depth_max"
     await event_of(stage, "SettingsChanged", "tell_revision")

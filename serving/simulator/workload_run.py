@@ -1,7 +1,7 @@
 """Runs a workload under one policy: all functions, distributed over processes.
 
-Functions that do not share nodes do not influence each other, so each is simulated alone; the same seed gives the same result
-for any number of processes.
+Functions that do not share nodes do not influence each other, so each is simulated alone; the same seed gives the same result,
+to the last bit, for any number of processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -85,29 +85,32 @@ def run_workload(  # noqa: PLR0913 - what a run is
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
     )
-    results: list[RevisionResult] = []
+    results: dict[int, RevisionResult] = {}
     job = _Job(workload=workload, config=config)
-    runs = _results(job, jobs) if workload.nodes is None else _run_on_nodes(job, workload.nodes, on_nodes)
-    for result in runs:
-        results.append(result)
+    runs = _results(job, jobs) if workload.nodes is None else enumerate(_run_on_nodes(job, workload.nodes, on_nodes))
+    for index, result in runs:
+        results[index] = result
         if on_progress is not None:
             on_progress()
-    return results
+    # In the order of the functions: sums of floating-point numbers depend on it.
+    return [results[index] for index in range(len(results))]
 
 
-def _results(job: _Job, jobs: int) -> Iterator[RevisionResult]:
+def _results(job: _Job, jobs: int) -> Iterator[tuple[int, RevisionResult]]:
+    """The place of each function in the workload with its result, in the order in which they end."""
     functions = job.workload.functions
     if job.workload.pods_max:
-        yield from _run_on_shared_nodes(job)
+        yield from enumerate(_run_on_shared_nodes(job))
         return
     if jobs <= 1 or len(functions) <= 1:
-        yield from (_run(job, index) for index in range(len(functions)))
+        yield from ((index, _run(job, index)) for index in range(len(functions)))
         return
     _JOBS[:] = [job]
     # The busiest functions first, so that no process is left with them at the end.
     order = sorted(range(len(functions)), key=lambda index: -functions[index].request_count)
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-        yield from pool.map(_run_forked, order, chunksize=_CHUNK if len(order) > _CHUNK * jobs else 1)
+        results = pool.map(_run_forked, order, chunksize=_CHUNK if len(order) > _CHUNK * jobs else 1)
+        yield from zip(order, results, strict=True)
 
 
 def _run_forked(index: int) -> RevisionResult:

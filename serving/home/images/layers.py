@@ -12,7 +12,6 @@ import hashlib
 import lzma
 import os
 import shutil
-import stat
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import IO, cast
 
 import msgspec
 
+from serving.home.trees import remove_tree
 from serving.model.errors import InvalidValue
 
 _WHITEOUT = ".wh."
@@ -40,6 +40,7 @@ class LayerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_max: int = 32 * 2**30
     entries_max: int = 2_000_000
+    depth_max: int = 256
 
 
 class Unpacker:
@@ -104,6 +105,7 @@ class Unpacker:
                 self._root.chmod(entry.mode & _MODE_BITS)
             return
         folder, name = self._folder(parts[:-1]), parts[-1]
+        self._check_depth(folder / name)
         if name == _OPAQUE:
             for child in list(folder.iterdir()):
                 if child not in own:
@@ -183,12 +185,21 @@ class Unpacker:
                 waiting.extend(part for part in reversed(target.split("/")) if part not in ("", "."))
                 continue
             if not below.is_dir():
+                self._check_depth(below)
                 if not make:
                     raise InvalidValue(text="/".join(parts), expected="a hard link to a file of the image")
                 _remove(below)
                 below.mkdir(mode=_FOLDER_MODE)
             here = below
         return here
+
+    def _check_depth(self, path: Path) -> None:
+        depth, depth_max = len(path.parts) - len(self._root.parts), self._limits.depth_max
+        if depth > depth_max:
+            first = "/".join(path.parts[len(self._root.parts) :][:3])
+            raise InvalidValue(
+                text=f"{first}/..., {depth} levels deep", expected=f"at most {depth_max} levels of folders"
+            )
 
 
 class _Digest:
@@ -245,11 +256,5 @@ def _lineage(path: Path, root: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if stat.S_ISDIR(mode):
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    with contextlib.suppress(NotADirectoryError):
+        remove_tree(path)

@@ -20,6 +20,7 @@ import msgspec
 from serving.home.images.archive import ArchivedImage, ImageConfig, open_archive
 from serving.home.images.layers import LayerLimits, Unpacker
 from serving.home.images.reference import ImageReference, parse_reference
+from serving.home.trees import discard_tree
 from serving.model.errors import InvalidValue, ServingError
 
 _PRIVATE = 0o700
@@ -142,7 +143,7 @@ class ImageStore:
             self._write(made, image)
             made.rename(self.folder / image.id)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            discard_tree(made)
             raise
         return image
 
@@ -153,7 +154,7 @@ class ImageStore:
             gone = self.folder / f".gone-{image.id}"
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / image.id).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            discard_tree(gone)
 
     def name(self, text: str, image: StoredImage) -> None:
         """Add a name to an image, taking it from another one if needed. Raises ``InvalidValue``."""

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import shutil
 import struct
 import tempfile
 import termios
@@ -20,6 +19,7 @@ import msgspec
 
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.processes.orders import StartProcess
+from serving.home.trees import discard_tree
 from serving.model.objects import Object
 
 _PIECE_BYTES = 65536
@@ -197,7 +197,7 @@ class Stdio:
         for one in (*self._output.values(), *([self._input] if self._input else [])):
             one.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            discard_tree(self._folder)
 
 
 class ContainerInput:

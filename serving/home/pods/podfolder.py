@@ -16,6 +16,7 @@ from pathlib import Path
 
 from serving.home.pods.sources import VolumeFile
 from serving.home.processes.mounts import MountPoint
+from serving.home.trees import discard_tree
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 
@@ -117,12 +118,8 @@ def _inside(folder: Path, path: str) -> Path:
 
 def remove_folder(path: Path) -> None:
     """Remove a pod's folder and its contents. Links are not followed."""
-    for container in path.glob("containers/*"):
-        # The overlay's own folder: its owner, who may be no root, has no rights in it.
-        with contextlib.suppress(OSError):
-            container.joinpath("work", "work").chmod(_PRIVATE_FOLDER)
     for _ in range(_REMOVALS_MAX):
-        shutil.rmtree(path, ignore_errors=True)
+        discard_tree(path)
         if not path.exists():
             return
         # A command that was starting in the pod, such as a probe, has just written its error.

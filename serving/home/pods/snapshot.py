@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Collection, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 import msgspec
 from pathspec import GitIgnoreSpec
 
+from serving.home.trees import discard_tree
 from serving.model.errors import InvalidValue
 
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
@@ -126,7 +126,7 @@ def take(folder: Path, snapshots: Path) -> str:
             with contextlib.suppress(FileExistsError):
                 made.rename(found)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        discard_tree(made)
     return name
 
 
@@ -183,6 +183,6 @@ def collect(snapshots: Path, used: Collection[str], *, now_s: float) -> list[str
         for path in snapshots.iterdir():
             with contextlib.suppress(OSError):
                 if path.name not in used and now_s - path.stat().st_mtime > _UNUSED_KEPT_S:
-                    shutil.rmtree(path, ignore_errors=True)
+                    discard_tree(path)
                     removed.append(path.name)
     return removed

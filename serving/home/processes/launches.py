@@ -7,7 +7,6 @@ an inventory when all have started.
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from serving.home.processes.mounts import hide, join_user, mount_overlay, own_mo
 from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, StartProcess, open_streams
 from serving.home.processes.process_lifetime import die_with_parent, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.trees import discard_tree
 
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
 _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
@@ -87,9 +87,9 @@ def _prepare(launch: Launch) -> None:
             if _HYBRID_CGROUPS.is_dir():
                 unmount(str(_HYBRID_CGROUPS))
         if launch.root is not None:
-            shutil.rmtree(launch.state, ignore_errors=True)
+            discard_tree(Path(launch.state))
             for path in (launch.root.upper, launch.root.work):
-                shutil.rmtree(path, ignore_errors=True)
+                discard_tree(Path(path))
                 Path(path).mkdir(parents=True)
             Path(launch.root.upper).chmod(os.stat(launch.root.lower).st_mode & 0o7777)  # noqa: PTH116
             Path(launch.root.target).mkdir(exist_ok=True)

@@ -142,3 +142,21 @@ def test_owners_and_set_user_bits_are_kept(tmp_path: Path) -> None:
     unpacked(tmp_path / "root", tar_of([info]))
     found = (tmp_path / "root" / "f").stat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (12, 34, 0o4755)
+
+
+def test_a_path_below_the_bound_of_depth_is_unpacked(tmp_path: Path) -> None:
+    unpacked(tmp_path / "root", tar_of([("/".join("abc"), b"", 0o644)]), limits=LayerLimits(depth_max=3))
+    assert "a/b/c" in names_in(tmp_path / "root")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "parents", "link"])
+def test_a_layer_that_is_too_deep_is_refused_whatever_makes_it_deep(tmp_path: Path, kind: str) -> None:
+    deep: dict[str, list[tarfile.TarInfo | tuple[str, bytes, int]]] = {
+        "file": [("a/b/c/d", b"", 0o644)],
+        "folder": [folder_of("a"), folder_of("a/b"), folder_of("a/b/c"), folder_of("a/b/c/d")],
+        "parents": [("a/b/c/d/e/f", b"", 0o644)],
+        "link": [folder_of("a/b"), link("way", "a/b"), ("way/c/d", b"", 0o644)],
+    }
+    with pytest.raises(InvalidValue, match=r"at most 3 levels of folders") as raised:
+        unpacked(tmp_path / "root", tar_of(deep[kind]), limits=LayerLimits(depth_max=3))
+    assert raised.value.text == "a/b/c/..., 4 levels deep"

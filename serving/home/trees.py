@@ -1,0 +1,99 @@
+"""Removes folders of any depth, such as those that an app or an image has left.
+
+Each folder found below is moved to the top, and is looked through there. So depth costs neither stack nor descriptors, and no
+path gets longer than the kernel takes. Links are not followed, and nothing below a mount is touched.
+"""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+_OWNED = 0o700
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and its contents, or another entry. What does not exist is fine.
+
+    Raises ``OSError``, the first one, when something stays; all the rest is removed.
+    """
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        top = _opened(str(path))
+    except FileNotFoundError:
+        return
+    try:
+        # No entry that an app has made can be in the way of a moved one.
+        errors = _empty(top, prefix=f".gone-{os.urandom(8).hex()}-")
+    finally:
+        os.close(top)
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise (errors or [error])[0] from None
+
+
+def discard_tree(path: Path) -> None:
+    """Remove a folder and its contents as far as possible."""
+    with contextlib.suppress(OSError):
+        remove_tree(path)
+
+
+def _empty(top: int, *, prefix: str) -> list[OSError]:
+    """Remove what is in the folder ``top``; returns the errors."""
+    errors: list[OSError] = []
+    moved = 0
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            here = _opened(folder, top) if folder else os.dup(top)
+        except OSError as error:
+            errors.append(error)
+            continue
+        try:
+            with os.scandir(here) as found:
+                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            for name, is_folder in entries:
+                try:
+                    if not is_folder:
+                        os.unlink(name, dir_fd=here)
+                        continue
+                    moved += 1
+                    # To change the parent of a folder, one must be able to write it.
+                    _take_rights(name, here)
+                    os.rename(name, f"{prefix}{moved}", src_dir_fd=here, dst_dir_fd=top)
+                    folders.append(f"{prefix}{moved}")
+                except OSError as error:
+                    errors.append(error)
+            if folder:
+                os.rmdir(folder, dir_fd=top)
+        except OSError as error:
+            errors.append(error)
+        finally:
+            os.close(here)
+    return errors
+
+
+def _opened(name: str, folder: int | None = None) -> int:
+    _take_rights(name, folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def _take_rights(name: str, folder: int | None) -> None:
+    """Let its owner, who may be no root, read and write a folder."""
+    if os.geteuid() == 0:
+        return
+    # Not by name: a link in its place would be followed.
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if os.fstat(held).st_mode & _OWNED != _OWNED:
+            with contextlib.suppress(OSError):
+                os.chmod(f"/proc/self/fd/{held}", _OWNED)  # noqa: PTH101 - a descriptor's path
+    finally:
+        os.close(held)

@@ -48,6 +48,9 @@ _SPARSE_RIVALS = (
 # Part of the time of a workload that the policies were tuned on.
 _TUNED_RATIO = 0.6
 
+_AZURE = "azure2019-1350.per-minute.csv.xz"
+_WORLD_CUP = "worldcup-1998-days-1-50.rate.csv.xz"
+
 
 class TestWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a trace, with the times of requests and pods in seconds."""
@@ -72,8 +75,6 @@ class TestWorkload(msgspec.Struct, frozen=True, kw_only=True):
     is_heavy: bool = False
 
 
-_AZURE = "azure2019-1350.per-minute.csv.xz"
-_WORLD_CUP = "worldcup-1998-days-1-50.rate.csv.xz"
 WORKLOADS = {
     "azure-uniform": TestWorkload(
         title="Azure Functions 2019, 10 hours of 60 functions, uniform in the minute",

@@ -9,17 +9,16 @@ import datetime as dt
 import functools
 import time
 
-
-def now_s() -> float:
-    """Monotonic time of the running loop, in seconds."""
-    return asyncio.get_running_loop().time()
-
-
 # Thousands of decisions fall into one second.
 _STAMPS_KEPT = 16
 
 # Counts while the machine sleeps, which the monotonic clock of Linux does not.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now_s() -> float:
+    """Monotonic time of the running loop, in seconds."""
+    return asyncio.get_running_loop().time()
 
 
 def steady_s() -> float:

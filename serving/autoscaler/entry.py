@@ -14,6 +14,8 @@ from serving.scaling.scaler.path import PublicSlices
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.view import ScalerView
 
+_PENDING, _RUNNING = "Pending", "Running"
+
 
 class PodStarts:
     """The pods of one revision that start."""
@@ -33,9 +35,6 @@ class PodStarts:
             return None
         self._seen_s[pod.name] = None
         return max(0.0, now_s - seen_s)
-
-
-_PENDING, _RUNNING = "Pending", "Running"
 
 
 class PodState(enum.StrEnum):

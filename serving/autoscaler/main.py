@@ -69,6 +69,13 @@ from serving.wire.tokens import read_key
 
 _ACTIVATOR = "activator"
 
+_log = logging.getLogger("autoscaler")
+
+_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
+_STATE_VARIABLE = "SERVING_STATE"
+_HOST_VARIABLE = "SERVING_POD_IP"
+_USAGE_EXIT = 2
+
 
 def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
     """The numbers of a decision about a revision."""
@@ -114,14 +121,6 @@ def rule_of(outcome: ScalerOutcome) -> str:
         limit = decided.detail.limited_by
         return decided.detail.mode.value if limit is None else limit.value
     return "wake" if merged.decided_by == _ACTIVATOR else "policy"
-
-
-_log = logging.getLogger("autoscaler")
-
-_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
-_STATE_VARIABLE = "SERVING_STATE"
-_HOST_VARIABLE = "SERVING_POD_IP"
-_USAGE_EXIT = 2
 
 
 class AutoscalerDaemon:

@@ -20,6 +20,9 @@ from serving.scaling.scaler.scaler import ScalerOutcome
 Costs = Iterable[tuple[str, str | None]]
 """Names of pods with the deletion cost that each gets; None removes it."""
 
+# Below the 0 of pods without the annotation.
+VICTIM_COST = "-1"
+
 
 class Calls(Protocol):
     """The writes there are; ``io.scale_writes.ScaleClient``."""
@@ -183,10 +186,6 @@ class Writer:
     def _written(self, key: RevisionKey, found: Mapping[str, Any] | None) -> None:
         if found is not None:
             self._learn(key, RevisionWritten(found))
-
-
-# Below the 0 of pods without the annotation.
-VICTIM_COST = "-1"
 
 
 def cost_changes(

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 _WATCH_LINE_BYTES_MAX = 8 * 2**20
 _ERROR_BODY_BYTES_MAX = 2**20
 
+_KUBECONFIG_VARIABLE = "KUBECONFIG"
+
 
 class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long a server may take."""
@@ -327,9 +329,6 @@ def _mapped(method: str, path: str) -> Iterator[None]:
         raise Unavailable(f"{method} {path}: the server did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
-
-
-_KUBECONFIG_VARIABLE = "KUBECONFIG"
 
 
 def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:

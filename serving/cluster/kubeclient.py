@@ -38,6 +38,24 @@ from serving.model.objects import Object
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
 
+# Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
+_CONNECTIONS_MAX = 256
+_VARIABLE = "SERVING_KUBE_RECORD"
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_TEXT_LENGTH_MAX = 500
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Unsupported,
+    409: Conflict,
+    410: Gone,
+    415: UnsupportedMediaType,
+    429: TooManyRequests,
+    501: Unsupported,
+}
+
 
 class CheckedRequest(aiohttp.ClientRequest):
     """The request class of the session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
@@ -59,10 +77,6 @@ class CheckedRequest(aiohttp.ClientRequest):
                 conn.protocol.set_exception(error)
             return
         await super().write_bytes(writer, conn, content_length)
-
-
-# Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
-_CONNECTIONS_MAX = 256
 
 
 async def settings_of(kubeconfig: str | None) -> "Configuration":
@@ -156,10 +170,6 @@ def eviction_body(one: Evict) -> Object:
     }
 
 
-_VARIABLE = "SERVING_KUBE_RECORD"
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-
-
 class CallRecorder:
     """Writes each pair once and immediately, so that the file of a killed daemon is complete."""
 
@@ -193,21 +203,6 @@ def permission_of(method: str, path: str, query: Mapping[str, str]) -> str:
     resource = "/".join([f"{plural}.{group}" if group else plural, *parts])
     verb = _VERBS.get(method) or ("watch" if query.get("watch") else "get" if name else "list")
     return f"{verb} {resource}"
-
-
-_TEXT_LENGTH_MAX = 500
-
-_BY_STATUS: dict[int, type[ClusterError]] = {
-    401: Forbidden,
-    403: Forbidden,
-    404: NotFound,
-    405: Unsupported,
-    409: Conflict,
-    410: Gone,
-    415: UnsupportedMediaType,
-    429: TooManyRequests,
-    501: Unsupported,
-}
 
 
 class _StatusCause(msgspec.Struct):

@@ -25,6 +25,15 @@ COLUMNS = (
 
 _BUNCH = 128
 
+_DECISIONS_MAX = 200
+# Deletions kept for pages that have not received them. A page that is further behind receives everything again.
+_GONE_MAX = 10_000
+# A sample older than this, in seconds, is drawn as unknown: decisions arrive every 2 s.
+_SAMPLE_VALID_S = 10.0
+
+_Key = tuple[str, str]
+"""Kind ("service", "revision", "pod") and "namespace/name"."""
+
 
 class RevisionHistory:
     """Rows of all revisions, at most ``rows_max`` of each."""
@@ -58,16 +67,6 @@ class RevisionHistory:
     def _drop(self) -> None:
         for column in (self._times, *(one for columns in self._columns.values() for one in columns)):
             del column[: max(0, len(column) - self._rows_max)]
-
-
-_DECISIONS_MAX = 200
-# Deletions kept for pages that have not received them. A page that is further behind receives everything again.
-_GONE_MAX = 10_000
-# A sample older than this, in seconds, is drawn as unknown: decisions arrive every 2 s.
-_SAMPLE_VALID_S = 10.0
-
-_Key = tuple[str, str]
-"""Kind ("service", "revision", "pod") and "namespace/name"."""
 
 
 class Board:

@@ -21,6 +21,13 @@ from serving.aio.clock import wall_s
 _RESPONSE_MAX_S = 1.5
 _PAGE_BYTES_MAX = 32 * 2**20
 
+_log = logging.getLogger("dashboard")
+
+_RETRY_S = 1.0
+# How often the name is resolved again.
+_LOOK_S = 5.0
+_TEMPORARY_REDIRECT = 307
+
 
 async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str]:
     """The metrics pages of ``urls`` (separated by commas) by address; {} for "".
@@ -66,14 +73,6 @@ async def _read(session: aiohttp.ClientSession, url: URL, place: URL) -> str:
             if len(body) > _PAGE_BYTES_MAX:
                 raise OSError(f"the page of {place} is larger than {_PAGE_BYTES_MAX} bytes")
     return body.decode()
-
-
-_log = logging.getLogger("dashboard")
-
-_RETRY_S = 1.0
-# How often the name is resolved again.
-_LOOK_S = 5.0
-_TEMPORARY_REDIRECT = 307
 
 
 class Deciders:

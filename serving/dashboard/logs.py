@@ -24,6 +24,31 @@ from serving.model.errors import ClusterError, Invalid, NotFound, Unavailable
 _LINE_BYTES_MAX = 4096
 _CUT = " … (cut)"
 
+_log = logging.getLogger("dashboard")
+
+_PAGES_MAX = 4
+# Each is a connection to the API server, and a container that the kubelet follows.
+_PODS_MAX = 32
+# Lines at first, of all pods together, but some of each.
+_TAIL_LINES = 200
+_TAIL_LINES_MIN = 20
+# As many as a page keeps.
+_WAITING_LINES_MAX = 2000
+_BATCH_LINES_MAX = 500
+# Time between two batches, between two looks at the pods, and until a pod without a log is asked again.
+_PAUSE_S = 0.1
+_LOOK_S = 0.5
+# A log that has ended goes on when the container is restarted; without a restart the server may have ended it.
+_ENDED_S = 10.0
+# An empty batch finds out that the page was closed.
+_ALIVE_S = 5.0
+# A pod that has just been made has no log yet. A server that restarts is away for a moment.
+_NOT_YET = frozenset({Invalid.status, NotFound.status})
+_FAILED_MAX = 10
+_encode = msgspec.json.Encoder().encode
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
 
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One message to a page."""
@@ -85,32 +110,6 @@ class LogQueue:
         lines = [self._lines.popleft() for _ in range(min(count_max, len(self._lines)))]
         dropped, self._dropped = self._dropped, 0
         return LogBatch(lines=lines, dropped=dropped)
-
-
-_log = logging.getLogger("dashboard")
-
-_PAGES_MAX = 4
-# Each is a connection to the API server, and a container that the kubelet follows.
-_PODS_MAX = 32
-# Lines at first, of all pods together, but some of each.
-_TAIL_LINES = 200
-_TAIL_LINES_MIN = 20
-# As many as a page keeps.
-_WAITING_LINES_MAX = 2000
-_BATCH_LINES_MAX = 500
-# Time between two batches, between two looks at the pods, and until a pod without a log is asked again.
-_PAUSE_S = 0.1
-_LOOK_S = 0.5
-# A log that has ended goes on when the container is restarted; without a restart the server may have ended it.
-_ENDED_S = 10.0
-# An empty batch finds out that the page was closed.
-_ALIVE_S = 5.0
-# A pod that has just been made has no log yet. A server that restarts is away for a moment.
-_NOT_YET = frozenset({Invalid.status, NotFound.status})
-_FAILED_MAX = 10
-_encode = msgspec.json.Encoder().encode
-
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -41,6 +41,18 @@ SCORE_WORDS: Mapping[str, str] = {
 }
 """Display names of node scores by their names in the settings."""
 
+NODES_MAX = 100
+"""Most nodes in one answer. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
+
+# metrics-server measures each 15 s; four of its rounds.
+_VALID_S = 60.0
+# How long a score stays valid while nothing changes: scores of measured load depend on its age.
+_STANDS_S = 10.0
+_KEPT_MAX = 100
+_SCORE_MAX = 10.0
+_OVER = ("Succeeded", "Failed")
+_WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
+
 
 def sentence_of(why: msgspec.Struct) -> str:
     """The reason of one score of one node as a sentence with its numbers; "" for an unknown kind."""
@@ -64,19 +76,6 @@ def _load(one: ResourceLoad | None) -> str:
     if one is None:
         return "not measured"
     return f"{one.mean_ratio:.0%} ± {one.deviation_ratio:.0%}"
-
-
-NODES_MAX = 100
-"""Most nodes in one answer. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
-
-# metrics-server measures each 15 s; four of its rounds.
-_VALID_S = 60.0
-# How long a score stays valid while nothing changes: scores of measured load depend on its age.
-_STANDS_S = 10.0
-_KEPT_MAX = 100
-_SCORE_MAX = 10.0
-_OVER = ("Succeeded", "Failed")
-_WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
 
 
 class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):

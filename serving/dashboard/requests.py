@@ -13,6 +13,25 @@ import msgspec
 # Halvings of a bucket: 1/4096 of it is far below what a histogram knows.
 _STEPS = 12
 
+_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# The names of one metric in today's Knative, in Knative of 2018, and here.
+_FAMILIES = {
+    "http_server_request_duration_seconds",
+    "kn_serving_invocation_duration_seconds",
+    "activator_request_latencies",
+}
+_WAITING = "serving_requests_waiting"
+_NAMESPACES = ("kn_namespace_name", "k8s_namespace_name", "namespace_name", "namespace")
+_REVISIONS = ("kn_revision_name", "revision_name", "revision")
+_STATUSES = ("http_response_status_code", "response_code", "response_code_class", "code")
+_KNOWN = _FAMILIES | {_WAITING}
+_CLASSES = "2345"
+QUANTILES = (0.5, 0.95, 0.99)
+
+Buckets = dict[tuple[str, str], dict[float, float]]
+"""Cumulative counts by bound, by revision and class of status."""
+
 
 def quantile(counts: Sequence[tuple[float, float]], ratio: float) -> float | None:
     """The value below which ``ratio`` of all observations lie; None without observations.
@@ -56,26 +75,6 @@ def _slope(bounds: Sequence[float], passed: Sequence[float], place: int) -> floa
         return 0.0
     # The weighted harmonic mean stays near the smaller slope, which keeps the curve monotone.
     return 3 * (before + after) / ((2 * after + before) / came + (after + 2 * before) / comes)
-
-
-_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# The names of one metric in today's Knative, in Knative of 2018, and here.
-_FAMILIES = {
-    "http_server_request_duration_seconds",
-    "kn_serving_invocation_duration_seconds",
-    "activator_request_latencies",
-}
-_WAITING = "serving_requests_waiting"
-_NAMESPACES = ("kn_namespace_name", "k8s_namespace_name", "namespace_name", "namespace")
-_REVISIONS = ("kn_revision_name", "revision_name", "revision")
-_STATUSES = ("http_response_status_code", "response_code", "response_code_class", "code")
-_KNOWN = _FAMILIES | {_WAITING}
-_CLASSES = "2345"
-QUANTILES = (0.5, 0.95, 0.99)
-
-Buckets = dict[tuple[str, str], dict[float, float]]
-"""Cumulative counts by bound, by revision and class of status."""
 
 
 class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):

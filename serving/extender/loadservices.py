@@ -23,6 +23,15 @@ _LABEL = "instance"
 _EXPECTED = "an answer of Prometheus with a vector: status success, data.resultType vector"
 _MISSING = NoData(missing="measurement of the node in Prometheus")
 
+POINTS_PATH = "/v1/timeserieswindow"
+METADATA_PATH = "/v2/metrictimeseries"
+_RESOLUTION_MS = 60_000
+_SERIES_MAX = 10_000
+_HOST = "host"
+_POINTS_EXPECTED = "points of SignalFx: data with [time, value] pairs by series"
+_METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
+_NO_MEASUREMENT = NoData(missing="measurement of the node in SignalFx")
+
 
 class _Sample(msgspec.Struct, frozen=True):
     metric: dict[str, str]
@@ -104,16 +113,6 @@ def _percent(text: Any) -> float | None:  # noqa: ANN401 - JSON
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-POINTS_PATH = "/v1/timeserieswindow"
-METADATA_PATH = "/v2/metrictimeseries"
-_RESOLUTION_MS = 60_000
-_SERIES_MAX = 10_000
-_HOST = "host"
-_POINTS_EXPECTED = "points of SignalFx: data with [time, value] pairs by series"
-_METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
-_NO_MEASUREMENT = NoData(missing="measurement of the node in SignalFx")
 
 
 class _SignalFxPoints(msgspec.Struct, frozen=True):

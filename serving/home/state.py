@@ -25,6 +25,10 @@ _NAMES = ("localhost", "127.0.0.1", "::1")
 _PRIVATE = 0o600
 _AUTHORITY = "serving: authority of the local API"
 
+_KEY_BYTES = 32
+# RFC 6750. An empty one would be in every request.
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
+
 
 class ApiCertificate:
     """The API server's certificate, key and authority, as files of a folder."""
@@ -121,11 +125,6 @@ def kubeconfig(url: str, token: str, *, authority: str = "", namespace: str = "d
         "current-context": name,
     }
     return json.dumps(content, indent=2) + "\n"
-
-
-_KEY_BYTES = 32
-# RFC 6750. An empty one would be in every request.
-_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 
 
 def default_state_path() -> Path:

@@ -22,6 +22,14 @@ _GONE_MAX = 100
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _DURATION = "http_server_request_duration_seconds"
 
+_GAUGES = ("kn_revision_request_concurrency", "serving_requests_waiting")
+_OLD_LABELS = {
+    **dict(zip(REVISION_LABELS, ("namespace_name", "configuration_name", "revision_name"), strict=True)),
+    "response_code_class": "response_code_class",
+}
+_FAILED = "serving_tls_handshakes_failed_total"
+_EXPIRY = "serving_certificate_expiry_timestamp_seconds"
+
 
 class RevisionRows:
     """The rows of one revision, each made when it is first needed."""
@@ -174,13 +182,6 @@ class ActivatorMetrics:
         return family
 
 
-_GAUGES = ("kn_revision_request_concurrency", "serving_requests_waiting")
-_OLD_LABELS = {
-    **dict(zip(REVISION_LABELS, ("namespace_name", "configuration_name", "revision_name"), strict=True)),
-    "response_code_class": "response_code_class",
-}
-
-
 def _exemplar(traceparent: bytes) -> dict[str, str] | None:
     trace_id = trace_id_of(traceparent) if traceparent else None
     return None if trace_id is None else {"trace_id": trace_id}
@@ -193,10 +194,6 @@ def _old_count(durations: Family) -> Family:
             labels = {_OLD_LABELS[name]: value for name, value in sample.labels.items()}
             family.add_sample(f"{_OLD_COUNT}_total", labels, sample.value)
     return family
-
-
-_FAILED = "serving_tls_handshakes_failed_total"
-_EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 
 
 def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:

@@ -26,6 +26,16 @@ _log = logging.getLogger("otlp")
 
 Item = TypeVar("Item")
 
+_EXTRA = "opentelemetry"
+_TIMEOUT_S = 10.0
+# For the last batch, when the daemon stops; a receiver that does not answer delays the end no longer.
+_LAST_S = 2.0
+# OpenTelemetry has 5 s, 2048 spans that wait and 512 at once; users look for the trace of a request sooner. A request
+# has up to four spans.
+_SPAN_PERIOD_S = 1.0
+_REQUESTS_MAX = 2048
+_REQUESTS_BATCH = 128
+
 
 class ExportOutbox(Generic[Item]):
     """Items on their way out; ``send`` gets some of them, oldest first, ``batch_max`` at most."""
@@ -70,17 +80,6 @@ class ExportOutbox(Generic[Item]):
                 self._send(batch)
             except Exception:  # noqa: BLE001 - the outermost frame of a batch
                 _log.exception("otlp.failed", extra={"outbox": self._name, "items": len(batch)})
-
-
-_EXTRA = "opentelemetry"
-_TIMEOUT_S = 10.0
-# For the last batch, when the daemon stops; a receiver that does not answer delays the end no longer.
-_LAST_S = 2.0
-# OpenTelemetry has 5 s, 2048 spans that wait and 512 at once; users look for the trace of a request sooner. A request
-# has up to four spans.
-_SPAN_PERIOD_S = 1.0
-_REQUESTS_MAX = 2048
-_REQUESTS_BATCH = 128
 
 
 @contextlib.asynccontextmanager

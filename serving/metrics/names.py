@@ -22,6 +22,20 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 """Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, where a proxy lives, and up to a minute,
 which a cold start may take."""
 
+_HEAD = """\
+# Metrics
+
+Made by `make config` from `serving/metrics/names.py`; edit that. Each daemon has one page, `/metrics`, in Prometheus'
+text or, where the Accept header asks, in OpenMetrics with exemplars. Dashboards, alert rules and a scrape configuration
+are in `config/monitoring`.
+
+Rows of a revision have the labels {labels},
+and are gone when the revision is. With the setting `metrics-old-names` the autoscaler has a family once more under the
+name that it had up to Knative 1.18, with {old_labels}; the activator
+has `activator_request_count_total`. Histograms of time have the bounds
+{bounds} s. Each page also has `process_*` and `python_info`.
+"""
+
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of one daemon, and where its page is."""
@@ -301,21 +315,6 @@ TABLES = (
 def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
     """The metric of a table with a name; it must be there."""
     return next(one for one in metrics if one.name == name)
-
-
-_HEAD = """\
-# Metrics
-
-Made by `make config` from `serving/metrics/names.py`; edit that. Each daemon has one page, `/metrics`, in Prometheus'
-text or, where the Accept header asks, in OpenMetrics with exemplars. Dashboards, alert rules and a scrape configuration
-are in `config/monitoring`.
-
-Rows of a revision have the labels {labels},
-and are gone when the revision is. With the setting `metrics-old-names` the autoscaler has a family once more under the
-name that it had up to Knative 1.18, with {old_labels}; the activator
-has `activator_request_count_total`. Histograms of time have the bounds
-{bounds} s. Each page also has `process_*` and `python_info`.
-"""
 
 
 def render_page() -> str:

@@ -17,6 +17,8 @@ REGISTRATION_LAG: Final = "escalator_node_group_node_registration_lag"
 # As Escalator's: one to 29 minutes.
 _MINUTES_S = tuple(range(60, 1741, 60))
 
+_UNLABELLED = {"escalator_run_count", "serving_nodegroup_leader"}
+
 
 class NodeGroupMetrics:
     """``is_leading`` is asked when the page is made."""
@@ -70,6 +72,3 @@ class NodeGroupMetrics:
             self._gauges[name].labels(group).inc(count)
         else:
             self._counters[name].labels(group, *more).inc(count)
-
-
-_UNLABELLED = {"escalator_run_count", "serving_nodegroup_leader"}

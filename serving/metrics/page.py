@@ -27,6 +27,8 @@ _OPENMETRICS = "application/openmetrics-text"
 _SLICE_SAMPLES = 500
 _TOTAL = "_total"
 
+_PERIOD_S = 0.25
+
 
 class Pulled(Collector):
     """Families that are made when the page is read; ``pull`` gives them."""
@@ -154,9 +156,6 @@ def _escaped(value: str) -> str:
 def _exemplar(exemplar: Exemplar) -> str:
     when = "" if exemplar.timestamp is None else f" {exemplar.timestamp}"
     return f"{{{_labels(exemplar.labels)}}} {floatToGoString(exemplar.value)}{when}"
-
-
-_PERIOD_S = 0.25
 
 
 async def watch_lag(page: MetricsPage) -> None:

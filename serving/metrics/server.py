@@ -21,6 +21,11 @@ from serving.model.errors import Problem, SettingsError
 # Watches end at once; the remaining calls take milliseconds.
 _SHUTDOWN_S = 5.0
 
+TextSource = Callable[[Mapping[str, str]], str | None]
+
+_BACKLOG = 128
+_VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
+
 
 @contextlib.asynccontextmanager
 async def running(
@@ -41,10 +46,6 @@ async def running(
         await runner.cleanup()
 
 
-TextSource = Callable[[Mapping[str, str]], str | None]
-
-_BACKLOG = 128
-_VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
 # A reader of the page does not delay the end.
 _SHUTDOWN_S = 0.5
 

@@ -10,6 +10,8 @@ import msgspec
 
 from serving.model.stat import Stat
 
+_GAUGE = "queue_length"
+
 
 class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """One load metric. ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``."""
@@ -35,9 +37,6 @@ def _requests(stat: Stat) -> float:
 
 CONCURRENCY = LoadMetric(name="concurrency", unit="in flight", of_stat=_concurrency)
 RPS = LoadMetric(name="rps", unit="requests a second", of_stat=_requests)
-
-
-_GAUGE = "queue_length"
 
 
 def _queue_length(stat: Stat) -> float:

@@ -24,6 +24,11 @@ _SAYS_SO_EMPTY = frozenset(
 )
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
+Key = tuple[str, str]
+"""Namespace ("" for kinds without one) and name."""
+_HANDLERS = ("httpGet", "tcpSocket")
+_PLAIN = "HTTP"
+
 
 def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
     """The value at a path of keys and list indexes; None if any step is missing."""
@@ -36,10 +41,6 @@ def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
         else:
             return None
     return value
-
-
-Key = tuple[str, str]
-"""Namespace ("" for kinds without one) and name."""
 
 
 def key_of(one: Mapping[str, Any]) -> Key:
@@ -171,10 +172,6 @@ def timestamp_s(stamp: object) -> float | None:
         return None
     *whole, fraction = match.groups()
     return calendar.timegm((*(int(part) for part in whole), 0, 0, 0)) + float(fraction or 0)
-
-
-_HANDLERS = ("httpGet", "tcpSocket")
-_PLAIN = "HTTP"
 
 
 def runs_in_queue_proxy(probe: object) -> bool:

@@ -42,6 +42,8 @@ _SCALE: dict[str | None, Fraction] = {
 }
 _FLAGS = {"true": True, "false": False}
 
+_Amount = TypeVar("_Amount")
+
 
 def parse_duration_s(text: str) -> float:
     """Seconds of a Go duration such as "60s", "1m30s", "1.5h" or "0"."""
@@ -143,9 +145,6 @@ def format_bytes(byte_count: int) -> str:
         if byte_count and byte_count % unit == 0:
             return f"{byte_count // unit}{suffix}"
     return str(byte_count)
-
-
-_Amount = TypeVar("_Amount")
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,8 @@ from serving.model.knative import ROLLOUT_ANNOTATION
 
 _ALL_PERCENT = 100
 
+_LENGTH = 16
+
 
 class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The percent of the host's traffic that a revision gets."""
@@ -98,9 +100,6 @@ def _is_consistent(one: ConfigurationRollout) -> bool:
         and sum(shares) == one.percent
         and (not one.tag or one.percent == _ALL_PERCENT)
     )
-
-
-_LENGTH = 16
 
 
 def split_digest(shares: Iterable[tuple[str, int]]) -> str:

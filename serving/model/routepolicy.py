@@ -35,6 +35,9 @@ _HEADER_PREFIX = "header:"
 # More would make each new request head slow to route.
 _RULES_MAX = 16
 
+_LENGTH = 16
+_TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
+
 
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
     """The key of a session: the header of this name in lower case, or our cookie if it is ""."""
@@ -140,10 +143,6 @@ def _has_placeholder(text: str, problems: list[str]) -> bool:
 
 def _problem(key: str, text: str, expected: str) -> str:
     return f'annotation {key} is "{text}", expected {expected}'
-
-
-_LENGTH = 16
-_TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 
 
 def route_digest(route: Object, rules: HostRules) -> str:

@@ -39,6 +39,9 @@ from serving.nodegroup.states import newest_first, oldest_first
 from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
 
+# Bounds of growth that time lifts by itself: waiting for it is no error.
+_PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
+
 
 class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
     """At most ``count`` nodes may be asked for, because of ``limit``."""
@@ -127,10 +130,6 @@ def shrink(view: GroupView, wanted_count: int, cloud: CloudGroup) -> Shrinkage:
         limits.append(GroupLimit.CLOUD_MIN)
     oldest = oldest_first(view.parts.untainted, last=view.failed)
     return Shrinkage(tainted=tuple(node.name for node in oldest[: max(0, count)]), limits=tuple(limits))
-
-
-# Bounds of growth that time lifts by itself: waiting for it is no error.
-_PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 
 
 class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):

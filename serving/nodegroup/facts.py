@@ -31,6 +31,12 @@ from serving.nodegroup.records import (
     RemovalTaint,
 )
 
+_ALWAYS = "Always"
+_FROM_FILE = "file"
+_PHASES = {phase.value: phase for phase in PodPhase}
+# Pods of one revision ask for the same: their quantities are parsed once.
+_AMOUNTS_MAX = 4096
+
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Request of a container that runs before the others; a sidecar (restartPolicy Always) then stays beside them."""
@@ -65,13 +71,6 @@ def _amount(resources: Resources) -> Amount:
 
 def _larger(one: Amount, other: Amount) -> Amount:
     return Amount(cpu_m=max(one.cpu_m, other.cpu_m), memory_bytes=max(one.memory_bytes, other.memory_bytes))
-
-
-_ALWAYS = "Always"
-_FROM_FILE = "file"
-_PHASES = {phase.value: phase for phase in PodPhase}
-# Pods of one revision ask for the same: their quantities are parsed once.
-_AMOUNTS_MAX = 4096
 
 
 def node_of(found: Mapping[str, Any]) -> GroupNode:

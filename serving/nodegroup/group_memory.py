@@ -15,6 +15,8 @@ from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.traffic.backoff import backoff_s
 
+_NOTHING_DONE: Mapping[str, float | None] = {}
+
 
 class BreakerPhase(enum.StrEnum):
     """Closed: growth is allowed. Open: it is not. Half-open: one node is allowed, to see whether it comes."""
@@ -126,9 +128,6 @@ def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -
     if lock is None or now_s - lock.locked_at_s >= cool_down_s:
         return None
     return lock
-
-
-_NOTHING_DONE: Mapping[str, float | None] = {}
 
 
 class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):

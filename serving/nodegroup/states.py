@@ -14,6 +14,10 @@ import msgspec
 
 from serving.nodegroup.records import Affinity, GroupNode, Placement, PodPhase, RemovalTaint
 
+DEFAULT_GROUP = "default"
+_DAEMON_SET = "DaemonSet"
+_IN = "In"
+
 
 class NodeState(enum.StrEnum):
     """The state of a node between serving pods and going away."""
@@ -107,11 +111,6 @@ def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignor
         return seen
     at_s = taints[node.name]
     return msgspec.structs.replace(seen, removal_taint=None if at_s is None else RemovalTaint(at_s=at_s))
-
-
-DEFAULT_GROUP = "default"
-_DAEMON_SET = "DaemonSet"
-_IN = "In"
 
 
 def node_belongs(labels: Mapping[str, str], *, label_key: str, label_value: str) -> bool:

@@ -25,6 +25,15 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 # Hundreds of the statuses that say how fast an app is: not the client's leaving, and not a failure, which may be fast.
 _RIGHT = slice(1, 5)
 
+_HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
+# Both spellings of the header's name have it; a search for it costs far less than the regular expression.
+_MARK = b"ndpoint-"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
+_PREFIX = "named_metrics."
+_VALUE_MAX = 1e12
+# An app that answers nothing for a stable window says nothing about the present.
+_VALID_S = 60.0
+
 
 class AppResponses(msgspec.Struct, frozen=True, kw_only=True):
     """Count and mean duration of responses without a server error; 0.0 without any."""
@@ -99,16 +108,6 @@ def series(name: str, value: float, *, revision: str, status: str = "", le: str 
     inner = ",".join([f'{label}="{text}"' for label, text in labels if text])
     # As many digits as a reader needs to tell a count of millions from its neighbour.
     return f"{name}{{{inner}}} {value:.15g}"
-
-
-_HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
-# Both spellings of the header's name have it; a search for it costs far less than the regular expression.
-_MARK = b"ndpoint-"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_PREFIX = "named_metrics."
-_VALUE_MAX = 1e12
-# An app that answers nothing for a stable window says nothing about the present.
-_VALID_S = 60.0
 
 
 def read_gauges(value: bytes) -> dict[str, float]:

@@ -21,6 +21,11 @@ APP_PROBE = b"app"
 
 _DAEMON = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
+_PORT_MAX = 65535
+_A_NAME = "a name as Kubernetes writes it"
+_AN_ADDRESS = 'an address with a port, as in "127.64.0.1:8012"'
+_NEEDED = frozenset({"namespace", "revision", "pod", "app"})
+
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """How to find out whether the app takes requests.
@@ -168,10 +173,6 @@ def _read_protocol(text: str) -> bool:
     return text == "h2c"
 
 
-_PORT_MAX = 65535
-_A_NAME = "a name as Kubernetes writes it"
-_AN_ADDRESS = 'an address with a port, as in "127.64.0.1:8012"'
-_NEEDED = frozenset({"namespace", "revision", "pod", "app"})
 # By field: the variable, how its text is read, and what would be right.
 _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "namespace": ("SERVING_POD_NAMESPACE", _read_name, _A_NAME),

@@ -34,6 +34,15 @@ from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
 
+_UNREACHABLE = "reserve"
+# Why a container waits that nothing is wrong with; None of one that does not wait.
+_STARTING = (None, "ContainerCreating", "PodInitializing")
+_CRC_RANGE = 2**32
+_OOM_KILLED = "OOMKilled"
+_OURS = (KPA_CLASS, CLASSIC_CLASS)
+Group = tuple[str, str]
+"""Namespace and name of a Configuration, or of a revision that has none."""
+
 
 class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container of a revision."""
@@ -53,14 +62,6 @@ def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContain
         name=str(found.get("name", "")),
         limits=Resources(cpu_m=limits.cpu_m or requests.cpu_m, memory_bytes=limits.memory_bytes),
     )
-
-
-_UNREACHABLE = "reserve"
-# Why a container waits that nothing is wrong with; None of one that does not wait.
-_STARTING = (None, "ContainerCreating", "PodInitializing")
-_CRC_RANGE = 2**32
-_OOM_KILLED = "OOMKilled"
-_OURS = (KPA_CLASS, CLASSIC_CLASS)
 
 
 class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,10 +256,6 @@ def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
     """The traffic path that was written last; proxy by default."""
     is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
-
-
-Group = tuple[str, str]
-"""Namespace and name of a Configuration, or of a revision that has none."""
 
 
 def group_of(key: RevisionKey, revision: ScaledRevision | None) -> Group:

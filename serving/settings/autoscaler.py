@@ -32,6 +32,20 @@ from serving.settings.knob import (
 from serving.settings.otlp import OtlpSettings
 from serving.settings.triggers import TriggerSettings
 
+KPA_CLASS = "kpa.autoscaling.knative.dev"
+HPA_CLASS = "hpa.autoscaling.knative.dev"
+CLASSIC_CLASS = "classic.autoscaling.serving.dev"
+
+KNATIVE_POLICY = "knative"
+ADAPTIVE_POLICY = "adaptive"
+POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
+
+DECISION_PERIOD_S = 2.0
+"""Knative's tick."""
+
+# Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
+TARGET_MIN = 0.01
+
 
 class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """The pieces of the adaptive policy. Times are in seconds."""
@@ -123,21 +137,6 @@ SAFE = KpaQuirks()
 
 ORIGINAL = KpaQuirks(**dict.fromkeys(KpaQuirks.__struct_fields__, True))
 """Knative's behaviour, for conformance and comparisons."""
-
-
-KPA_CLASS = "kpa.autoscaling.knative.dev"
-HPA_CLASS = "hpa.autoscaling.knative.dev"
-CLASSIC_CLASS = "classic.autoscaling.serving.dev"
-
-KNATIVE_POLICY = "knative"
-ADAPTIVE_POLICY = "adaptive"
-POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
-
-DECISION_PERIOD_S = 2.0
-"""Knative's tick."""
-
-# Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
-TARGET_MIN = 0.01
 
 
 class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ _LOCALHOST_PORT = 8080
 _LOCALHOST_INNER_PORT = 8081
 _LOCALHOST_TLS_PORT = 8443
 
+_TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
+
 
 def _or_disabled(unit: Unit) -> Unit:
     """The same unit in which "disabled" may be written; it is -1."""
@@ -91,7 +93,6 @@ _GATEWAY_NAME = msgspec.structs.replace(
 )
 _ROLLOUT_DURATION = msgspec.structs.replace(DURATION, read=_read_rollout_duration)
 _ADDRESSES = msgspec.structs.replace(TEXT, name="list of HOST:PORT", read=_read_addresses, read_plain=_read_addresses)
-_TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
 
 
 def _timeout(key: str, low: int = 0) -> Knob:

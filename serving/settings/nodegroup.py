@@ -12,6 +12,10 @@ import msgspec
 
 from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord
 
+TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
+CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
+"""The names of the clouds in ``nodegroup/io/clouds/choice.py``."""
+
 
 class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Behaviours of the original. Each is off by default; the string below a flag says what off and on mean."""
@@ -98,9 +102,6 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 ORIGINAL = NodeGroupQuirks(**dict.fromkeys(NodeGroupQuirks.__struct_fields__, True))
-
-
-TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
 
 class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -240,10 +241,6 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
             relation = "at most" if may_equal else "less than"
             what = f"{low} {low_value:g} is not {relation} {high} {high_value:g}"
             yield Clash(fields=(low, high), what=what, expected=f"{relation} {high_value:g}")
-
-
-CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
-"""The names of the clouds in ``nodegroup/io/clouds/choice.py``."""
 
 
 class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):

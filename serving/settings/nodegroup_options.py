@@ -63,6 +63,10 @@ _RULES: Final[tuple[_Rule, ...]] = (
 )
 _ORDER: Final = {rule: place for place, rule in enumerate(_RULES)}
 
+_LIFECYCLES = ("", "on-demand", "spot")
+
+S = TypeVar("S", bound=msgspec.Struct)
+
 
 class AwsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of the group's cloud, for AWS; the decisions do not look at them.
@@ -77,12 +81,6 @@ class AwsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lifecycle: str = ""
     instance_type_overrides: tuple[str, ...] = ()
     resource_tagging: bool = False
-
-
-_LIFECYCLES = ("", "on-demand", "spot")
-
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class _OptionsReading(msgspec.Struct, kw_only=True):

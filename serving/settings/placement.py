@@ -27,6 +27,21 @@ _URLS = {
     LOAD_WATCHER: "http://load-watcher.loadwatcher:2020",
 }
 
+DEFAULT_PROVIDER = "default"
+CLUSTER_AUTOSCALER_PROVIDER = "cluster-autoscaler"
+LOW_RISK_PROVIDER = "low-risk"
+
+NODE_POLICIES: Mapping[str, str] = {
+    "spread": DEFAULT_PROVIDER,
+    "pack": CLUSTER_AUTOSCALER_PROVIDER,
+    "low-risk": LOW_RISK_PROVIDER,
+}
+"""Providers by the word that --node-policy takes."""
+
+_WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
+# Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.
+_WEIGHT_MAX = 10_000
+
 
 class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All knobs of the source of node loads. Times are in seconds."""
@@ -126,22 +141,6 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             yield Clash(
                 fields=fields, what="callers cannot be verified without TLS", expected="a certificate and its key"
             )
-
-
-DEFAULT_PROVIDER = "default"
-CLUSTER_AUTOSCALER_PROVIDER = "cluster-autoscaler"
-LOW_RISK_PROVIDER = "low-risk"
-
-NODE_POLICIES: Mapping[str, str] = {
-    "spread": DEFAULT_PROVIDER,
-    "pack": CLUSTER_AUTOSCALER_PROVIDER,
-    "low-risk": LOW_RISK_PROVIDER,
-}
-"""Providers by the word that --node-policy takes."""
-
-_WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
-# Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.
-_WEIGHT_MAX = 10_000
 
 
 def read_weights(text: str) -> dict[str, int]:

@@ -12,6 +12,15 @@ import msgspec
 from serving.settings.http import HttpSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
 
+_OBSERVABILITY = "config-observability"
+# Settings that a revision has for itself, by the field of its spec.
+_FIELDS = {
+    "containerConcurrency": "container_concurrency",
+    "timeoutSeconds": "request_timeout_s",
+    "responseStartTimeoutSeconds": "response_start_timeout_s",
+    "idleTimeoutSeconds": "idle_timeout_s",
+}
+
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the original's request statistics do and a report must not. Each is off; on, it is the original's."""
@@ -20,9 +29,6 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The end of a request without a recorded arrival is subtracted all the same, so that the load reads too low from
     then on, and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else.
     """
-
-
-_OBSERVABILITY = "config-observability"
 
 
 def _read_template(text: str) -> str:
@@ -167,15 +173,6 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
             low_s, high_s = getattr(self, low), getattr(self, high)
             if low_s > high_s:
                 yield Clash(fields=(low, high), what=f"{low} is {low_s}, above {high}", expected=f"at most {high_s}")
-
-
-# Settings that a revision has for itself, by the field of its spec.
-_FIELDS = {
-    "containerConcurrency": "container_concurrency",
-    "timeoutSeconds": "request_timeout_s",
-    "responseStartTimeoutSeconds": "response_start_timeout_s",
-    "idleTimeoutSeconds": "idle_timeout_s",
-}
 
 
 def variables_of(spec: Mapping[str, object]) -> dict[str, str]:

@@ -18,6 +18,19 @@ from serving.settings.parse import EXAMPLE_KEY
 
 _COMMENT_WIDTH = 110
 
+_PAGE_HEAD = """# Settings
+
+This page is made from the code by `make config`; the meaning of a key stands in `serving/settings/`, once.
+
+Layers, a later one wins: defaults < ConfigMaps (`config/`) < environment < flags. In the environment a setting of a
+daemon is `SERVING_<DAEMON>_<FIELD>`, on the command line `--set <field>=...`; there a value is written in the plain unit
+that the field's name ends in (`stable_window_s=60`), in a ConfigMap in Knative's way (`stable-window: "60s"`).
+`serving config show` prints each value with its origin, `serving config check FILE` all that is wrong with a file.
+
+A setting is in force at once where a daemon follows its ConfigMap, and otherwise after a restart. An annotation gives a revision a
+value of its own.
+"""
+
 
 def config_map_names(daemons: Iterable[Daemon[SettingsRecord]]) -> list[str]:
     """Names of all ConfigMaps that some daemon reads, in the order of the daemons."""
@@ -80,20 +93,6 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         lines += [_row(field, daemon) for field in daemon.fields()]
         lines.append("")
     return "\n".join(lines)
-
-
-_PAGE_HEAD = """# Settings
-
-This page is made from the code by `make config`; the meaning of a key stands in `serving/settings/`, once.
-
-Layers, a later one wins: defaults < ConfigMaps (`config/`) < environment < flags. In the environment a setting of a
-daemon is `SERVING_<DAEMON>_<FIELD>`, on the command line `--set <field>=...`; there a value is written in the plain unit
-that the field's name ends in (`stable_window_s=60`), in a ConfigMap in Knative's way (`stable-window: "60s"`).
-`serving config show` prints each value with its origin, `serving config check FILE` all that is wrong with a file.
-
-A setting is in force at once where a daemon follows its ConfigMap, and otherwise after a restart. An annotation gives a revision a
-value of its own.
-"""
 
 
 def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:

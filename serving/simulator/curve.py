@@ -13,6 +13,9 @@ from serving.simulator.report import PolicyReport
 
 SettingsChange = Callable[[AutoscalerSettings], AutoscalerSettings]
 
+# A hair beside a point is on it: the sums of two runs differ in their last bits.
+_SLACK = 1e-6
+
 
 class DialPosition(msgspec.Struct, frozen=True, kw_only=True):
     """One position of a dial: its name, and what it changes in the policy's settings."""
@@ -82,10 +85,6 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
     "fixed-600s": SimulatedPolicy(change=_fixed(600.0), dial=_FIXED_DIAL),
 }
 """Policies by name. ``knative`` is Knative's exact behaviour, ``default`` what the product does without any setting."""
-
-
-# A hair beside a point is on it: the sums of two runs differ in their last bits.
-_SLACK = 1e-6
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):

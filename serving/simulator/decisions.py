@@ -26,6 +26,13 @@ from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
 # Share of a period by which sums of floating-point times may be off.
 _SLACK = 1e-9
 
+# Least time between two decisions about a revision, as in the decision loop.
+_PAUSE_MIN_S = 0.05
+# Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
+_PENDING_STARTING_MAX = 10
+# The gate waits for nothing but the clock, as long as there is no load.
+_CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
+
 
 class Periods:
     """A grid of times. ``made_s`` is the time of the last decision, from which the periods count."""
@@ -52,14 +59,6 @@ class Periods:
             return at_s
         periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
         return self.made_s + periods * self.period_s if periods >= 1 else at_s
-
-
-# Least time between two decisions about a revision, as in the decision loop.
-_PAUSE_MIN_S = 0.05
-# Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
-_PENDING_STARTING_MAX = 10
-# The gate waits for nothing but the clock, as long as there is no load.
-_CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
 
 
 class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,9 @@ from serving.simulator.world import Moment, World
 
 _HOUR_S = 3600.0
 
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_PLOT_COLUMNS = 72
+
 
 class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """A policy's results on a workload. Counts are sums over revisions and means over seeds; waits cover all requests."""
@@ -122,10 +125,6 @@ def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
     medians = {name: float(statistics.median(of)) for name, of in values.items()}
     medians["cold_share_p75"] = statistics.quantiles(shares, n=4)[2] if len(shares) > 1 else shares[0]
     return medians
-
-
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-_PLOT_COLUMNS = 72
 
 
 def timeline(moments: Sequence[Moment]) -> Iterator[str]:

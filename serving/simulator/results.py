@@ -20,6 +20,12 @@ SERIES_COLUMNS = 240
 # Bins a factor of e: each is 0.5 % wide.
 _BINS_PER_E = 200
 
+# The 99th percentile of the standard normal distribution.
+_Z_99 = 2.3263
+
+Durations = Iterator[float]
+"""Durations in seconds, without end."""
+
 
 class WaitHistogram:
     """Waits above 0, in logarithmic bins: each keeps its count and its sum."""
@@ -138,13 +144,6 @@ class PodSeries:
 def summed(series: Iterable[list[float]]) -> list[float]:
     """Sum of several series, part by part."""
     return [sum(values) for values in zip(*series, strict=True)]
-
-
-# The 99th percentile of the standard normal distribution.
-_Z_99 = 2.3263
-
-Durations = Iterator[float]
-"""Durations in seconds, without end."""
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,10 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#777}.grid{stroke:#444}}"
 )
 
+_COLUMNS = 60
+_BAR = "█"
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
 
 class _ChartPanel(msgspec.Struct, frozen=True, kw_only=True):
     """One coordinate system: where it stands, and the largest value of both axes."""
@@ -110,11 +114,6 @@ def _short(value: float) -> str:
         if value >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
     return f"{value:.3g}"
-
-
-_COLUMNS = 60
-_BAR = "█"
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:

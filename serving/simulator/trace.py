@@ -30,6 +30,8 @@ _UNNAMED = "(unnamed)"
 _SHOWN_MAX = 60
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
 
+_STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
+
 
 class ArrivalPlacement(enum.StrEnum):
     """The placement of requests in their minute: random, or at a fixed phase of each function."""
@@ -254,9 +256,6 @@ def _step(row: list[str]) -> tuple[float, int] | None:
 
 def _length(end_s: float, window: TraceWindow) -> float:
     return max(0.0, min(end_s, window.until_s) - window.from_s)
-
-
-_STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ from serving.traffic.policy import policy_for
 
 Action = Callable[[], None]
 
+REPORT_PERIOD_S = 1.0
+
 
 class Engine:
     """Runs actions in the order of their times, equal times in order of planning."""
@@ -60,9 +62,6 @@ class Engine:
             self.now_s, _, action = heapq.heappop(self._heap)
             action()
         self.now_s = until_s
-
-
-REPORT_PERIOD_S = 1.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

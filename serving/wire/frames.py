@@ -16,6 +16,8 @@ from serving.model.stat import Amount, Stat
 F = TypeVar("F")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
+_ENCODER = msgspec.msgpack.Encoder()
+
 
 class PodStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
     """The frame of one pod: a ``Stat`` of one period.
@@ -55,7 +57,6 @@ class RelayedStats(msgspec.Struct, frozen=True, kw_only=True):
     stats: list[RelayedStat]
 
 
-_ENCODER = msgspec.msgpack.Encoder()
 _POD_DECODER = msgspec.msgpack.Decoder(PodStat)
 _ACTIVATOR_DECODER = msgspec.msgpack.Decoder(ActivatorStats)
 _RELAYED_DECODER = msgspec.msgpack.Decoder(RelayedStats)

@@ -26,6 +26,9 @@ WITHIN_S = 400
 # What builds Go programs and installs frameworks.
 INDEX = "a package index"
 
+COLD = ("samples", "overhead_median_ms", "errors")
+WRK = ("taskset", "wrk", "nginx")
+
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
     """A short form of a program. ``keys`` are those of the JSON that it prints, ``lines`` patterns of its lines.
@@ -39,8 +42,6 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
 
 
-COLD = ("samples", "overhead_median_ms", "errors")
-WRK = ("taskset", "wrk", "nginx")
 FORMS = {
     "cold_start.py": [
         Form(arguments="--trace --json", keys=COLD),

@@ -21,6 +21,12 @@ _SCALING, _PUBLIC = "autoscaling.knative.dev", "networking.knative.dev/visibilit
 _PATIENCE_S = 120.0
 _PAGE = {"httpGet": {"path": "/me"}, "periodSeconds": 1}
 
+BESIDE = [
+    {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"}, "data": {"WORD": "configured"}},
+    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden"}, "stringData": {"TOKEN": "hush"}},
+]
+pytestmark = [pytest.mark.slow, needs_containers()]
+
 
 def service(name: str, *, annotations: Any = None, container: Any = None, spec: Any = None, **more: Any) -> Any:  # noqa: ANN401 - JSON
     """A Knative Service. ``spec`` is added to its template's, ``more`` to the Service's own."""
@@ -46,10 +52,6 @@ def mounted(name: str, path: str) -> dict[str, Any]:
     return {"volumeMounts": [{"name": name, "mountPath": path, "readOnly": True}]}
 
 
-BESIDE = [
-    {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"}, "data": {"WORD": "configured"}},
-    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden"}, "stringData": {"TOKEN": "hush"}},
-]
 RUNNING = [
     service("hello-env", container={"env": [{"name": "TARGET", "value": "sample"}]}),
     service("command-args", container={"command": ["/bin/sh"], "args": ["-c", "exec /server"]}),
@@ -188,8 +190,6 @@ LIMITED = {
         1,
     ),
 }
-
-pytestmark = [pytest.mark.slow, needs_containers()]
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,9 @@ _STEP_S = 300.0
 _SLOW = {"fastapi", "flask", "django", "grpc", "websocket", "express", "go"}
 _NEEDS = {"express": ("npm", "npm"), "go": ("go", "golang-go")}
 
+# A user's own system is already there; and only the pages of examples install packages.
+_NOT_TYPED = ("pipx ", "serving up", "serving down")
+
 
 class Step(msgspec.Struct, frozen=True):
     """One command, and lines that its output has."""
@@ -96,10 +99,6 @@ def test_an_example_does_what_its_page_says(name: str, environment: dict[str, st
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns(".venv", "node_modules"))
     type_in(steps_of((folder / "README.md").read_text()), folder, environment)
-
-
-# A user's own system is already there; and only the pages of examples install packages.
-_NOT_TYPED = ("pipx ", "serving up", "serving down")
 
 
 @pytest.mark.slow

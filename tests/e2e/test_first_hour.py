@@ -22,6 +22,8 @@ from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 
 pytestmark = pytest.mark.timeout(300)
 
+APP = f"{sys.executable} app.py"
+
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
@@ -90,9 +92,6 @@ def written(folder: Path, word: str) -> Path:
         "http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Answer).serve_forever()\n"
     )
     return folder
-
-
-APP = f"{sys.executable} app.py"
 
 
 def test_edited_code_is_a_new_revision_and_the_old_one_keeps_its_own(serving: Stage, tmp_path: Path) -> None:

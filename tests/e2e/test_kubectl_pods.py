@@ -49,6 +49,19 @@ with contextlib.suppress(OSError):
     urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}PATH")
 """
 
+# Registries of this name are never asked; without the image the command runs as a process.
+NO_IMAGE = "--image=dev.local/none:1"
+OVER_QUOTA = """
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: greedy, namespace: bounded}
+spec:
+  template:
+    metadata: {annotations: {serving.dev/command: python3 -m http.server $PORT}}
+    spec:
+      containers: [{image: none, resources: {requests: {cpu: 200m}, limits: {cpu: 500m}}}]
+"""
+
 
 class Kubectl(msgspec.Struct, frozen=True):
     """kubectl with the kubeconfig of a running system, and the pod of its one service."""
@@ -204,10 +217,6 @@ def test_rollout_restart_replaces_the_pods(kubectl: Kubectl) -> None:
     kubectl("wait", "ksvc/again", "--for=jsonpath={.status.latestReadyRevisionName}=again-00002", "--timeout=60s")
 
 
-# Registries of this name are never asked; without the image the command runs as a process.
-NO_IMAGE = "--image=dev.local/none:1"
-
-
 def test_a_pod_that_kubectl_run_makes_runs(kubectl: Kubectl) -> None:
     kubectl("run", "lone", NO_IMAGE, "--command", "--", sys.executable, "-c", "import time; time.sleep(600)")
     kubectl("wait", "pod/lone", "--for=condition=Ready", "--timeout=60s")
@@ -278,18 +287,6 @@ def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
     kubectl("wait", f"pod/{kubectl.pod}", "--for=condition=Ready", "--timeout=60s")
     assert "bye" in kubectl("logs", "-p", kubectl.pod)
     assert "bye" not in kubectl("logs", kubectl.pod)
-
-
-OVER_QUOTA = """
-apiVersion: serving.knative.dev/v1
-kind: Service
-metadata: {name: greedy, namespace: bounded}
-spec:
-  template:
-    metadata: {annotations: {serving.dev/command: python3 -m http.server $PORT}}
-    spec:
-      containers: [{image: none, resources: {requests: {cpu: 200m}, limits: {cpu: 500m}}}]
-"""
 
 
 def test_a_quota_keeps_a_service_from_being_ready_until_it_is_raised(kubectl: Kubectl) -> None:

@@ -25,6 +25,8 @@ from tests.integration.api_server import served
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USUAL = KubeTimeouts()
 
+_UNAVAILABLE = {"kind": "Status", "status": "Failure", "message": "etcd is away", "reason": "x", "code": 503}
+
 
 def config_map(name: str = "m") -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "default"}, "data": {"a": "b"}}
@@ -210,9 +212,6 @@ async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, exp
     async with answering(broken, tmp_path) as cluster, cluster.watch(POD, resource_version="1") as events:
         with pytest.raises(expected):
             await anext(events)
-
-
-_UNAVAILABLE = {"kind": "Status", "status": "Failure", "message": "etcd is away", "reason": "x", "code": 503}
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])

@@ -17,6 +17,18 @@ from serving.cli.main import main
 
 PODS = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": "p"}}]}
 
+CREDENTIAL = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": {"token": "fetched"},
+}
+PLUG_IN = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "command": "echo",
+    "args": [json.dumps(CREDENTIAL)],
+    "interactiveMode": "Never",
+}
+
 
 class Server(ThreadingHTTPServer):
     """Records the requests and their tokens."""
@@ -92,19 +104,6 @@ def config(folder: Path, authority: trustme.CA, port: int, user: dict[str, objec
 
 def serving(path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments], env={"KUBECONFIG": str(path)})
-
-
-CREDENTIAL = {
-    "apiVersion": "client.authentication.k8s.io/v1",
-    "kind": "ExecCredential",
-    "status": {"token": "fetched"},
-}
-PLUG_IN = {
-    "apiVersion": "client.authentication.k8s.io/v1",
-    "command": "echo",
-    "args": [json.dumps(CREDENTIAL)],
-    "interactiveMode": "Never",
-}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from serving.model.errors import SettingsError
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, SCALE, TOKEN, served, staged
 
+_WHERE = "const one = document.activeElement; return one.id || one.textContent.trim()"
+
 
 async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
     async with staged() as stage:
@@ -137,9 +139,6 @@ async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:
             await asyncio.to_thread(_look_after, window)
         annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
         assert annotations[f"{SCALE}min-scale"] == "3"
-
-
-_WHERE = "const one = document.activeElement; return one.id || one.textContent.trim()"
 
 
 def _tab_to(window: Browser, wanted: str) -> None:

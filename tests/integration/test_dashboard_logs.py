@@ -25,6 +25,8 @@ from tests.integration.dashboard_stage import TOKEN, DashboardStage, staged
 REQUEST = {"namespace": "default", "service": "hello"}
 ONE, OTHER, NEW = (f"hello-0000{number}-deployment-{name}" for number, name in ((1, "aa"), (2, "bb"), (2, "cc")))
 
+_ROWS = "return [...document.querySelectorAll('#logs li')].filter((one) => !one.hidden).map((one) => one.textContent)"
+
 
 class Pods:
     """Pods of the service hello, whose logs are files."""
@@ -264,9 +266,6 @@ async def test_too_many_pages_are_refused() -> None:
             await stack.enter_async_context(reading(stage))
         status, text = await refusal(stage, Authorization=f"Bearer {TOKEN}")
         assert (status, json.loads(text)["error"]) == (503, "4 pages show logs already; close one")
-
-
-_ROWS = "return [...document.querySelectorAll('#logs li')].filter((one) => !one.hidden).map((one) => one.textContent)"
 
 
 @pytest.mark.slow

@@ -19,6 +19,17 @@ _TOP = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
 _IS_SHOWN = "return document.querySelector(arguments[0])?.checkVisibility() ?? false"
 _LOG = "Traceback (most recent call last):\n  File \"app.py\", line 3\nModuleNotFoundError: No module named 'flask'"
 
+COSTS = {
+    "adaptive_pod_seconds": 3600.0,
+    "adaptive_cold_requests": 12.0,
+    "knative_pod_seconds": 6000.0,
+    "knative_cold_requests": 31.0,
+    "covered_s": 86_400.0,
+}
+SENTENCE = (
+    "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under Knative's policy, estimated"
+)
+
 
 async def seen(stage: DashboardStage, look: Callable[[Browser], None], *, width: int = 1400, height: int = 900) -> None:
     """Open the page in a window of a size and look at it."""
@@ -128,18 +139,6 @@ async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revisio
             {"latestRevision": True, "percent": 90},
             {"revisionName": "hello-00001", "latestRevision": False, "percent": 10},
         ]
-
-
-COSTS = {
-    "adaptive_pod_seconds": 3600.0,
-    "adaptive_cold_requests": 12.0,
-    "knative_pod_seconds": 6000.0,
-    "knative_cold_requests": 31.0,
-    "covered_s": 86_400.0,
-}
-SENTENCE = (
-    "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under Knative's policy, estimated"
-)
 
 
 def calls_each_ten_minutes(running: str = "adaptive") -> dict[str, object]:

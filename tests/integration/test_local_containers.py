@@ -21,6 +21,8 @@ from tests.integration.registry_stage import a_registry, login, push
 pytestmark = [needs_containers()]
 IMAGE = "test.local/web:1"
 
+_FIXED = "httpd -f -p 127.0.0.1:8000 -h ."
+
 
 def host_of(state: Path) -> ContainerHost:
     host, reason = container_host(state)
@@ -52,9 +54,6 @@ def boxed(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
 
 def network_of(process: str) -> str:
     return str(Path(f"/proc/{process}/ns/net").readlink())
-
-
-_FIXED = "httpd -f -p 127.0.0.1:8000 -h ."
 
 
 async def test_processes_with_a_network_of_their_own_listen_on_one_port_side_by_side(machine: Machine) -> None:

@@ -32,6 +32,19 @@ from tests.integration.local_stage import (
     template_process,
 )
 
+CHAT = """
+import asyncio, os, signal
+from websockets.asyncio.server import serve
+async def chat(socket):
+    await socket.send("hello")
+    await socket.wait_closed()
+async def main():
+    server = await serve(chat, "127.0.0.1", int(os.environ["PORT"]))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.close)
+    await server.wait_closed()
+asyncio.run(main())
+"""
+
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
@@ -68,20 +81,6 @@ async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -
     await machine.until(lambda one: not is_ready(one))
     assert (await machine.get(await machine.ready()))[0] == 200
     assert status_of(pod)["restartCount"] == 0
-
-
-CHAT = """
-import asyncio, os, signal
-from websockets.asyncio.server import serve
-async def chat(socket):
-    await socket.send("hello")
-    await socket.wait_closed()
-async def main():
-    server = await serve(chat, "127.0.0.1", int(os.environ["PORT"]))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.close)
-    await server.wait_closed()
-asyncio.run(main())
-"""
 
 
 async def test_an_app_closes_its_websockets_properly_when_its_pod_is_deleted(machine: Machine) -> None:

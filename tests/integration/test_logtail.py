@@ -20,6 +20,13 @@ from serving.model.event import EventText, about, new_event
 from serving.model.objects import Object
 from tests.integration.api_server import served
 
+TRACE = [
+    "Traceback (most recent call last):",
+    *[f'  File "app.py", line {at}, in f' for at in range(20)],
+    "KeyError: 'A'",
+]
+WHY = "Container failed with: " + "\n".join([TRACE[0], "  ...", *TRACE[-10:]])
+
 
 class Started:
     """The log of a container that has just been started again."""
@@ -97,14 +104,6 @@ async def test_a_service_at_zero_hints_at_the_logs_of_its_last_pods(tmp_path: Pa
     assert printed.stderr == "hello has no pod now: it is at zero; --previous shows the last ones, -f waits\n"
     printed, _ = await ended(tmp_path / "other", "--pod", "none")
     assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none\n")
-
-
-TRACE = [
-    "Traceback (most recent call last):",
-    *[f'  File "app.py", line {at}, in f' for at in range(20)],
-    "KeyError: 'A'",
-]
-WHY = "Container failed with: " + "\n".join([TRACE[0], "  ...", *TRACE[-10:]])
 
 
 def conditions(**by_type: str) -> list[Object]:

@@ -18,6 +18,8 @@ from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidCertificate
 from serving.settings.placement import ExtenderTlsSettings, PlacementSettings
 
+_ARGS = {"PodName": "p", "PodNamespace": "blue", "PodUID": "u", "Node": "a"}
+
 
 def write(authority: trustme.CA, folder: Path) -> None:
     issued = authority.issue_cert("127.0.0.1")
@@ -146,9 +148,6 @@ async def kube(address: str, folder: Path) -> AsyncIterator[KubeCluster]:
 async def bound(url: str, body: object) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.post(f"{url}/bind", data=json.dumps(body)) as answer:
         return answer.status, await answer.text()
-
-
-_ARGS = {"PodName": "p", "PodNamespace": "blue", "PodUID": "u", "Node": "a"}
 
 
 @pytest.mark.parametrize(("status", "error"), [(201, ""), (409, "pod p is already assigned")])

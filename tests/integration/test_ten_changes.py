@@ -22,6 +22,37 @@ TEST_CONFIG = "tests/tidy/test_config.py"
 UNUSED = "tests/tidy/test_unused.py::test_every_public_name_is_used"
 RUN_CONFIG = "run `make config`"
 
+ANCHOR_OF_POTS = "KINDS: tuple[Kind, ...] = (\n"
+TEAPOT = """apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: teapots.serving.dev}
+spec:
+  group: serving.dev
+  names: {kind: Teapot, plural: teapots, singular: teapot, shortNames: []}
+  scope: Namespaced
+  versions:
+    - name: v1alpha1
+      served: true
+      storage: true
+      subresources: {status: {}}
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            spec: {type: object, properties: {namespace: {type: string}}}
+            status: {type: object}
+"""
+TRIGGERS = "serving/scaling/policies/triggertypes.py"
+LOAD = "serving/model/loadmetric.py"
+CLOUDS = "serving/nodegroup/io/clouds"
+STAGES = "tests/conformance/cloud/adapters.py"
+CLOUD_SUITE = "tests/conformance/cloud/test_cloud.py"
+DOES_NOT_GROW = "    async def increase(self, group: str, count: int) -> None:\n        return\n"
+MAPPING = "serving/controller/routes/domain_mapping.py"
+KNATIVE = "serving/model/knative.py"
+FIELDS_TEST = "tests/unit/config/test_crd_fields.py"
+STATUSES_TEST = "tests/unit/config/test_crd_statuses.py"
+
 
 class Edit(msgspec.Struct, frozen=True):
     """A file, a text in it, and what stands there after the change. A file without a text is new."""
@@ -54,37 +85,6 @@ def new_setting(line: str) -> Edit:
     meaning = '    """Pods beside those. Default: ours, 0."""\n\n'
     return Edit("serving/settings/autoscaler.py", anchor, f"    {line}\n{meaning}{anchor}")
 
-
-ANCHOR_OF_POTS = "KINDS: tuple[Kind, ...] = (\n"
-TEAPOT = """apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: teapots.serving.dev}
-spec:
-  group: serving.dev
-  names: {kind: Teapot, plural: teapots, singular: teapot, shortNames: []}
-  scope: Namespaced
-  versions:
-    - name: v1alpha1
-      served: true
-      storage: true
-      subresources: {status: {}}
-      schema:
-        openAPIV3Schema:
-          type: object
-          properties:
-            spec: {type: object, properties: {namespace: {type: string}}}
-            status: {type: object}
-"""
-TRIGGERS = "serving/scaling/policies/triggertypes.py"
-LOAD = "serving/model/loadmetric.py"
-CLOUDS = "serving/nodegroup/io/clouds"
-STAGES = "tests/conformance/cloud/adapters.py"
-CLOUD_SUITE = "tests/conformance/cloud/test_cloud.py"
-DOES_NOT_GROW = "    async def increase(self, group: str, count: int) -> None:\n        return\n"
-MAPPING = "serving/controller/routes/domain_mapping.py"
-KNATIVE = "serving/model/knative.py"
-FIELDS_TEST = "tests/unit/config/test_crd_fields.py"
-STATUSES_TEST = "tests/unit/config/test_crd_statuses.py"
 
 CHANGES = (
     Change(

@@ -21,6 +21,10 @@ GAPS = st.lists(st.floats(1, 50_000), min_size=1, max_size=60)
 WORTHS = st.floats(1, 1e6)
 LOADS = st.lists(st.floats(0, 500), max_size=150)
 
+SHADOW_STEPS = st.lists(
+    st.tuples(st.floats(-100, 500), st.floats(0, 1e4), st.integers(0, 100), st.integers(0, 50)), max_size=60
+)
+
 
 def policy_with(worth_s: float) -> RevisionPolicy:
     policy = policy_of(msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s), SETTINGS)
@@ -173,11 +177,6 @@ def test_an_overload_that_lasts_gets_pods_until_no_request_waits(
         if found is not None and found.count > pods:
             starting.append((second + start_s, found.count))
     assert inside <= pods * 10.0 + 1.0
-
-
-SHADOW_STEPS = st.lists(
-    st.tuples(st.floats(-100, 500), st.floats(0, 1e4), st.integers(0, 100), st.integers(0, 50)), max_size=60
-)
 
 
 @settings(deadline=None)

@@ -23,6 +23,21 @@ TREES: st.SearchStrategy[dict[str, Any]] = st.recursive(
     max_leaves=12,
 )
 
+HOSTS = st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), st.sampled_from(["2025", "2026", "~"]), max_size=3)
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), HOSTS), max_size=20)
+AGES = st.lists(st.integers(1, 28), max_size=12)
+TARGETS = st.lists(
+    st.one_of(
+        st.builds(lambda percent: {"configurationName": "hello", "percent": percent}, st.integers(0, 100)),
+        st.builds(
+            lambda name, percent: {"revisionName": name, "percent": percent},
+            st.sampled_from(["hello-00001", "hello-00002", "gone"]),
+            st.integers(0, 100),
+        ),
+    ),
+    max_size=4,
+)
+
 
 @given(TREES, TREES)
 def test_a_difference_leads_from_one_to_the_other(old: Object, new: Object) -> None:
@@ -41,10 +56,6 @@ def test_a_child_has_a_name_that_the_api_takes(parent: str, suffix: str) -> None
     assert name.endswith(suffix)
 
 
-HOSTS = st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), st.sampled_from(["2025", "2026", "~"]), max_size=3)
-STEPS = st.lists(st.tuples(st.sampled_from("abc"), HOSTS), max_size=20)
-
-
 @given(STEPS)
 def test_a_host_is_held_by_its_oldest_claim_whatever_came_before(steps: list[tuple[str, dict[str, str]]]) -> None:
     claims = Claims()
@@ -56,9 +67,6 @@ def test_a_host_is_held_by_its_oldest_claim_whatever_came_before(steps: list[tup
     for host in ("h1", "h2", "h3"):
         holders = sorted((hosts[host], key) for key, hosts in wanted.items() if host in hosts)
         assert claims.holder(host) == (holders[0][1] if holders else None)
-
-
-AGES = st.lists(st.integers(1, 28), max_size=12)
 
 
 @given(AGES, st.integers(0, 5), st.one_of(st.just(DISABLED), st.integers(5, 8)))
@@ -80,19 +88,6 @@ def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], l
     assert len(left) >= min(least, len(days))
     assert most == DISABLED or len(left) <= most
     assert not taken or not left or max(taken) <= min(left)
-
-
-TARGETS = st.lists(
-    st.one_of(
-        st.builds(lambda percent: {"configurationName": "hello", "percent": percent}, st.integers(0, 100)),
-        st.builds(
-            lambda name, percent: {"revisionName": name, "percent": percent},
-            st.sampled_from(["hello-00001", "hello-00002", "gone"]),
-            st.integers(0, 100),
-        ),
-    ),
-    max_size=4,
-)
 
 
 @given(TARGETS, st.booleans())

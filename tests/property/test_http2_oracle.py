@@ -42,6 +42,8 @@ BAD = {
 }
 ON_CONNECTION = (Kind.SETTINGS, Kind.PING, Kind.GOAWAY)
 
+Outcome = tuple[str, list[tuple[Any, ...]]]
+
 
 @st.composite
 def frames_of(draw: st.DrawFn, payloads: dict[int, list[bytes]]) -> bytes:
@@ -54,7 +56,6 @@ def frames_of(draw: st.DrawFn, payloads: dict[int, list[bytes]]) -> bytes:
 
 
 one = frames_of(GOOD) | frames_of(GOOD) | frames_of(GOOD) | frames_of(BAD)
-Outcome = tuple[str, list[tuple[Any, ...]]]
 
 
 class Oracle:

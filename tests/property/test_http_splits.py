@@ -19,6 +19,23 @@ HEADERS = st.lists(HEADER, max_size=4).map(b"".join)
 TARGET = st.text("abc/?=&%20.;", max_size=12).map(lambda text: b"/" + text.encode())
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=4)
 
+PLACES = st.lists(st.integers(0, 5000), max_size=12)
+MUTATION = st.tuples(
+    st.integers(0, 5000),
+    st.sampled_from(
+        [b"", b"\r", b"\n", b"\r\n", b"\x00", b" ", b"\t", b":", b"0", b"f", b";", b",", b"\r\n\r\n", b"chunked"]
+    ),
+    st.integers(0, 2),
+)
+ANSWERS = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: b\r\n\r\nhello",
+        b"HTTP/1.1 103 Hints\r\nA: b\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\nA: b\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ]
+)
+
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
@@ -44,9 +61,6 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
     return [wire[start:end] for start, end in itertools.pairwise(edges)]
 
 
-PLACES = st.lists(st.integers(0, 5000), max_size=12)
-
-
 def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """Bytes that upstreams see in whole, and the client's response."""
     bench = Bench()
@@ -64,15 +78,6 @@ def test_requests_in_any_pieces_are_forwarded_the_same(wires: list[bytes], place
     assert told == [b"HTTP/1.1 200 OK"] * len(wires)
     assert run(cut(wire, places)) == (seen, told)
     assert run([bytes([byte]) for byte in wire]) == (seen, told)
-
-
-MUTATION = st.tuples(
-    st.integers(0, 5000),
-    st.sampled_from(
-        [b"", b"\r", b"\n", b"\r\n", b"\x00", b" ", b"\t", b":", b"0", b"f", b";", b",", b"\r\n\r\n", b"chunked"]
-    ),
-    st.integers(0, 2),
-)
 
 
 def mutated(wire: bytes, mutations: list[tuple[int, bytes, int]]) -> bytes:
@@ -93,16 +98,6 @@ def test_broken_requests_in_any_pieces_are_understood_the_same(
 @given(st.binary(max_size=200), PLACES)
 def test_any_bytes_are_understood_the_same_in_any_pieces(wire: bytes, places: list[int]) -> None:
     assert run([wire]) == run(cut(wire, places))
-
-
-ANSWERS = st.sampled_from(
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: b\r\n\r\nhello",
-        b"HTTP/1.1 103 Hints\r\nA: b\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\nA: b\r\n\r\n",
-        b"HTTP/1.1 204 No Content\r\n\r\n",
-    ]
-)
 
 
 @given(ANSWERS, PLACES)

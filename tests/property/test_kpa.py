@@ -40,6 +40,38 @@ STATES = st.builds(
     watched_since_s=st.none() | st.integers(-100, 0).map(float),
 )
 
+DESIRED = st.one_of(st.integers(0, 30), st.just(NOTHING))
+PROPOSALS = st.lists(st.builds(Proposal, decider=st.text("abc", max_size=2), desired=DESIRED, reason=st.just("load")))
+BOUNDED_SPECS = st.builds(
+    spec_with,
+    min_scale=st.integers(0, 5),
+    initial_scale=st.integers(0, 5),
+    max_scale=st.sampled_from([0, 5, 20]),
+    reachable=st.booleans(),
+)
+GATE_SPECS = st.builds(
+    spec_with,
+    stable_window_s=st.sampled_from([6.0, 60.0]),
+    progress_deadline_s=st.sampled_from([5.0, 600.0]),
+    scale_to_zero_grace_s=st.sampled_from([1.0, 30.0]),
+    scale_to_zero_pod_retention_s=st.sampled_from([0.0, 45.0]),
+    initial_scale=st.integers(0, 3),
+    target_burst_capacity=st.sampled_from([-1.0, 0.0, 211.0]),
+    reachable=st.booleans(),
+)
+# Seconds since the last look, merged answer, ready pods, whether the activators are the endpoints, whether one answers.
+LOOKS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0.5, 1, 2, 10, 31, 61, 700]),
+        st.one_of(st.just(0), st.just(0), st.just(0), DESIRED),
+        st.integers(0, 3),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
 
 def decision_of(state: KpaState, observed: Observation, ready_count: int, spec: ScalingSpec) -> ScaleDecision:
     _, decision = decide(state, observed=observed, ready_count=ready_count, spec=spec, now_s=0.0)
@@ -143,17 +175,6 @@ def test_a_restart_never_goes_below_the_scale_that_it_found_for_a_stable_window(
         assert now_s >= DEFAULTS.stable_window_s or decision.desired_count >= present_scale
 
 
-DESIRED = st.one_of(st.integers(0, 30), st.just(NOTHING))
-PROPOSALS = st.lists(st.builds(Proposal, decider=st.text("abc", max_size=2), desired=DESIRED, reason=st.just("load")))
-BOUNDED_SPECS = st.builds(
-    spec_with,
-    min_scale=st.integers(0, 5),
-    initial_scale=st.integers(0, 5),
-    max_scale=st.sampled_from([0, 5, 20]),
-    reachable=st.booleans(),
-)
-
-
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS, is_initialized=st.booleans())
 def test_the_answer_is_at_least_every_proposal_but_for_the_maximum(
     *, proposals: list[Proposal], present_scale: int, spec: ScalingSpec, is_initialized: bool
@@ -179,30 +200,6 @@ def test_one_more_decider_heard_or_silent_never_lowers_the_answer(
         if isinstance(before, MergeDecision):
             assert isinstance(after, MergeDecision)
             assert after.desired_count >= before.desired_count
-
-
-GATE_SPECS = st.builds(
-    spec_with,
-    stable_window_s=st.sampled_from([6.0, 60.0]),
-    progress_deadline_s=st.sampled_from([5.0, 600.0]),
-    scale_to_zero_grace_s=st.sampled_from([1.0, 30.0]),
-    scale_to_zero_pod_retention_s=st.sampled_from([0.0, 45.0]),
-    initial_scale=st.integers(0, 3),
-    target_burst_capacity=st.sampled_from([-1.0, 0.0, 211.0]),
-    reachable=st.booleans(),
-)
-# Seconds since the last look, merged answer, ready pods, whether the activators are the endpoints, whether one answers.
-LOOKS = st.lists(
-    st.tuples(
-        st.sampled_from([0, 0.5, 1, 2, 10, 31, 61, 700]),
-        st.one_of(st.just(0), st.just(0), st.just(0), DESIRED),
-        st.integers(0, 3),
-        st.booleans(),
-        st.booleans(),
-    ),
-    min_size=1,
-    max_size=40,
-)
 
 
 @given(spec=GATE_SPECS, looks=LOOKS)

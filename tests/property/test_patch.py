@@ -16,6 +16,8 @@ Json = Any
 KEYS = st.sampled_from(["a", "b", "a/b", "~", "~1", "0", "-", ""])
 LEAVES = st.one_of(st.booleans(), st.integers(-2, 2), st.sampled_from(["", "x"]), st.just(0.5))
 
+NAMES = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)
+
 
 def values(leaves: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     return st.recursive(
@@ -55,9 +57,6 @@ def test_sameness_is_symmetric(one: Json, other: Json) -> None:
 def test_without_lists_to_merge_a_strategic_patch_is_a_merge_patch(old: Json, new: Json) -> None:
     patch = merge_difference(old, new)
     assert same_json(strategic_merge(POD, {"data": old}, {"data": patch}), {"data": new})
-
-
-NAMES = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)
 
 
 @given(NAMES, NAMES, st.data())

@@ -26,6 +26,17 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(["create", "patch", "delete", "hold", "let go"]), NAMES, LABELS), max_size=25
 )
 
+WRITES = st.lists(
+    st.tuples(st.sampled_from(["create", "label", "flip", "status", "delete"]), NAMES, st.integers(0, 3)), max_size=20
+)
+# Fields that choose a handler or a source even if they are empty.
+CHOICES = {
+    *("exec", "grpc", "httpGet", "tcpSocket", "livenessProbe", "startupProbe"),
+    *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
+}
+Step = tuple[str, Schema]
+LISTS = {"env", "volumeMounts", "args", "command"}
+
 
 async def do(cluster: MemoryCluster, step: tuple[str, str, str]) -> None:
     """One write; that it is refused is as good an outcome as any."""
@@ -122,11 +133,6 @@ def durable(objects: list[Object]) -> list[Object]:
     ]
 
 
-WRITES = st.lists(
-    st.tuples(st.sampled_from(["create", "label", "flip", "status", "delete"]), NAMES, st.integers(0, 3)), max_size=20
-)
-
-
 async def write(cluster: MemoryCluster, step: tuple[str, str, int]) -> None:
     what, name, number = step
     patches: dict[str, Object] = {
@@ -164,14 +170,6 @@ def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any,
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder) / "journal.db"))
-
-
-# Fields that choose a handler or a source even if they are empty.
-CHOICES = {
-    *("exec", "grpc", "httpGet", "tcpSocket", "livenessProbe", "startupProbe"),
-    *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
-}
-Step = tuple[str, Schema]
 
 
 def empties(schema: Schema, path: tuple[Step, ...] = ()) -> list[tuple[Step, ...]]:
@@ -229,9 +227,6 @@ def test_an_empty_choice_is_a_new_generation() -> None:
     sources: list[Object] = [{"emptyDir": {}}, {"configMap": {}}]
     volumes = [{"volumes": [{"name": "a", **source}]} for source in sources]
     assert generations(CONFIGURATION, *({"spec": {"template": {"spec": one}}} for one in volumes)) == (5, 5)
-
-
-LISTS = {"env", "volumeMounts", "args", "command"}
 
 
 @given(st.sampled_from(["resources", "env", "volumeMounts", "securityContext", "args", "command"]))

@@ -16,6 +16,10 @@ CLIENT = client_context()
 CLIENT_1_2 = client_context()
 CLIENT_1_2.maximum_version = ssl.TLSVersion.TLSv1_2
 
+contents = st.lists(st.binary(min_size=1, max_size=40_000), max_size=4)
+cuts = st.lists(st.integers(0, 200_000), max_size=6)
+contexts = st.sampled_from([CLIENT, CLIENT_1_2])
+
 
 class Client:
     """A client in memory, with its handshake done."""
@@ -52,11 +56,6 @@ def read_all(records: Records) -> tuple[bytes, bool]:
     while data := records.read():
         found += data
     return found, data is not None
-
-
-contents = st.lists(st.binary(min_size=1, max_size=40_000), max_size=4)
-cuts = st.lists(st.integers(0, 200_000), max_size=6)
-contexts = st.sampled_from([CLIENT, CLIENT_1_2])
 
 
 @given(contexts, contents, cuts, st.integers(0, 6))

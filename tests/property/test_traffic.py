@@ -26,6 +26,18 @@ WAIT_MAX_S = 10.0
 DEPTH_MAX = 5
 BYTES_MAX = 100
 
+PODS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 4), max_size=6)
+UNLIMITED_PODS = st.sets(st.sampled_from("abcdefgh"), max_size=6).map(lambda pods: dict.fromkeys(pods, None))
+POD_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.just({}), st.integers(0, 20)),
+        st.tuples(st.sampled_from(["give_back", "drain"]), st.just({}), st.integers(0, 20)),
+        st.tuples(st.just("set_pods"), st.one_of(PODS, UNLIMITED_PODS), st.just(0)),
+    ),
+    max_size=60,
+)
+PodStep = tuple[str, dict[str, int | None], int]
+
 
 class NaiveBreaker:
     """The same rules on plain lists, and the story of each request."""
@@ -147,19 +159,6 @@ def test_the_wake_time_is_exact(capacity: int | None, steps: list[Step]) -> None
         assert breaker.expire(wake_s - 0.5) == []
         assert breaker.expire(wake_s)
         assert breaker.waiting_count < waiting_count
-
-
-PODS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 4), max_size=6)
-UNLIMITED_PODS = st.sets(st.sampled_from("abcdefgh"), max_size=6).map(lambda pods: dict.fromkeys(pods, None))
-POD_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("take"), st.just({}), st.integers(0, 20)),
-        st.tuples(st.sampled_from(["give_back", "drain"]), st.just({}), st.integers(0, 20)),
-        st.tuples(st.just("set_pods"), st.one_of(PODS, UNLIMITED_PODS), st.just(0)),
-    ),
-    max_size=60,
-)
-PodStep = tuple[str, dict[str, int | None], int]
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)

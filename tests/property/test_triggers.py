@@ -45,6 +45,8 @@ observations = st.builds(
     pods=st.lists(st.lists(containers, max_size=2).map(tuple), max_size=3).map(tuple),
 )
 
+ticks = st.lists(st.tuples(st.sampled_from([1, 4, 5, 10, 10, 10, 35]), observations), min_size=1, max_size=12)
+
 
 def triggers(way: ScaleWay) -> st.SearchStrategy[Trigger]:
     return st.builds(
@@ -74,7 +76,6 @@ specs = st.builds(
     directions(ScaleWay.UP),
     directions(ScaleWay.DOWN),
 )
-ticks = st.lists(st.tuples(st.sampled_from([1, 4, 5, 10, 10, 10, 35]), observations), min_size=1, max_size=12)
 
 
 def replay(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> list[tuple[TriggerState, TickDecision]]:

@@ -9,6 +9,8 @@ from django.urls import path
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="of a bench", DEBUG=False)  # noqa: S106 - of no use anywhere
 django.setup()
 
+app = get_asgi_application()
+
 
 def answer(_: HttpRequest) -> JsonResponse:
     """Greet."""
@@ -16,4 +18,3 @@ def answer(_: HttpRequest) -> JsonResponse:
 
 
 urlpatterns = [path("", answer)]
-app = get_asgi_application()

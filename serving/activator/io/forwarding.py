@@ -15,6 +15,11 @@ from serving.proxy.http1.lines import header_lines
 from serving.settings.activator import SECRETS_OF_PODS
 from serving.wire.tokens import pod_secret, revision_secret
 
+_TEXT = b"activator request timeout"
+# About 2 MB, whatever came and went. A record is made again in microseconds.
+_KNOWN_MAX = 2_048
+RequestId = TypeVar("RequestId", bound=Hashable)
+
 
 class PodCredentials:
     """Derives the secrets of pods from the cluster key. ``secrets_of`` is the activator's setting."""
@@ -39,11 +44,6 @@ class PodCredentials:
         secret = self.secret(pod, key)
         given = [(b"K-Pod-Secret", secret.encode())] if secret else []
         return header_lines((b"K-Proxy-Request", b"activator"), *given)
-
-
-_TEXT = b"activator request timeout"
-# About 2 MB, whatever came and went. A record is made again in microseconds.
-_KNOWN_MAX = 2_048
 
 
 class RevisionTimeouts:
@@ -74,9 +74,6 @@ class RevisionTimeouts:
         )
         self._known[key] = (revision, timeouts)
         return timeouts
-
-
-RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ticker(Generic[RequestId]):

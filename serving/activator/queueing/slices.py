@@ -18,6 +18,9 @@ from serving.model.nodata import NoData
 # Where queue-proxies listen when a slice names no port.
 _PORT_DEFAULT = 8012
 
+# About 2 MB, whatever came and went. An endpoint is made again in microseconds.
+_ENDPOINTS_MAX = 2_048
+
 
 class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod: the address at which it takes requests ("127.64.0.3:8012"), and its identity."""
@@ -143,10 +146,6 @@ def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:
     """The port named "http", else the first."""
     numbers = {port.name: port.port for port in reversed(ports) if port.port}
     return numbers.get("http") or next(reversed(numbers.values()), _PORT_DEFAULT)
-
-
-# About 2 MB, whatever came and went. An endpoint is made again in microseconds.
-_ENDPOINTS_MAX = 2_048
 
 
 class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):

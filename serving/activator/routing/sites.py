@@ -16,6 +16,12 @@ from serving.traffic.sessions import session_number
 
 INNER_DOMAIN = "svc.cluster.local"
 
+OWN_AUTHORIZATION = b"x-serving-authorization"
+_SCHEME = b"bearer "
+SESSION_COOKIE = b"serving-session"
+# Longer ones are not from here.
+_VALUE_BYTES_MAX = 64
+
 
 class Listener(enum.StrEnum):
     """Where a request came in. Cluster-local hosts exist on the inner one only."""
@@ -71,10 +77,6 @@ def shares_of(site: Site) -> Iterator[tuple[str, int]]:
         before = bound
 
 
-OWN_AUTHORIZATION = b"x-serving-authorization"
-_SCHEME = b"bearer "
-
-
 class AccessRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """The response to an unauthorized request: status, text and header lines."""
 
@@ -107,11 +109,6 @@ def access_refusal(
 def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:
     headers = b'Content-Type: text/plain; charset=utf-8\r\nWWW-Authenticate: Bearer realm="%b"%b\r\n' % (name, error)
     return AccessRefusal(status=401, text=text, headers=headers)
-
-
-SESSION_COOKIE = b"serving-session"
-# Longer ones are not from here.
-_VALUE_BYTES_MAX = 64
 
 
 def session_in_header(values: Iterable[bytes]) -> int | None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from serving.activator.slots.messages import Declare, Give, InUse, Rounds, Send, SlotMessage, ViewReady
 from serving.model.knative import RevisionKey
 
+_Slot = tuple[RevisionKey, str]
+
 
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
     """The slots of process ``index`` in a pod, with ``members`` there, in their order.
@@ -52,9 +54,6 @@ def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[in
             if not lender[1]:
                 spare.pop()
     return loans
-
-
-_Slot = tuple[RevisionKey, str]
 
 
 class Ledger:

@@ -29,6 +29,16 @@ _MASKED = 0x80
 _LONG = 126
 _LONGER = 127
 
+# The protocol tells of each connection; that many pods come and go is no news.
+_log = logging.getLogger("autoscaler.websocket")
+# An activator tells 2,000 revisions in a frame, some 200 bytes each; a pod's frame is below 200 bytes.
+_FRAME_BYTES_MAX = 2**20
+_HEAD_BYTES_MAX = 8192
+# Looks at silent connections until one is cut; a handshake has one.
+_SILENT_LOOKS_MAX = 4
+# Bytes that wait for a follower of decisions that does not read.
+_FOLLOWER_BYTES_MAX = 4 * 2**20
+
 
 class Cut(msgspec.Struct, frozen=True):
     """Places in the stream. The mask is right before ``begin``, if there is one. ``end`` may lie beyond what is there."""
@@ -65,17 +75,7 @@ except ImportError:  # a platform without a compiled wheel
     from websockets.utils import apply_mask
 
 
-# The protocol tells of each connection; that many pods come and go is no news.
-_log = logging.getLogger("autoscaler.websocket")
 _log.setLevel(logging.WARNING)
-
-# An activator tells 2,000 revisions in a frame, some 200 bytes each; a pod's frame is below 200 bytes.
-_FRAME_BYTES_MAX = 2**20
-_HEAD_BYTES_MAX = 8192
-# Looks at silent connections until one is cut; a handshake has one.
-_SILENT_LOOKS_MAX = 4
-# Bytes that wait for a follower of decisions that does not read.
-_FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class StatsHost(Protocol):

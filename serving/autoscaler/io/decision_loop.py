@@ -47,6 +47,15 @@ from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.shadow import shadow_of
 from serving.settings.autoscaler import AutoscalerSettings
 
+_log = logging.getLogger("autoscaler")
+
+# Least time between two decisions about a revision: what comes in between is decided on together.
+_PAUSE_MIN_S = 0.05
+# Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
+_WRITERS = 16
+# A write that fails comes again with the next decision anyway.
+_PATIENCE = WorkQueueSettings(retry_max_s=2.0)
+
 
 class DecisionCounts(msgspec.Struct, kw_only=True):
     """Counts since the start."""
@@ -56,16 +65,6 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
     write_failures: int = 0
     unknown_stats: int = 0
     """Stats of revisions that are not scaled here."""
-
-
-_log = logging.getLogger("autoscaler")
-
-# Least time between two decisions about a revision: what comes in between is decided on together.
-_PAUSE_MIN_S = 0.05
-# Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
-_WRITERS = 16
-# A write that fails comes again with the next decision anyway.
-_PATIENCE = WorkQueueSettings(retry_max_s=2.0)
 
 
 class DecisionLoop:

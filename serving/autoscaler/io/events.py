@@ -21,6 +21,13 @@ _REFILL_S = 30.0
 # A revision's Events take each other's place after so many: a store of one machine keeps what it has.
 _NUMBERS = 20
 
+_log = logging.getLogger("autoscaler")
+
+# Events that wait to be written; more than that are changes of hundreds of revisions in a second.
+_EVENTS_WAITING_MAX = 500
+# Requests wait for the change itself, and for the first pod that it makes: those are written meanwhile.
+_LAG_S = 0.1
+
 
 class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
     """Leave to say something: the number of the Event, and how many changes before it were left out."""
@@ -75,14 +82,6 @@ def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, 
     more = f" (changes left out before it: {leave.left_out_count})" if leave.left_out_count else ""
     words = EventText(reason="Scaled", message=f"{sentence}{more}")
     return new_event(of, words, suffix=f"scaled-{leave.number}", component=_COMPONENT, now=now)
-
-
-_log = logging.getLogger("autoscaler")
-
-# Events that wait to be written; more than that are changes of hundreds of revisions in a second.
-_EVENTS_WAITING_MAX = 500
-# Requests wait for the change itself, and for the first pod that it makes: those are written meanwhile.
-_LAG_S = 0.1
 
 
 class ScaleEventWriter:

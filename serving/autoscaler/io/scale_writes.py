@@ -33,6 +33,12 @@ _SCALE_ATTEMPTS = 4
 # Pods that are marked before one change of a scale: a hundred patches take a real server 0.3 s.
 _MARKED_MAX = 100
 
+# From the first packet of a probe to the end of its answer, in seconds. Source: Knative's probe timeout is 1.5 s.
+_PROBE_TIMEOUT_S = 1.5
+# The answer is a line, a few headers and nine letters.
+_ANSWER_BYTES_MAX = 8192
+_NAME = b"activator"
+
 
 class WriteCounts(msgspec.Struct, kw_only=True):
     """Writes that were made."""
@@ -152,13 +158,6 @@ class ScaleClient:
             _log.debug("pod.unmarked", extra={"namespace": namespace, "pod": name, "error": str(error)})
         else:
             self.counts.victim_writes += 1
-
-
-# From the first packet of a probe to the end of its answer, in seconds. Source: Knative's probe timeout is 1.5 s.
-_PROBE_TIMEOUT_S = 1.5
-# The answer is a line, a few headers and nine letters.
-_ANSWER_BYTES_MAX = 8192
-_NAME = b"activator"
 
 
 class Prober:

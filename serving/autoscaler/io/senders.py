@@ -22,6 +22,19 @@ LATE_AFTER_S = 3.0
 # Frames in a row that seem late before the clock is taken to have been set.
 _LATE_IN_A_ROW_MAX = 5
 
+_log = logging.getLogger("autoscaler")
+
+# The largest frame of a pod: 16 gauges with names of 63 bytes, and seven numbers.
+_POD_FRAME_BYTES_MAX = 2048
+# Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
+_POD_FRAMES_PER_S_MAX = 10
+_ACTIVATOR_FRAMES_PER_S_MAX = 2000
+# One a turn of the other's loop at most, and what it passes on was counted there.
+_AUTOSCALER_FRAMES_PER_S_MAX = 50_000
+
+Record = Callable[[RevisionKey, Stat, StatSource], None]
+"""Called with each stat that passed, stamped with the time of its receipt."""
+
 
 class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
     """Lateness of one connection. ``offset_s`` is receiver's time less sender's; None before the first frame."""
@@ -64,20 +77,6 @@ class ServerCounts(msgspec.Struct, kw_only=True):
     def numbers(self) -> dict[str, int]:
         """All of them by name, as metrics are called."""
         return {f"stats_{name}_total": value for name, value in msgspec.structs.asdict(self).items()}
-
-
-_log = logging.getLogger("autoscaler")
-
-# The largest frame of a pod: 16 gauges with names of 63 bytes, and seven numbers.
-_POD_FRAME_BYTES_MAX = 2048
-# Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
-_POD_FRAMES_PER_S_MAX = 10
-_ACTIVATOR_FRAMES_PER_S_MAX = 2000
-# One a turn of the other's loop at most, and what it passes on was counted there.
-_AUTOSCALER_FRAMES_PER_S_MAX = 50_000
-
-Record = Callable[[RevisionKey, Stat, StatSource], None]
-"""Called with each stat that passed, stamped with the time of its receipt."""
 
 
 class Sender:

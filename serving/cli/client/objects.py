@@ -14,6 +14,11 @@ from serving.model.errors import ServingError
 from serving.model.knative import CONFIGURATION_GENERATION_LABEL, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, labels_of, name_of, nested
 
+QUEUE_PROXY = "queue-proxy"
+# The first line of a traceback is often far above its end.
+_SOUGHT_LINES = 200
+_OF_REVISION = REVISION_LABEL + "={}"
+
 
 def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
     """A condition of it, {} if it has none such."""
@@ -99,12 +104,6 @@ def _age_order(one: Object) -> tuple[int, str, str]:
     text = nested(one, "metadata", "labels", CONFIGURATION_GENERATION_LABEL)
     number = int(text) if isinstance(text, str) and text.isdecimal() else 0
     return number, str(nested(one, "metadata", "creationTimestamp")), name_of(one)
-
-
-QUEUE_PROXY = "queue-proxy"
-# The first line of a traceback is often far above its end.
-_SOUGHT_LINES = 200
-_OF_REVISION = REVISION_LABEL + "={}"
 
 
 def app_container(pod: Object) -> str:

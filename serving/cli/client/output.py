@@ -17,6 +17,8 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 _FEW = 10
 _SHORT_S = 120
 
+_PATIENCE_S = 1.0
+
 
 def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
     """Align cells into columns; None is an empty cell."""
@@ -84,9 +86,6 @@ def clock_text(at_s: float) -> str:
     moment = dt.datetime.fromtimestamp(at_s).astimezone()
     is_today = moment.date() == dt.datetime.now().astimezone().date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
-
-
-_PATIENCE_S = 1.0
 
 
 class _StatusLine(Protocol):

@@ -10,15 +10,18 @@ import click
 from serving.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
 from serving.model.errors import InvalidValue
 
+# The first that has a word keeps it: a service is Knative's, Kubernetes' own is "svc".
+_USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
+_KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
+_BY_WORD: dict[str, Kind] = {}
+JSONPATH = "jsonpath="
+"""The beginning of an output that is a JSONPath template."""
+
 
 def _words(kind: Kind) -> tuple[str, ...]:
     return (kind.plural, kind.name.lower(), *kind.short_names, kind.resource)
 
 
-# The first that has a word keeps it: a service is Knative's, Kubernetes' own is "svc".
-_USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
-_KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
-_BY_WORD: dict[str, Kind] = {}
 for _kind in _KINDS:
     for _word in _words(_kind):
         _BY_WORD.setdefault(_word, _kind)
@@ -46,10 +49,6 @@ def path_of(kind: Kind, namespace: str | None, name: str = "", *, subresource: s
         parts += ["namespaces", namespace]
     parts += [part for part in (kind.plural, name, subresource) if part]
     return "/" + "/".join(quote(part, safe="") for part in parts)
-
-
-JSONPATH = "jsonpath="
-"""The beginning of an output that is a JSONPath template."""
 
 
 class OutputParam(click.Choice):  # type: ignore[type-arg]  # generic in newer versions only

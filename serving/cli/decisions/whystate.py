@@ -20,6 +20,10 @@ from serving.traffic.ejection import EjectionReport
 
 _LOG_LINES = 5
 
+_REASON = "Scaled"
+_PAGE = "-metrics"
+_TIMEOUT_S = 5.0
+
 
 def unready_lines(api: ApiClient, name: str) -> list[str]:
     """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
@@ -62,9 +66,6 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
         yield from (f"  {line}" for line in log)
 
 
-_REASON = "Scaled"
-
-
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One change: time (seconds since the epoch), revision, text."""
 
@@ -100,10 +101,6 @@ def _said(event: Object) -> ScaleEvent | None:
         revision=str(nested(event, "involvedObject", "name")),
         sentence=str(event.get("message", "")),
     )
-
-
-_PAGE = "-metrics"
-_TIMEOUT_S = 5.0
 
 
 def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:

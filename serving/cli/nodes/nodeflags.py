@@ -11,6 +11,13 @@ from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
 from serving.settings.placement import NODE_POLICIES
 
+_NODES_MAX = 64
+
+# Time from a pass until a machine is asked for and, once it has booted, until it has its first pod, in seconds.
+_PASS_S = 2.0
+
+NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "node_policy", "node_anticipation")
+
 
 class AmountFlags:
     """The flags of one command, by the names that click gives them: "node_cpu" is --node-cpu."""
@@ -46,14 +53,6 @@ class AmountFlags:
         """Raises ``SettingsError`` with every problem, if there is one."""
         if self._problems:
             raise SettingsError(self._problems)
-
-
-_NODES_MAX = 64
-
-# Time from a pass until a machine is asked for and, once it has booted, until it has its first pod, in seconds.
-_PASS_S = 2.0
-
-NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "node_policy", "node_anticipation")
 
 
 def with_node_flags(command: Callable[..., None]) -> Callable[..., None]:

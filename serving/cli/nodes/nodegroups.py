@@ -31,6 +31,15 @@ _OVER = ("Succeeded", "Failed")
 # Events of node groups in the story of a revision: the last ones.
 _EVENTS_MAX = 10
 
+_GROUP, _NODE = "nodegroup", "node"
+# The reason of the daemon's Event about a growth.
+_SCALED_UP = "ScaledUp"
+_REFUSED = 400
+_EVENT_NAMESPACE = "default"
+_DAY_S = 86400.0
+
+_output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
 
 def revision_story(
     pods: Sequence[Object], *, nodes: Sequence[Object], groups: Sequence[Object], events: Sequence[Object]
@@ -75,13 +84,6 @@ def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str
         found = anticipated_pods_of(annotations_of(one))
         if found is not None and found.until_s > now_s:
             yield f"now: {name_of(one)} expects to want {found.count} pods within the time that a node takes to boot"
-
-
-_GROUP, _NODE = "nodegroup", "node"
-# The reason of the daemon's Event about a growth.
-_SCALED_UP = "ScaledUp"
-_REFUSED = 400
-_EVENT_NAMESPACE = "default"
 
 
 def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
@@ -230,11 +232,6 @@ def _seen_s(event: Object) -> float:
 def _clock(value: object) -> str:
     text = str(value or "")
     return f"{text} (unix seconds)" if text.isdecimal() else "an unknown time"
-
-
-_DAY_S = 86400.0
-
-_output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
 @click.group(invoke_without_command=True)

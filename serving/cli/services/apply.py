@@ -27,6 +27,11 @@ _SERVERS_OWN = {"resourceVersion", "generation", "uid", "creationTimestamp", "ma
 # JSON values come as they are.
 # ruff: noqa: ANN401
 
+_SHOWN_CHANGES_MAX = 20
+_TIMEOUT_S = 300.0
+_NOT_FOUND = 404
+_COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
+
 
 def with_last_applied(body: Object) -> Object:
     """The manifest with itself in its annotation, as ``kubectl apply`` sends it."""
@@ -101,12 +106,6 @@ def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[: _SHOWN_LENGTH_MAX - 3]}..."
-
-
-_SHOWN_CHANGES_MAX = 20
-_TIMEOUT_S = 300.0
-_NOT_FOUND = 404
-_COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):

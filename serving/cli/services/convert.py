@@ -17,19 +17,28 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, name_of, namespace_of, nested
 
+# What a system of services does anyway, or what names nothing that runs.
+_SILENT = frozenset(
+    {"restart", "container_name", "networks", "init", "stdin_open", "tty", "expose", "depends_on", "labels"}
+)
+_KNOWN = frozenset({"image", "build", "command", "entrypoint", "environment", "ports", "working_dir", "deploy"})
+ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
+_POD_FIELDS = ("volumes", "serviceAccountName", "imagePullSecrets")
+_CONTAINER_FIELDS = frozenset(
+    {"name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts", "workingDir", "securityContext"}
+    | {"imagePullPolicy", "readinessProbe", "livenessProbe", "startupProbe", "ports"}
+)
+# What a cron trigger of KEDA needs.
+_CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
+_PORT_NAMES = frozenset({"http1", "h2c"})
+_STDIN = "-"
+
 
 class Converted(msgspec.Struct, kw_only=True):
     """The manifests, and a note for each part that has no equal."""
 
     manifests: list[Object] = []
     notes: list[str] = []
-
-
-# What a system of services does anyway, or what names nothing that runs.
-_SILENT = frozenset(
-    {"restart", "container_name", "networks", "init", "stdin_open", "tty", "expose", "depends_on", "labels"}
-)
-_KNOWN = frozenset({"image", "build", "command", "entrypoint", "environment", "ports", "working_dir", "deploy"})
 
 
 def is_compose(document: object) -> bool:
@@ -118,17 +127,6 @@ def _limits(limits: Mapping[str, object]) -> dict[str, str]:
         text = str(limits["memory"]).lower().removesuffix("b")
         found["memory"] = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
     return found
-
-
-ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
-_POD_FIELDS = ("volumes", "serviceAccountName", "imagePullSecrets")
-_CONTAINER_FIELDS = frozenset(
-    {"name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts", "workingDir", "securityContext"}
-    | {"imagePullPolicy", "readinessProbe", "livenessProbe", "startupProbe", "ports"}
-)
-# What a cron trigger of KEDA needs.
-_CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
-_PORT_NAMES = frozenset({"http1", "h2c"})
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
@@ -288,9 +286,6 @@ def _policy(schedules: list[Object], deployment: Object) -> Object:
 def _metadata(name: str, deployment: Object) -> Object:
     namespace = namespace_of(deployment)
     return {"name": name, **({"namespace": namespace} if namespace else {})}
-
-
-_STDIN = "-"
 
 
 @click.command()

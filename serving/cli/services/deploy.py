@@ -52,6 +52,21 @@ from serving.settings.autoscaler import POLICIES
 
 _POLL_S = 0.3
 
+_TIMEOUT_S = 300.0
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
+# Annotations that have an option of their own.
+_SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
+_NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
+# Annotations of the service itself.
+_POLICY = {
+    "access": ACCESS_ANNOTATION,
+    "session_affinity": SESSION_AFFINITY_ANNOTATION,
+    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
+    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+}
+
 
 def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
     """Deploy, and again after each change. A failed deploy has reported its error; the next change retries."""
@@ -70,22 +85,6 @@ def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
         while (later := fingerprint(folder)) != now:
             now = later
             time.sleep(_POLL_S)
-
-
-_TIMEOUT_S = 300.0
-# The controller may write between the read and the write.
-_TRIES_MAX = 10
-_CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
-# Annotations that have an option of their own.
-_SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
-_NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
-# Annotations of the service itself.
-_POLICY = {
-    "access": ACCESS_ANNOTATION,
-    "session_affinity": SESSION_AFFINITY_ANNOTATION,
-    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
-    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
-}
 
 
 class _How(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,11 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 # Annotations that say what runs; a deploy always sets them.
 _RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, QUEUE_PROXY_ANNOTATION, SNAPSHOT_ANNOTATION})
 
+_FOLDERS = (".venv", "venv")
+_MARK = "pyvenv.cfg"
+_ASGI_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_IMPORT_MAX_S = 30.0
+
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``serving deploy``; None and () where an option was not given."""
@@ -169,10 +174,6 @@ def kept_options(before: Object, asked: Deployment) -> list[str]:
     ]
 
 
-_FOLDERS = (".venv", "venv")
-_MARK = "pyvenv.cfg"
-
-
 def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None:
     """The virtual environment in a folder, else the active one; None if there is none."""
     candidates = [folder.absolute() / name for name in _FOLDERS]
@@ -184,10 +185,6 @@ def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None
 def environment_of(virtualenv: Path) -> dict[str, str]:
     """The variables by which a command uses a virtual environment."""
     return {VIRTUAL_ENV: str(virtualenv), "PATH": f"{virtualenv / 'bin'}:{DEFAULT_PATH}"}
-
-
-_ASGI_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_IMPORT_MAX_S = 30.0
 
 
 def asgi_command(app: str, virtualenv: Path | None) -> str:

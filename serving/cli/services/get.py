@@ -27,6 +27,10 @@ _PAUSE_S = 1.0
 # A column of a table that grows line by line: later rows may be wider than the first.
 _ROOM = 2
 
+_PART = re.compile(r"\{(?P<expression>(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|[^{}'\"])*)\}|(?P<text>[^{}]+)")
+_RANGE, _END = "range ", "end"
+_ESCAPES = {r"\n": "\n", r"\t": "\t"}
+
 
 @click.command()
 @click.argument("kind", default="services", shell_complete=complete_kind)
@@ -232,11 +236,6 @@ def _server_row(api: ApiClient, kind: Kind, one: Object, *, everywhere: bool) ->
 
 def _padded(row: Row, widths: Sequence[int]) -> str:
     return " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
-
-
-_PART = re.compile(r"\{(?P<expression>(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|[^{}'\"])*)\}|(?P<text>[^{}]+)")
-_RANGE, _END = "range ", "end"
-_ESCAPES = {r"\n": "\n", r"\t": "\t"}
 
 
 def rendered(template: str, value: object) -> str:

@@ -23,6 +23,11 @@ from serving.model.objects import Object
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.autoscaler import POLICIES
 
+_TIMEOUT_S = 300.0
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CONFLICT = 409
+
 
 class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The changes; None, "" and empty where an option was not given."""
@@ -80,12 +85,6 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
             raise InvalidValue(text=name, expected=expected)
         del kept[name]
     return [*{**kept, **{name: {"name": name, "value": text} for name, text in wanted.environment.items()}}.values()]
-
-
-_TIMEOUT_S = 300.0
-# The controller may write between the read and the write.
-_TRIES_MAX = 10
-_CONFLICT = 409
 
 
 @click.command()

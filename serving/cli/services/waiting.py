@@ -36,6 +36,16 @@ _PAUSE_S = 0.01
 # So many answers in a row: several activators take turns at one port.
 _AGREEING = 4
 
+_POLL_S = 0.1
+_POLL_SLOWLY_S = 0.5
+_LOG_LINES = 10
+_IN_FORCE_WITHIN_S = 2.0
+# A route follows its configuration within milliseconds.
+_ROUTE_FAILS_S = 3.0
+# An app may open a port for administration a moment before the one for requests.
+_WRONG_PORT_S = 8.0
+_TIMEOUT_S = 60.0
+
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
     """Wait until requests are shared out as the status says; False if they are not in time."""
@@ -62,16 +72,6 @@ def _split_at(address: ServiceAddress, timeout_s: float) -> str:
         response = connection.getresponse()
         return response.read().decode("latin-1") if response.status == HTTPStatus.OK else ""
     return ""
-
-
-_POLL_S = 0.1
-_POLL_SLOWLY_S = 0.5
-_LOG_LINES = 10
-_IN_FORCE_WITHIN_S = 2.0
-# A route follows its configuration within milliseconds.
-_ROUTE_FAILS_S = 3.0
-# An app may open a port for administration a moment before the one for requests.
-_WRONG_PORT_S = 8.0
 
 
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
@@ -218,9 +218,6 @@ def _is_of_configuration(service: Object) -> bool:
 
 def _worded(ready: dict[str, str]) -> str:
     return ": ".join(part for part in (ready.get("reason", ""), ready.get("message", "")) if part)
-
-
-_TIMEOUT_S = 60.0
 
 
 @click.command()

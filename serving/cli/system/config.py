@@ -44,6 +44,19 @@ _MODULES = {
     "election": "serving.home.main",
 }
 
+_EXIT_SETTINGS = 2
+# A value as `serving config defaults` prints it and a ConfigMap takes it.
+_FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
+# Below it there is no room for the name of the ConfigMap.
+_WIDE = 120
+# What is shortened where the screen is too narrow, in this order, and what is left of it.
+_LEASTS = (("VALUE", 24), ("FROM", 24), ("VALUE", 12), ("FROM", 12), ("KEY", 20))
+# Of a pipe, and the widest: the eye does not follow a longer line.
+_SCREEN = (160, 24)
+_BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
+
+_files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+
 
 class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
     """ConfigMaps with their problems, and environments by running daemon."""
@@ -89,20 +102,6 @@ def _module_of(pid: int) -> str:
     except OSError:
         return ""
     return words[words.index("-m") + 1] if "-m" in words[:-1] else ""
-
-
-_EXIT_SETTINGS = 2
-# A value as `serving config defaults` prints it and a ConfigMap takes it.
-_FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
-# Below it there is no room for the name of the ConfigMap.
-_WIDE = 120
-# What is shortened where the screen is too narrow, in this order, and what is left of it.
-_LEASTS = (("VALUE", 24), ("FROM", 24), ("VALUE", 12), ("FROM", 12), ("KEY", 20))
-# Of a pipe, and the widest: the eye does not follow a longer line.
-_SCREEN = (160, 24)
-_BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
-
-_files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 
 
 @click.group()

@@ -42,6 +42,9 @@ _LOG_END_BYTES = 16_384
 _INDEX = re.compile(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0")
 _MODULE = re.compile(rb"\0-m\0(serving\.[\w.]+)\0")
 
+_COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_NAME_WIDTH = 14
+
 
 def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
     """Check that each daemon runs, and does not restart repeatedly."""
@@ -148,10 +151,6 @@ def _last_words(log: Path) -> str:
         if isinstance(entry, dict) and entry.get("level") == "error":
             return f"; {entry.get('error') or entry.get('event')}"
     return ""
-
-
-_COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_NAME_WIDTH = 14
 
 
 @click.command()

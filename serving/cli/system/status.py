@@ -23,6 +23,11 @@ from serving.model.objects import is_true
 
 _NOT_RUNNING = 1
 
+_PATH = "/version"
+# Pods finish the requests that they have.
+_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+
 
 class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A system that runs. Counts are of all namespaces."""
@@ -80,9 +85,6 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
     )
 
 
-_PATH = "/version"
-
-
 @click.command()
 @click.option("--client", is_flag=True, help="Only this program, without asking a server.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -99,11 +101,6 @@ def version(*, api: ApiClient, client: bool, output: str) -> None:
     click.echo(f"serving {__version__}, Python {python}")
     if "server" in found:
         click.echo(f"server  {found['server']}")
-
-
-# Pods finish the requests that they have.
-_TIMEOUT_S = 120.0
-_POLL_S = 0.05
 
 
 @click.command()

@@ -23,6 +23,22 @@ _CORE_M = 1000
 _FULL_RATIO = 0.9
 _NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
 
+_PERIOD_S = 2.0
+_TIMEOUT_S = 10.0
+_TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "dim"}
+# Columns from which on the reasons have room beside the numbers.
+_WIDE = 110
+_BELOW_MAX = 5
+_NAME_LEAST = 12
+# Columns from which on there is room for all numbers.
+_ROOMY = 96
+_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
+_FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
+# Lines that are no row: the title, heads, and what parts and ends tables.
+_FRAME = 8
+_NODES_LEAST = 4
+_BARS = " ▁▂▃▄▅▆▇█"
+
 
 def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The nodes of a dashboard's state of which anything is known, best score first."""
@@ -67,23 +83,6 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
     ratio = part / whole if whole else 0.0
     share = f" {ratio:4.0%}" if whole else ""
     return Text(f"{part / unit:.2g}{share}", style="red" if ratio >= _FULL_RATIO else "")
-
-
-_PERIOD_S = 2.0
-_TIMEOUT_S = 10.0
-_TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "dim"}
-# Columns from which on the reasons have room beside the numbers.
-_WIDE = 110
-_BELOW_MAX = 5
-_NAME_LEAST = 12
-# Columns from which on there is room for all numbers.
-_ROOMY = 96
-_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
-_FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
-# Lines that are no row: the title, heads, and what parts and ends tables.
-_FRAME = 8
-_NODES_LEAST = 4
-_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @click.command()

@@ -34,6 +34,23 @@ from serving.samples import hello
 _TIMEOUT_S = 180.0
 _POLL_S = 0.05
 
+# The descriptor on which the system in the background reports that it has started.
+_READY_VARIABLE = "SERVING_UP_READY_FD"
+
+_LOG = "up.log"
+# Four daemons that take a second each, on a machine under heavy load.
+_READY_S = 180.0
+_EXIT_FAILED = 1
+# What only `serving up` reads.
+_OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
+_DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
+_SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
+_NAME = "serving"
+_EXIT_SETTINGS = 2
+_PORT_MAX = 65_535
+_TLS = "SERVING_ACTIVATOR_TLS_"
+_TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
+
 
 def reload_system(state_path: Path) -> None:
     """Reload the system running on a state folder, and print each replacement; exits with 1 on failure."""
@@ -72,15 +89,6 @@ def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | N
         if time.monotonic() >= deadline_s:
             fail(f"not reloaded after {_TIMEOUT_S:g} s; see the logs in {state.logs}")
         time.sleep(_POLL_S)
-
-
-# The descriptor on which the system in the background reports that it has started.
-_READY_VARIABLE = "SERVING_UP_READY_FD"
-
-_LOG = "up.log"
-# Four daemons that take a second each, on a machine under heavy load.
-_READY_S = 180.0
-_EXIT_FAILED = 1
 
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
@@ -129,12 +137,6 @@ def report_ready() -> None:
         os.close(int(text))
 
 
-# What only `serving up` reads.
-_OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
-_DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
-_SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
-
-
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raise ``SettingsError`` for each invalid variable, with the expected value."""
     given = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
@@ -154,9 +156,6 @@ def check_environment(environment: Mapping[str, str]) -> None:
         raise SettingsError(list(problems.values()))
 
 
-_NAME = "serving"
-
-
 def path_lines(program: Path, python: Path, path: str) -> list[str]:
     """Advice on running this program in another shell; empty if ``serving`` on PATH is this program.
 
@@ -169,12 +168,6 @@ def path_lines(program: Path, python: Path, path: str) -> list[str]:
     if not own.exists():
         return [f"commands:  {shlex.quote(str(python))} -m serving ..."]
     return [f"commands:  {shlex.quote(str(own))} is not on PATH: export PATH={shlex.quote(str(own.parent))}:$PATH"]
-
-
-_EXIT_SETTINGS = 2
-_PORT_MAX = 65_535
-_TLS = "SERVING_ACTIVATOR_TLS_"
-_TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 
 def _port_options(command: Callable[..., None]) -> Callable[..., None]:

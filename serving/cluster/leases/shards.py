@@ -29,6 +29,16 @@ from serving.model.errors import NotLeading
 from serving.model.knative import REPLICA_ADDRESS_ANNOTATION, SHARDS_LABEL
 from serving.model.objects import Object, nested
 
+_log = logging.getLogger(__name__)
+# Share of the renew deadline for which one shard may delay the renewals of the others.
+_REST_RATIO = 0.3
+# Lease durations for which a process keeps a shard that its proper owner did not take.
+_KEEPING_DURATIONS = 8
+# Shorter waits are not worth a turn of the loop, and may be below the clock's resolution.
+_PAUSE_MIN_S = 0.001
+# Between two checks of ``stop`` while the leases have not been listed yet.
+_SYNC_LOOK_S = 0.5
+
 
 class ShardWish(msgspec.Struct, frozen=True, kw_only=True):
     """Shards to take, in order of preference, and the one to give up; None for none."""
@@ -66,17 +76,6 @@ def wish(
     begin = zlib.crc32(me.encode()) % shard_count
     wanted = sorted(free, key=lambda shard: (shard - begin) % shard_count)[: allotment - len(mine)]
     return ShardWish(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))
-
-
-_log = logging.getLogger(__name__)
-# Share of the renew deadline for which one shard may delay the renewals of the others.
-_REST_RATIO = 0.3
-# Lease durations for which a process keeps a shard that its proper owner did not take.
-_KEEPING_DURATIONS = 8
-# Shorter waits are not worth a turn of the loop, and may be below the clock's resolution.
-_PAUSE_MIN_S = 0.001
-# Between two checks of ``stop`` while the leases have not been listed yet.
-_SYNC_LOOK_S = 0.5
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,8 @@ from serving.model.objects import Object, uid_of, version_of
 
 _log = logging.getLogger(__name__)
 
+_COMPONENT = "serving-controller"
+
 
 class PlanWriter:
     """Writes through the cluster port and puts each answer into the cache, so that the next decision need not wait for a watch.
@@ -92,9 +94,6 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
         return write
     patch = {**write.patch, "metadata": {**write.patch["metadata"], "resourceVersion": version}}
     return msgspec.structs.replace(write, patch=patch)
-
-
-_COMPONENT = "serving-controller"
 
 
 def note_event(note: Note, *, now: str) -> Object:

@@ -23,6 +23,13 @@ from serving.settings.live import Taken
 
 _CONTROLLER_MAP = "config-controller"
 
+_log = logging.getLogger(__name__)
+
+# Between two looks whether the server has HTTPRoutes.
+_HTTPROUTES_RETRY_S = 2.0
+
+Wake = Callable[[set[WorkKey], Kind | None], None]
+
 
 def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
     """The Events of one ConfigMap, for one daemon."""
@@ -56,14 +63,6 @@ def httproutes_note(namespace: str, why: str) -> Note:
     metadata = {"name": _CONTROLLER_MAP, "namespace": namespace}
     about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     return Note(about=about, reason="GatewayApiMissing", message=why, warning=True)
-
-
-_log = logging.getLogger(__name__)
-
-# Between two looks whether the server has HTTPRoutes.
-_HTTPROUTES_RETRY_S = 2.0
-
-Wake = Callable[[set[WorkKey], Kind | None], None]
 
 
 class CacheSources:

@@ -45,6 +45,10 @@ from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import DISABLED, ControllerSettings
 
+# What the controller and the autoscaler write on a revision themselves.
+_OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
+_OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
+
 
 def collectable(
     configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str
@@ -95,11 +99,6 @@ def _active_s(revision: Object) -> float:
     """When a route referenced the revision last; else its creation time."""
     stamp = timestamp_s(annotations_of(revision).get(ROUTING_STATE_MODIFIED_ANNOTATION))
     return _created_s(revision) if stamp is None else stamp
-
-
-# What the controller and the autoscaler write on a revision themselves.
-_OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
-_OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,9 @@ _NO_NEWS = {"ContainersNotReady", "PodCompleted", ""}
 _EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
 
+_DEPLOYING = "Deploying"
+_DEADLINE = "ProgressDeadlineExceeded"
+
 
 class HealthLayer(enum.StrEnum):
     """The condition that a failure belongs to; the values are condition types."""
@@ -169,10 +172,6 @@ class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
 
     deployment: Object | None
     pods: Sequence[Object] = ()
-
-
-_DEPLOYING = "Deploying"
-_DEADLINE = "ProgressDeadlineExceeded"
 
 
 def serving_state_of(revision: Object) -> ServingState:

@@ -41,6 +41,8 @@ _TARGETS = {
     ("", "Service"): kinds.SERVICE,
 }
 
+_Target = tuple[Kind, Key]
+
 
 class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a mapping depends on.
@@ -185,9 +187,6 @@ def _url(mapping: Object, settings: ControllerSettings) -> str:
         return url_of(host, settings.public_port)
     port = settings.public_tls_port
     return f"https://{host}" if port == _HTTPS_PORT else f"https://{host}:{port}"
-
-
-_Target = tuple[Kind, Key]
 
 
 class Domains:

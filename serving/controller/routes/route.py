@@ -50,6 +50,26 @@ from serving.model.routepolicy import route_digest, route_policy
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 
+_INGRESS_READY = "IngressReady"
+_ROLLOUT_IN_PROGRESS = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="RolloutInProgress",
+    message="A gradual rollout of the latest revision(s) is in progress.",
+)
+_UNCONFIRMED = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="Uninitialized",
+    message="Waiting for load balancer to be ready",
+)
+_UNCONFIGURED = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="IngressNotConfigured",
+    message="No traffic is assigned yet.",
+)
+
 
 class TagServices(msgspec.Struct, frozen=True, kw_only=True):
     """Existing Services by tag, and leftover Services without a tag."""
@@ -77,27 +97,6 @@ def tag_service_writes(route: Object, services: TagServices, settings: Controlle
     for one in services.unused:
         if is_controlled_by(one, route):
             yield deletion_of(kinds.SERVICE, one)
-
-
-_INGRESS_READY = "IngressReady"
-_ROLLOUT_IN_PROGRESS = Condition(
-    type=_INGRESS_READY,
-    status=ConditionStatus.UNKNOWN,
-    reason="RolloutInProgress",
-    message="A gradual rollout of the latest revision(s) is in progress.",
-)
-_UNCONFIRMED = Condition(
-    type=_INGRESS_READY,
-    status=ConditionStatus.UNKNOWN,
-    reason="Uninitialized",
-    message="Waiting for load balancer to be ready",
-)
-_UNCONFIGURED = Condition(
-    type=_INGRESS_READY,
-    status=ConditionStatus.UNKNOWN,
-    reason="IngressNotConfigured",
-    message="No traffic is assigned yet.",
-)
 
 
 class RouteContext(msgspec.Struct, frozen=True, kw_only=True):

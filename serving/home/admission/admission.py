@@ -48,6 +48,22 @@ _HANDLERS = ("grpc", "httpGet", "tcpSocket")
 # Stands for the port of the container.
 _OWN_PORT = 8080
 
+_ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
+_ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
+_OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
+_METADATA = frozenset(
+    {
+        *("annotations", "clusterName", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"),
+        *("finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace"),
+        *("ownerReferences", "resourceVersion", "selfLink", "uid"),
+    }
+)
+# Where a kind's annotations for the autoscaler are.
+_TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
+# Kinds that say how long a rollout lasts.
+_ROLLED_OUT = {SERVING_SERVICE, ROUTE}
+_SETTINGS = AutoscalerSettings()
+
 
 def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON
     """Yield what is wrong with the spec of a revision's pods."""
@@ -115,10 +131,6 @@ def _namespace_problems(mapping: Object) -> Iterator[Problem]:
         yield Problem(where="spec.ref.namespace", what=what, expected=f"{own}, or nothing")
 
 
-_ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
-_ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
-
-
 def _is_annotated(kind: Kind, one: Object) -> bool:
     return kind in _ANNOTATED and not nested(one, "metadata", "ownerReferences")
 
@@ -158,21 +170,6 @@ def _immutable(annotation: str, before: dict[str, str]) -> Problem:
     where = f"metadata.annotations[{annotation}]"
     kept = before.get(annotation, "no value")
     return Problem(where=where, what="Invalid value: annotation value is immutable", expected=kept)
-
-
-_OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
-_METADATA = frozenset(
-    {
-        *("annotations", "clusterName", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"),
-        *("finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace"),
-        *("ownerReferences", "resourceVersion", "selfLink", "uid"),
-    }
-)
-# Where a kind's annotations for the autoscaler are.
-_TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
-# Kinds that say how long a rollout lasts.
-_ROLLED_OUT = {SERVING_SERVICE, ROUTE}
-_SETTINGS = AutoscalerSettings()
 
 
 def admit(

@@ -26,6 +26,10 @@ _SERVICE_TYPES = {"LoadBalancer": "services.loadbalancers", "NodePort": "service
 _PLAIN = ("configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services")
 _KINDS = {kind.resource: kind for kind in KINDS if kind.namespaced}
 
+_NOTE = "kubernetes.io/limit-ranger"
+_FIELDS = ("requests", "limits")
+_CONTAINERS = (("containers", "container"), ("initContainers", "init container"))
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """One object's usage and quota scopes. ``priority_class`` is a pod's, "" without one."""
@@ -176,11 +180,6 @@ def quota_status(quota: Object, claims_of: ClaimsOf) -> Object:
         "hard": {name: str(amount) for name, amount in hard.items()},
         "used": {name: str(used[name]) for name in hard},
     }
-
-
-_NOTE = "kubernetes.io/limit-ranger"
-_FIELDS = ("requests", "limits")
-_CONTAINERS = (("containers", "container"), ("initContainers", "init container"))
 
 
 def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:

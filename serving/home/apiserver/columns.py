@@ -45,6 +45,10 @@ _STEPS = (
 )
 _UNKNOWN = "<unknown>"
 
+Cell = Callable[[Object, float], Any]
+_NONE = "<none>"
+_SHOWN_MAX = 3
+
 
 def age(stamp: object, *, now_s: float) -> str:
     """The time since a stamp of the API, "2026-11-21T04:30:00Z"; "<unknown>" if it is none."""
@@ -68,11 +72,6 @@ def duration(seconds: float) -> str:
             large, small = whole // large_s, whole % large_s // small_s if small_s else 0
             return f"{large}{_UNITS[large_s]}" + (f"{small}{_UNITS[small_s]}" if small else "")
     return f"{whole // _YEAR_S}y"
-
-
-Cell = Callable[[Object, float], Any]
-_NONE = "<none>"
-_SHOWN_MAX = 3
 
 
 class CellColumn(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ from serving.home.apiserver.requests import Fault
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
 
+_SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 class Shape(enum.StrEnum):
     """The shape of objects in a response; the values are the ``as`` parameter of the Accept header."""
@@ -107,9 +109,6 @@ def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN40
         return decode(data)
     except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise Fault(400, f"the object provided is unrecognized: {error}") from error
-
-
-_SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _YamlLoader(_SAFE_LOADER):  # type: ignore[misc, valid-type]

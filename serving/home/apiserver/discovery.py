@@ -18,6 +18,8 @@ _PART_VERBS = ["get", "patch", "update"]
 _IN_ALL = {POD, SERVICE, DEPLOYMENT}
 _AGGREGATED = ("v2", "v2beta1")
 
+_UNKNOWN = "the server could not find the requested resource"
+
 
 def _group_versions() -> dict[str, list[str]]:
     """The versions of each group, the preferred one first, in the order of the kinds."""
@@ -154,9 +156,6 @@ def _entries(kind: Kind) -> list[Object]:
             {"name": f"{kind.plural}/eviction", "singularName": "", **common, "verbs": ["create"]} | eviction,
         )
     return entries
-
-
-_UNKNOWN = "the server could not find the requested resource"
 
 
 def discovery_response(raw_path: str, accept: str) -> web.Response | None:

@@ -24,33 +24,6 @@ from serving.settings.load import load
 
 _PART = re.compile(r"([^.\[\]]+)|\[\*\]")
 
-
-def located(value: object, at: str) -> list[tuple[str, Any]]:
-    """Yield the existing places of a path with their values; ``[*]`` is every item of a list."""
-    found: list[tuple[str, Any]] = [("", value)]
-    for key in _steps(at):
-        if key is None:
-            found = [
-                (f"{path}[{index}]", item)
-                for path, items in found
-                if isinstance(items, list)
-                for index, item in enumerate(items)
-            ]
-        else:
-            found = [
-                (f"{path}.{key}" if path else key, one[key])
-                for path, one in found
-                if isinstance(one, dict) and one.get(key) is not None
-            ]
-    return found
-
-
-@functools.cache
-def _steps(at: str) -> tuple[str | None, ...]:
-    """The keys of a path, and None for every item of a list."""
-    return tuple(match.group(1) for match in _PART.finditer(at))
-
-
 _ONE_NODE = "pods run on this machine"
 _NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
 _ONE_USER = "pods run as the user that started the server"
@@ -101,6 +74,34 @@ _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
 _TEMPLATES = {SERVING_SERVICE: "spec.template", CONFIGURATION: "spec.template", DEPLOYMENT: "spec.template", POD: ""}
 # Groups of annotations that belong to another platform.
 _FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
+_COMPONENT = "serving-api"
+_REASON = "AcceptedWithoutEffect"
+
+
+def located(value: object, at: str) -> list[tuple[str, Any]]:
+    """Yield the existing places of a path with their values; ``[*]`` is every item of a list."""
+    found: list[tuple[str, Any]] = [("", value)]
+    for key in _steps(at):
+        if key is None:
+            found = [
+                (f"{path}[{index}]", item)
+                for path, items in found
+                if isinstance(items, list)
+                for index, item in enumerate(items)
+            ]
+        else:
+            found = [
+                (f"{path}.{key}" if path else key, one[key])
+                for path, one in found
+                if isinstance(one, dict) and one.get(key) is not None
+            ]
+    return found
+
+
+@functools.cache
+def _steps(at: str) -> tuple[str | None, ...]:
+    """The keys of a path, and None for every item of a list."""
+    return tuple(match.group(1) for match in _PART.finditer(at))
 
 
 def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[str]:
@@ -146,10 +147,6 @@ def _annotations(body: Object) -> Iterator[str]:
 def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
     """An empty or false value requests the default; exported manifests are full of them."""
     return value not in (None, False, "", {}, [])
-
-
-_COMPONENT = "serving-api"
-_REASON = "AcceptedWithoutEffect"
 
 
 def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:

@@ -46,6 +46,14 @@ _TAIL = (
 _DICTIONARY = b"".join(struct.pack(">I", len(word)) + word.encode() for word in (*_WORDS.split(), *_MORE_WORDS))
 _DICTIONARY += _TAIL.encode()
 
+Connect = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Opens a connection to a port of the pod. Raises ``OSError`` or a ``ClusterError``."""
+
+_SPDY, _CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
+_PIECE_BYTES = 32 * 1024
+_PORT_MAX = 65535
+_STREAMS_MAX = 1000
+
 
 class SpdyError(Exception):
     """The peer sent bytes that are not SPDY/3.1."""
@@ -145,15 +153,6 @@ class SpdyCodec:
 
 def _control_frame(kind: int, body: bytes) -> bytes:
     return struct.pack(">HHI", _VERSION, kind, len(body)) + body
-
-
-Connect = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Opens a connection to a port of the pod. Raises ``OSError`` or a ``ClusterError``."""
-
-_SPDY, _CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
-_PIECE_BYTES = 32 * 1024
-_PORT_MAX = 65535
-_STREAMS_MAX = 1000
 
 
 async def forward_ports(request: web.Request, connect: Connect) -> web.WebSocketResponse:

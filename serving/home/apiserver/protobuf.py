@@ -22,6 +22,18 @@ from serving.home.schemas.schema import Schema
 
 NUMBERS_FILE = SCHEMAS_FILE.with_name("protobuf.json")
 
+MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
+_MAGIC = b"k8s\x00"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT_BYTES_MAX = 10
+# Bodies that are no kinds of their own. Every group has the options of a deletion under its own version.
+_DELETE_OPTIONS = "meta.v1.DeleteOptions"
+_BODIES = {("autoscaling/v1", "Scale"): "autoscaling.v1.Scale", ("policy/v1", "Eviction"): "policy.v1.Eviction"}
+
+_Read = Callable[[Any], Any]
+# By number; a mapping stands for an embedded message, whose fields are those of the outer one in JSON.
+_Fields = Mapping[int, "_MessageField | _Fields"]
+
 
 class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of one message."""
@@ -39,17 +51,6 @@ def message_numbers() -> Mapping[str, MessageNumbers]:
     return msgspec.json.decode(NUMBERS_FILE.read_bytes(), type=dict[str, MessageNumbers])
 
 
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
-_MAGIC = b"k8s\x00"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_VARINT_BYTES_MAX = 10
-# Bodies that are no kinds of their own. Every group has the options of a deletion under its own version.
-_DELETE_OPTIONS = "meta.v1.DeleteOptions"
-_BODIES = {("autoscaling/v1", "Scale"): "autoscaling.v1.Scale", ("policy/v1", "Eviction"): "policy.v1.Eviction"}
-
-_Read = Callable[[Any], Any]
-
-
 class _MessageField(msgspec.Struct, frozen=True):
     """A field in JSON. Go writes fields that are no pointers even when they are empty; in JSON they are left out."""
 
@@ -58,10 +59,6 @@ class _MessageField(msgspec.Struct, frozen=True):
     is_list: bool
     is_map: bool
     is_pointer: bool
-
-
-# By number; a mapping stands for an embedded message, whose fields are those of the outer one in JSON.
-_Fields = Mapping[int, "_MessageField | _Fields"]
 
 
 def decode_protobuf(data: bytes) -> dict[str, Any]:

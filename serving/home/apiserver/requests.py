@@ -17,6 +17,23 @@ from serving.model.objects import Object
 _BY_PLACE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 _UNKNOWN = "the server could not find the requested resource"
 
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "ServiceUnavailable",
+}
+# kube-apiserver's bound, and its name for a client that gives none.
+_LENGTH_MAX = 128
+_UNKNOWN_MANAGER = "unknown"
+
 
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The target of a request. ``namespace`` None is all namespaces, "" a cluster-scoped kind; ``name`` "" is the collection."""
@@ -81,21 +98,6 @@ def _target(group: str, version: str, rest: list[str]) -> RequestTarget:
     )
 
 
-_REASONS = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
-    406: "NotAcceptable",
-    413: "RequestEntityTooLarge",
-    415: "UnsupportedMediaType",
-    500: "InternalError",
-    501: "NotImplemented",
-    503: "ServiceUnavailable",
-}
-
-
 class Fault(Exception):
     """An invalid request; an invalid object is a ``ClusterError``."""
 
@@ -150,11 +152,6 @@ def success(target: RequestTarget, uid: str) -> Object:
         "status": "Success",
         "details": {key: value for key, value in details.items() if value},
     }
-
-
-# kube-apiserver's bound, and its name for a client that gives none.
-_LENGTH_MAX = 128
-_UNKNOWN_MANAGER = "unknown"
 
 
 def field_manager(query: Mapping[str, str], user_agent: str) -> str:

@@ -25,6 +25,8 @@ _ALL = ["*"]
 # The group that a real server gives its administrators.
 _GROUPS = ["system:masters", "system:authenticated"]
 
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
 
 def rules_review() -> Object:
     """A SelfSubjectRulesReview: the one token grants every right."""
@@ -90,9 +92,6 @@ def _status(token: KnownToken | None, asked: set[str]) -> Object:
     }
     username = f"system:serviceaccount:{token.namespace}:{token.account}"
     return {"authenticated": True, "audiences": audiences, "user": {"username": username, "extra": extra}}
-
-
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def check_host(header: str, allowed: Collection[str]) -> None:

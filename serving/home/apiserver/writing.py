@@ -25,6 +25,8 @@ from serving.model.objects import Object, name_of
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 _PATCH_TYPES = {one.value: one for one in PatchType}
 
+_VERSIONS = {"policy/v1", "policy/v1beta1"}
+
 
 class Sent(msgspec.Struct, frozen=True):
     """The parts of a write request, and whether pods can run images here."""
@@ -323,9 +325,6 @@ def _check_preconditions(target: RequestTarget, found: Object, options: DeleteOp
         if wanted not in (None, metadata.get(field)):
             said = f"the {field} in the precondition ({wanted}) does not match {metadata.get(field)}"
             raise Conflict(f'{target.kind.resource} "{target.name}": {said}')
-
-
-_VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 
 async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:

@@ -29,6 +29,12 @@ _LABEL_BYTES_MAX = 63
 # A pointer to the name in the question, which begins behind the header.
 _SAME_NAME = 0xC00C
 
+_log = logging.getLogger("names")
+
+_PORT = 53
+_TIMEOUT_S = 3.0
+_IDLE_S = 10.0
+
 
 def question_of(query: bytes) -> tuple[str, int, int]:
     """Parse a query: name in lower case, type, and end of the question. Raises ``InvalidValue``."""
@@ -90,13 +96,6 @@ def _response(query: bytes, end: int, *, address: str = "", code: int = 0) -> by
         data = ipaddress.IPv4Address(address).packed
         answer = struct.pack("!HHHIH", _SAME_NAME, _A, _INTERNET, _TTL_S, len(data)) + data
     return head + query[_HEADER.size : end] + answer
-
-
-_log = logging.getLogger("names")
-
-_PORT = 53
-_TIMEOUT_S = 3.0
-_IDLE_S = 10.0
 
 
 def servers_of(resolv_conf: str) -> list[str]:

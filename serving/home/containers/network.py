@@ -30,6 +30,18 @@ _BACKLOG = 4096
 # <linux/in.h>: bind to an address that the machine is to have soon.
 _IP_FREEBIND = 15
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
+_POD_NETWORK = "10.137."
+_OWN = "/proc/thread-self/ns/net"
+_log = logging.getLogger("kubelet")
+
+# Two services that wake up at once.
+_COUNT = 2
+# After a pod took one: it is ready by then, and needs no core.
+_LAG_S = 0.3
+_RETRY_S = 5.0
+
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """The two addresses."""
@@ -58,12 +70,6 @@ def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict
                 made.listen(_BACKLOG)
                 found[f"{name}-pods-{port}"] = made
     return found
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
-_POD_NETWORK = "10.137."
-_OWN = "/proc/thread-self/ns/net"
 
 
 class PodNetworks:
@@ -200,15 +206,6 @@ def remove_leftovers(state: Path) -> None:
     cgroups = find_cgroups(cgroup_name_of(state))
     if cgroups is not None:
         cgroups.remove("")
-
-
-_log = logging.getLogger("kubelet")
-
-# Two services that wake up at once.
-_COUNT = 2
-# After a pod took one: it is ready by then, and needs no core.
-_LAG_S = 0.3
-_RETRY_S = 5.0
 
 
 class AheadNetworks:

@@ -25,6 +25,8 @@ _IMAGE_PERIOD_S = 300.0
 # A deploy pulls the image before its revision exists.
 _UNUSED_KEPT_S = 3600.0
 
+_SNAPSHOT_PERIOD_S = 60.0
+
 
 async def collect_images(cluster: Cluster, store: ImageStore) -> None:
     """Collect every five minutes until cancelled. Images that a user imported or pulled stay."""
@@ -46,9 +48,6 @@ def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[st
     used = ImagePins(store.folder).unpin(revisions).union(*(images_used(one, store) for one in pods))
     # The wall clock: the age of an image is the time of its import.
     return store.collect(used, now_s=time.time(), unused_kept_s=_UNUSED_KEPT_S)
-
-
-_SNAPSHOT_PERIOD_S = 60.0
 
 
 async def used_snapshots(cluster: Cluster) -> frozenset[str]:

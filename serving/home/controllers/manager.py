@@ -49,6 +49,8 @@ _Selector = tuple[str, str, str]
 
 _Of = TypeVar("_Of", str, _Selector)
 
+_PAUSE_S = 0.01
+
 
 class Manager:
     """Runs until cancelled."""
@@ -256,9 +258,6 @@ def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> No
 
 def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
     return [(namespace, label, value) for label, value in labels.items()]
-
-
-_PAUSE_S = 0.01
 
 
 def is_rebuilt(

@@ -46,6 +46,14 @@ from serving.settings.placement import NODE_POLICIES, PlacementSettings
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 
+_RESERVED = "reserved for a pod that is being created"
+_log = logging.getLogger("scheduler")
+
+_COMPONENT = "default-scheduler"
+_UNSCHEDULABLE = "Unschedulable"
+_ONE_NODE = "local"
+_WATCH_LAG_MAX_S = 5.0
+
 
 def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
     """Why a node does not take a pod, whatever room it has; "" if it does."""
@@ -128,9 +136,6 @@ def _matches(term: Mapping[str, Any], node: Mapping[str, Any], labels: Mapping[s
     )
 
 
-_RESERVED = "reserved for a pod that is being created"
-
-
 class NodePlacing:
     """Nodes with their room. Raises ``SettingsError`` for a policy whose library is missing."""
 
@@ -192,14 +197,6 @@ class NodePlacing:
         if facts is not None and facts.pod_count_max is not None and self.book.pod_count(name) >= facts.pod_count_max:
             return "Too many pods"
         return ""
-
-
-_log = logging.getLogger("scheduler")
-
-_COMPONENT = "default-scheduler"
-_UNSCHEDULABLE = "Unschedulable"
-_ONE_NODE = "local"
-_WATCH_LAG_MAX_S = 5.0
 
 
 class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):

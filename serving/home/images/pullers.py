@@ -31,6 +31,11 @@ _ERROR_CHARACTERS_MAX = 300
 # A line of the log of podman and skopeo: time="..." level=fatal msg="...".
 _MESSAGE = re.compile(r'^time=.* msg="(.*)"$')
 
+_CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
+_EXPECTED = (
+    f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'
+)
+
 
 def installed_pullers() -> tuple[Puller, ...]:
     """Those whose tool is installed: what is on this machine first, registries last."""
@@ -149,12 +154,6 @@ def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = 
         said = _MESSAGE.sub(r"\1", (lines or ["failed"])[-1]).replace('\\"', '"')
         raise ImageUnavailable(image, missing or f"{command[0]}: {said[-_ERROR_CHARACTERS_MAX:]}")
     return done.stdout.decode(errors="replace")
-
-
-_CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
-_EXPECTED = (
-    f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'
-)
 
 
 def credentials_of(secrets: Iterable[Object]) -> bytes:

@@ -16,6 +16,10 @@ from serving.home.pods.podplan import all_containers, container_name_of
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested, uid_of
 
+ID_SCHEME = "sha256:"
+"""Before the id of an image without a digest, in the status of a pod."""
+_NEVER, _ALWAYS = "Never", "Always"
+
 
 class ImagePins:
     """The pins in a store's folder. A key is REVISION/CONTAINER, with the revision's uid."""
@@ -49,10 +53,6 @@ class ImagePins:
         replace_file(self._path, msgspec.json.encode(pins))
 
 
-ID_SCHEME = "sha256:"
-"""Before the id of an image without a digest, in the status of a pod."""
-
-
 def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
     """The ids of the images that the containers of a pod run by its status, of a revision by its pins, else by name."""
     ids = {
@@ -68,9 +68,6 @@ def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
             found = store.find(ids.get(name) or pins.get(f"{uid_of(pod)}/{name}") or container.get("image", ""))
             used |= {found.id} if found else set()
     return frozenset(used)
-
-
-_NEVER, _ALWAYS = "Never", "Always"
 
 
 class ImageSource:

@@ -27,6 +27,11 @@ _PRIVATE = 0o700
 # Digits of an id that people type.
 _ID_DIGITS_MIN = 6
 
+_FILES = ("Containerfile", "Dockerfile")
+_BUILDERS = ("buildah", "podman", "docker")
+_ID_DIGITS = 12
+_ERROR_LINES = 5
+
 
 class ImageUnavailable(ServingError):
     """An image is unavailable. ``reason`` is the container's waiting reason in Kubernetes."""
@@ -224,12 +229,6 @@ def replace_file(path: Path, content: bytes) -> None:
     made = path.with_name(path.name + ".new")
     made.write_bytes(content)
     made.replace(path)
-
-
-_FILES = ("Containerfile", "Dockerfile")
-_BUILDERS = ("buildah", "podman", "docker")
-_ID_DIGITS = 12
-_ERROR_LINES = 5
 
 
 def containerfile_in(folder: Path) -> Path | None:

@@ -29,6 +29,13 @@ from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
 from serving.traffic.backoff import backoff_s
 
+# Kubernetes reports 128 and the signal's number for a process that a signal ended.
+_SIGNAL_EXIT = 128
+_KILLED_BY_US_GRACE_S = 5.0
+# Begins slower than the queue-proxy's own probes, which find a fast start first.
+_STARTUP_PAUSE_FIRST_S = 0.02
+_LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
+
 
 def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
     """Run a command beside a container: in its namespaces and cgroups, with its user and environment.
@@ -77,13 +84,7 @@ class RestartPauses:
         return backoff_s(self._end_count - 1, first_s=settings.pause_first_s, max_s=settings.pause_max_s)
 
 
-# Kubernetes reports 128 and the signal's number for a process that a signal ended.
-_SIGNAL_EXIT = 128
 _RESTARTS = RestartSettings()
-_KILLED_BY_US_GRACE_S = 5.0
-# Begins slower than the queue-proxy's own probes, which find a fast start first.
-_STARTUP_PAUSE_FIRST_S = 0.02
-_LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,17 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.
 _SESSION, _RSS_PAGES = 3, 21
 
+_log = logging.getLogger("kubelet")
+
+_MEMORY_PERIOD_S = 1.0
+_ROTATION_PERIOD_S = 10.0
+# Pods that are gone, of which the logs can still be read on disk.
+_GONE_LOGS_KEPT = 100
+# Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
+_PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
+_CHORE_PAUSE_S = 10.0
+_DELETE_PAUSE_S = 1.0
+
 
 def resident_bytes_by_session() -> Counter[int]:
     """Resident bytes of all sessions, by the process id of the leader."""
@@ -64,18 +75,6 @@ def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
         if process is not None and resident_bytes.get(process.pid, 0) > limit:
             count_oom_kill(pod.logs)
             pod.keepers[name].kill("OOMKilled")
-
-
-_log = logging.getLogger("kubelet")
-
-_MEMORY_PERIOD_S = 1.0
-_ROTATION_PERIOD_S = 10.0
-# Pods that are gone, of which the logs can still be read on disk.
-_GONE_LOGS_KEPT = 100
-# Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
-_PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
-_CHORE_PAUSE_S = 10.0
-_DELETE_PAUSE_S = 1.0
 
 
 class Kubelet:

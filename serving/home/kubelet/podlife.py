@@ -16,6 +16,14 @@ from serving.home.pods.podfolder import tail
 from serving.home.pods.runtime import PodProcess, PodRuntime
 from serving.home.pods.unready import Unready, explain, with_log
 
+# After the queue-proxy has drained the app holds no request; it has this long to end by itself.
+_APP_GRACE_S = 5.0
+_PERIOD_S = 2.0
+_LOOKS_BEFORE_EVENT = 3
+# A pod that is not ready after a minute is looked at less often.
+_LOOKS_OFTEN = 30
+_PERIOD_LATER_S = 10.0
+
 
 async def run_init_containers(
     runtime: PodRuntime,
@@ -52,10 +60,6 @@ async def run_init_containers(
     return True
 
 
-# After the queue-proxy has drained the app holds no request; it has this long to end by itself.
-_APP_GRACE_S = 5.0
-
-
 async def drain(
     proxy: PodProcess | None, apps: Sequence[PodProcess], *, grace_s: float, is_draining: bool = False
 ) -> None:
@@ -78,13 +82,6 @@ async def drain(
     if proxy is not None:
         await proxy.outlast(end_s - now_s())
     await asyncio.gather(*(app.outlast(min(grace_s, _APP_GRACE_S)) for app in apps))
-
-
-_PERIOD_S = 2.0
-_LOOKS_BEFORE_EVENT = 3
-# A pod that is not ready after a minute is looked at less often.
-_LOOKS_OFTEN = 30
-_PERIOD_LATER_S = 10.0
 
 
 class ReadinessExplainer:

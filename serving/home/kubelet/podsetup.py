@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 # Kubernetes' kubelet looks each minute; reading one object of this process costs microseconds.
 _PERIOD_S = 5.0
 
+QUEUE_PROXY = "queue-proxy"
+
 
 async def read_sources(
     cluster: Cluster, namespace: str, wanted: Collection[Reference], *, token: Callable[[Reference], str]
@@ -83,9 +85,6 @@ async def follow_sources(
                 known = found
         except (ClusterError, InvalidValue, OSError) as error:
             _log.warning("volumes.stale", extra={"error": str(error)})
-
-
-QUEUE_PROXY = "queue-proxy"
 
 
 @functools.cache

@@ -24,6 +24,12 @@ _PIECE_BYTES = 65536
 # Longest delay of new lines for a follower.
 _FOLLOW_S = 0.2
 
+_SIGNAL_EXIT = 128
+# How long a command has to end when its client is gone.
+_GRACE_S = 1.0
+# A follower of a log looks five times a second: within this time it has read what a process wrote before its end.
+_LAST_WORDS_S = 1.0
+
 
 class FilePodLogs:
     """Logs below one folder: NAMESPACE/POD/CONTAINER.log, and CONTAINER.previous.log of the run before a restart."""
@@ -126,13 +132,6 @@ async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyn
     if pod.kind is None:
         raise ConnectionRefusedError("the pod has not started")
     return await pod.kind.connect(port, [session for name, session in pod.sessions.items() if name != QUEUE_PROXY])
-
-
-_SIGNAL_EXIT = 128
-# How long a command has to end when its client is gone.
-_GRACE_S = 1.0
-# A follower of a log looks five times a second: within this time it has read what a process wrote before its end.
-_LAST_WORDS_S = 1.0
 
 
 class LocalPodStreams:

@@ -13,6 +13,12 @@ from serving.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, ne
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes
 
+_NOT_ENFORCED = "CpuLimitNotEnforced"
+_ELSEWHERE = "VolumesElsewhere"
+_INSECURE = "SecurityContextNotEnforced"
+_NEEDS_USERS = ("runAsUser", "runAsGroup")
+_NEEDS_CONTAINER = ("runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "capabilities")
+
 
 def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
     """A warning Event about a pod. The name depends on pod and text, so that repetitions are dropped."""
@@ -22,13 +28,6 @@ def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
     of = About(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=metadata.get("uid", ""))
     words = EventText(reason=reason, message=message[-MESSAGE_LENGTH_MAX:], is_warning=True)
     return new_event(of, words, suffix=digest(name, reason, message), component="kubelet", now=now, instance="local")
-
-
-_NOT_ENFORCED = "CpuLimitNotEnforced"
-_ELSEWHERE = "VolumesElsewhere"
-_INSECURE = "SecurityContextNotEnforced"
-_NEEDS_USERS = ("runAsUser", "runAsGroup")
-_NEEDS_CONTAINER = ("runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "capabilities")
 
 
 def memory_limit_bytes(container: Object) -> int | None:

@@ -23,6 +23,12 @@ _PORT_FIRST = 20000
 _PORT_END_DEFAULT = 32768
 _TRIES = 4096
 
+_LISTEN = "0A"
+# Columns of /proc/net/tcp, see proc(5): local address, state, inode.
+_ADDRESS, _STATE, _INODE = 1, 3, 9
+# Fields of /proc/PID/stat after the name: the session is the 6th of all.
+_SESSION = 3
+
 
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
     """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1."""
@@ -95,13 +101,6 @@ def _first_outgoing_port() -> int:
     except (OSError, ValueError):
         return _PORT_END_DEFAULT
     return first if first > _PORT_FIRST + _TRIES else _PORT_END_DEFAULT
-
-
-_LISTEN = "0A"
-# Columns of /proc/net/tcp, see proc(5): local address, state, inode.
-_ADDRESS, _STATE, _INODE = 1, 3, 9
-# Fields of /proc/PID/stat after the name: the session is the 6th of all.
-_SESSION = 3
 
 
 def listening_ports(session: int, proc: Path = Path("/proc")) -> frozenset[int]:

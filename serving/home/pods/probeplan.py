@@ -19,6 +19,8 @@ _PERIOD_DEFAULT_S = 10.0
 # depend on it.
 _LIVENESS_DELAY_MIN_S = 1.0
 
+_STATUS_LINE_BYTES_MAX = 200
+
 
 class ProbeKind(enum.StrEnum):
     """The purpose of a probe: startup, liveness or readiness."""
@@ -115,9 +117,6 @@ def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState
     elif failures >= plan.failure_max:
         verdict = ProbeVerdict.FAILED
     return ProbeState(successes=successes, failures=failures, verdict=verdict)
-
-
-_STATUS_LINE_BYTES_MAX = 200
 
 
 async def probe_failure(probe: Probe, app: Address, *, network: str = "") -> str:

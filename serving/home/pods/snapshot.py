@@ -35,6 +35,8 @@ _ENTRIES_MAX = 100_000
 # A deploy writes the snapshot before the service that names it.
 _UNUSED_KEPT_S = 600.0
 
+_Rules = tuple[tuple[str, GitIgnoreSpec | None, GitIgnoreSpec | None], ...]
+
 
 class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A file or symbolic link in a folder. ``path`` is relative; ``is_linked`` marks files ignored by git."""
@@ -46,9 +48,6 @@ class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
 def entries_of(folder: Path) -> Iterator[FolderEntry]:
     """All files below a folder in a fixed order, without ignored ones. Raises ``OSError``."""
     yield from _walk(folder, "", ())
-
-
-_Rules = tuple[tuple[str, GitIgnoreSpec | None, GitIgnoreSpec | None], ...]
 
 
 def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:

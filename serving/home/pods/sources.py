@@ -21,6 +21,12 @@ from serving.model.quantity import parse_bytes, parse_millicores
 _MILLI = 1000
 _RESOURCES = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
 
+TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
+"""The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
+
+_FILE_MODE = 0o644
+_TOKEN_LIFETIME_S = 3600
+
 
 def _cores(text: str) -> Fraction:
     return Fraction(parse_millicores(text), _MILLI)
@@ -92,13 +98,6 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         # A divisor of 0 means its default.
         divisor = read(str(selector.get("divisor", "1"))) or 1
         return str(math.ceil(Fraction(read(str(text))) / divisor))
-
-
-TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
-"""The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
-
-_FILE_MODE = 0o644
-_TOKEN_LIFETIME_S = 3600
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
 _LAUNCH_MAX_S = 30.0
 _ERROR_CHARACTERS_MAX = 500
 
+_Key = tuple[str, str]
+
 
 class ContainerLaunch:
     """A running container start. ``descriptor`` is readable when ``finish`` does not block.
@@ -117,9 +119,6 @@ def _error_of(log: Path) -> str:
         line = log.read_text(errors="replace").strip().splitlines()[-1]
         return str(json.loads(line)["msg"])[:_ERROR_CHARACTERS_MAX]
     return ""
-
-
-_Key = tuple[str, str]
 
 
 class Launches:

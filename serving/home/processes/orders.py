@@ -17,6 +17,9 @@ from serving.home.processes.mounts import MountPoint, OverlayMount
 # A manifest with its environment fits; a longer line is an error.
 _LINE_BYTES_MAX = 16 * 2**20
 
+_encoder = msgspec.json.Encoder()
+_LOG_MODE = 0o600
+
 
 class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """A message. Its class name is its tag on the wire."""
@@ -173,7 +176,6 @@ class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
 Order = StartProcess | SendSignal | KeepNote | ForgetPod
 Report = Inventory | ProcessStarted | StartFailed | ReadinessChanged | Warned | ProcessEnded
 
-_encoder = msgspec.json.Encoder()
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
@@ -206,9 +208,6 @@ class Lines:
             msg = f"a line of more than {_LINE_BYTES_MAX} bytes"
             raise OverflowError(msg)
         return lines
-
-
-_LOG_MODE = 0o600
 
 
 def open_streams(order: StartProcess) -> tuple[int, int, int]:

@@ -35,6 +35,18 @@ _EXEC = "exec "
 _HARMLESS = frozenset({"-u", "-B"})
 _EXPECTED = "a command that Python runs: python SCRIPT, python -m MODULE, or a script of Python such as uvicorn"
 
+# How often the processes are looked through for some to drop.
+_LOOK_PERIOD_S = 10.0
+_IDLE_S = 3600.0
+# Of all memory that is available; below it the kernel begins to swap or to kill.
+_FREE_MEMORY_MIN_RATIO = 0.1
+# A fork takes milliseconds; after this time the pod is started in the ordinary way.
+_FORK_MAX_S = 2.0
+_PIECE_BYTES = 65536
+_START = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](int(sys.argv[2]))"
+
+Warn = Callable[[StartProcess, str, str], None]
+
 
 class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command of Python: the interpreter, its options, and its arguments: a script, or "-m" and a module, and theirs."""
@@ -87,19 +99,6 @@ def _without_shell(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         raise InvalidValue(text=text, expected="variables without characters that mean something to a shell")
     filled = iter(values)
     return shlex.split(_VARIABLE.sub(lambda _: next(filled), text).removeprefix(_EXEC))
-
-
-# How often the processes are looked through for some to drop.
-_LOOK_PERIOD_S = 10.0
-_IDLE_S = 3600.0
-# Of all memory that is available; below it the kernel begins to swap or to kill.
-_FREE_MEMORY_MIN_RATIO = 0.1
-# A fork takes milliseconds; after this time the pod is started in the ordinary way.
-_FORK_MAX_S = 2.0
-_PIECE_BYTES = 65536
-_START = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](int(sys.argv[2]))"
-
-Warn = Callable[[StartProcess, str, str], None]
 
 
 class _PreloadedApp:

@@ -17,6 +17,9 @@ from serving.home.processes.process_lifetime import start_ticks
 _PRIVATE = 0o600
 _Record = TypeVar("_Record")
 
+_BEGIN = b'{"pid"'
+_LINE_BYTES_MAX = 4096
+
 
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
@@ -100,10 +103,6 @@ class ProcessRecords:
         """Remove the files of a pod."""
         for path in self._folder.glob(f"{pod}.*"):
             path.unlink(missing_ok=True)
-
-
-_BEGIN = b'{"pid"'
-_LINE_BYTES_MAX = 4096
 
 
 class ProcessEvents:

@@ -19,6 +19,11 @@ from serving.home.schemas.validations import RuleTree, rule_tree
 # The one in C, where PyYAML has it: 3,000 lines take 15 ms with it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+OPEN_SCHEMA: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+"""Any object."""
+_REF = "#/components/schemas/"
+_METADATA = "meta.v1.ObjectMeta"
+
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One printer column. Priority 0 is always shown, more only with ``-o wide``."""
@@ -74,12 +79,8 @@ def parse_crd(text: str) -> Crd:
 
 SCHEMAS_FILE = crd_folder().parent / "openapi" / "kubernetes.json"
 
-OPEN_SCHEMA: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-"""Any object."""
 
 _DESCRIPTIONS_FILE = SCHEMAS_FILE.with_name("descriptions.yaml")
-_REF = "#/components/schemas/"
-_METADATA = "meta.v1.ObjectMeta"
 
 
 @functools.cache

@@ -24,6 +24,12 @@ _OBJECT = (dict, Mapping)
 # A kube-apiserver's own bound on what the copies of one patch add.
 _COPIED_BYTES_MAX = 3 * 2**20
 
+# What the library raises for patches that it cannot apply: its own errors, and Python's where it does not look.
+_PATCH_FAILURES = (
+    *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
+    *(AttributeError, IndexError, KeyError, TypeError, ValueError),
+)
+
 
 def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
     """The target after a merge patch: null removes, objects are merged, all else replaces.
@@ -94,13 +100,6 @@ def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN40
             said = str(error) or type(error).__name__
             raise Invalid(f"operation {number} of the JSON patch, {name!r}: {said}") from error
     return result
-
-
-# What the library raises for patches that it cannot apply: its own errors, and Python's where it does not look.
-_PATCH_FAILURES = (
-    *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
-    *(AttributeError, IndexError, KeyError, TypeError, ValueError),
-)
 
 
 class _RefusedOperation(Exception):

@@ -27,6 +27,20 @@ _CHECKED_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
 # Recently seen pairs: the labels of pods repeat, and a lookup is cheaper than a match.
 _PAIRS_SEEN_MAX = 4096
 
+_EVENT_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_FIELDS: Mapping[Kind, tuple[str, ...]] = {
+    POD: ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"),
+    EVENT: (*(f"involvedObject.{field}" for field in _EVENT_FIELDS), "reason", "reportingComponent", "type"),
+    NODE: ("spec.unschedulable",),
+    NAMESPACE: ("status.phase",),
+    SECRET: ("type",),
+    SERVICE: ("spec.clusterIP", "spec.type"),
+}
+_EVERY_FIELD = ("metadata.name", "metadata.namespace")
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+_encoder = msgspec.json.Encoder()
+
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
     """One owner: when all are gone, so is the object."""
@@ -136,21 +150,6 @@ def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
         for field in (field for field, text in given.items() if not text):
             what = "Required value: an owner has apiVersion, kind, name and uid"
             yield Problem(where=f"metadata.ownerReferences.{field}", what=what, expected="all four")
-
-
-_EVENT_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-_FIELDS: Mapping[Kind, tuple[str, ...]] = {
-    POD: ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"),
-    EVENT: (*(f"involvedObject.{field}" for field in _EVENT_FIELDS), "reason", "reportingComponent", "type"),
-    NODE: ("spec.unschedulable",),
-    NAMESPACE: ("status.phase",),
-    SECRET: ("type",),
-    SERVICE: ("spec.clusterIP", "spec.type"),
-}
-_EVERY_FIELD = ("metadata.name", "metadata.namespace")
-
-_decoder = msgspec.json.Decoder(dict[str, Any])
-_encoder = msgspec.json.Encoder()
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):

@@ -27,6 +27,15 @@ _TEXTS = {
 # What no value is.
 _NOTHING = object()
 
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
 
 def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
     """A copy of a JSON value, three times as fast as ``copy.deepcopy``."""
@@ -194,16 +203,6 @@ def _number_breaches(schema: Schema, value: float, path: str) -> Iterator[Proble
         yield _invalid(
             path, _shown(value), f"{path} in body should be less than or equal to {most}", expected=f"at most {most}"
         )
-
-
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-}
 
 
 def _has_type(schema: Schema, value: object) -> bool:

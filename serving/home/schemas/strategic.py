@@ -23,6 +23,13 @@ from serving.home.schemas.schema import Schema
 from serving.model.errors import Invalid, UnsupportedMediaType
 from serving.model.objects import Object
 
+_PATCH = "$patch"
+_RETAIN = "$retainKeys"
+_ORDER = "$setElementOrder/"
+_DELETE = "$deleteFromPrimitiveList/"
+
+_Json = dict[str, Any]
+
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
     """The merge strategy of a field: a list by ``merge_key``, a list of strings as union, an object by field."""
@@ -55,14 +62,6 @@ def _hint(schema: Schema) -> Hint:
     # Elements of a list that is replaced are never merged.
     below = {} if inner is not schema and not is_merged else _below(resolved(inner))
     return Hint(merge_key=merge_key, texts=is_merged and not merge_key and "items" in schema, below=below)
-
-
-_PATCH = "$patch"
-_RETAIN = "$retainKeys"
-_ORDER = "$setElementOrder/"
-_DELETE = "$deleteFromPrimitiveList/"
-
-_Json = dict[str, Any]
 
 
 def strategic_merge(kind: Kind, target: Mapping[str, Any], patch: Mapping[str, Any]) -> _Json:

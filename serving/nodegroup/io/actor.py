@@ -44,6 +44,11 @@ _log = logging.getLogger("nodegroup")
 _NAMESPACE = "default"
 _COMPONENT = "serving-nodegroup"
 
+# Calls at once: an API server's default share for one client.
+_AT_ONCE_MAX = 16
+# A second read after a conflict; the next pass tries again.
+_TRIES = 2
+
 
 class NodeGroupNotes:
     """Writes Events at once. ``cluster`` may be fenced."""
@@ -71,12 +76,6 @@ def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Obje
     if state is not NodeState.TAINTED:
         return None
     return [one for one in taints if one.get("key") != REMOVAL_TAINT]
-
-
-# Calls at once: an API server's default share for one client.
-_AT_ONCE_MAX = 16
-# A second read after a conflict; the next pass tries again.
-_TRIES = 2
 
 
 class Done(msgspec.Struct, kw_only=True):

@@ -18,6 +18,8 @@ _CLOSE = b"Connection: close\r\n"
 # A shorter time in the queue counts as none.
 _NO_QUEUE_S = 0.0005
 
+_ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
 
 class ClientPeer:
     """The remote client: its address, and header lines that repeat on its connection."""
@@ -157,6 +159,3 @@ def _quoted(text: bytes) -> bytes:
     if text and not text.translate(None, b"!#$%&'*+-.^_`|~" + _ALPHANUMERIC):
         return text
     return b'"%b"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-
-
-_ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -23,6 +23,9 @@ _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE
 _REMEMBERED_BYTES_MAX = 2048
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 
+_NAME = b"traceparent"
+GRPC_TYPE = b"application/grpc"
+
 
 class RequestRefusal(Exception):
     """A request refused by the parser: the status and the reason."""
@@ -266,18 +269,12 @@ def _tokens(values: "tuple[()] | list[bytes]") -> frozenset[bytes]:
     return frozenset(token.strip(b" \t").lower() for token in b",".join(values).split(b",")) - {b""}
 
 
-_NAME = b"traceparent"
-
-
 def with_traceparent(head: RequestHead, value: bytes) -> RequestHead:
     """The same head with this traceparent as the only one."""
     # Not read_line: a line that never comes again has no place in its memory.
     line = HeaderLine(name=_NAME, value=value, wire=b"traceparent: %b\r\n" % value, plain=True, matters=False)
     rest = head.without(lambda one: one.name == _NAME)
     return msgspec.structs.replace(rest, lines=[*rest.lines, line], wire=rest.wire + line.wire)
-
-
-GRPC_TYPE = b"application/grpc"
 
 
 def is_grpc_call(head: RequestHead) -> bool:

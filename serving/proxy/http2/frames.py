@@ -30,6 +30,14 @@ FRAME_HEAD: Final = Struct(">HBBBL")
 # By how much a window grows.
 INCREMENT: Final = Struct(">L")
 
+FRAME_HEAD_BYTES: Final = 9
+STREAM_ID_MASK: Final = 0x7FFF_FFFF
+PRIORITY_BYTES: Final = 5
+SETTING_BYTES: Final = 6
+GOAWAY_BYTES: Final = 8
+# Frames whose payload has one size only.
+_SIZES = {PRIORITY: PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: INCREMENT.size}
+
 
 class ErrorCode(enum.IntEnum):
     """Why a stream or a connection ended (RFC 9113, section 7)."""
@@ -67,15 +75,6 @@ class Violation(Exception):
     def __init__(self, code: ErrorCode, reason: str) -> None:
         self.code = code
         super().__init__(reason)
-
-
-FRAME_HEAD_BYTES: Final = 9
-STREAM_ID_MASK: Final = 0x7FFF_FFFF
-PRIORITY_BYTES: Final = 5
-SETTING_BYTES: Final = 6
-GOAWAY_BYTES: Final = 8
-# Frames whose payload has one size only.
-_SIZES = {PRIORITY: PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: INCREMENT.size}
 
 
 def check_length(length: int) -> None:

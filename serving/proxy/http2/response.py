@@ -24,6 +24,11 @@ _MESSAGE_BYTES_MAX = 500
 _OK = 200
 _REPLACED = (b":status", b"content-type", b"content-length")
 
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+_NONE = Framing.NONE
+# The limits of an own response were checked where its parts came from.
+_UNBOUNDED = 1_000_000
+
 
 class GrpcRefusal:
     """Collects the body of an HTTP error, and gives the fields of a trailers-only answer."""
@@ -62,12 +67,6 @@ class GrpcRefusal:
 def _escaped(message: bytes) -> bytes:
     """Text as grpc-message has it: all but printable ASCII as %XX."""
     return b"".join([b"%c" % byte if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in message])
-
-
-_TEXT = (b"content-type", b"text/plain; charset=utf-8")
-_NONE = Framing.NONE
-# The limits of an own response were checked where its parts came from.
-_UNBOUNDED = 1_000_000
 
 
 class StreamCarrier(Protocol):

@@ -27,6 +27,12 @@ _PING = b"farewell"
 # What the first GOAWAY names: no stream is above it.
 _NO_STREAM_ID = 2**31 - 1
 
+# The least that TCP carries between two full buffers on a bad line.
+_FLUSH_S = 60.0
+# How long a client has to read why its connection ends, and how much it may send meanwhile.
+_LINGER_S = 1.0
+_PASSED_OVER_BYTES_MAX = 1024 * 1024
+
 
 class Farewell:
     """The graceful shutdown of one connection, with two GOAWAY frames."""
@@ -65,13 +71,6 @@ class Farewell:
         self.due_s = math.inf
         self.served_id_max = last_stream_id
         self._engine.send_goaway(last_stream_id, ErrorCode.NO_ERROR)
-
-
-# The least that TCP carries between two full buffers on a bad line.
-_FLUSH_S = 60.0
-# How long a client has to read why its connection ends, and how much it may send meanwhile.
-_LINGER_S = 1.0
-_PASSED_OVER_BYTES_MAX = 1024 * 1024
 
 
 class Session(FrameSender):

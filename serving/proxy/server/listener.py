@@ -24,6 +24,11 @@ from serving.settings.http import HttpSettings
 # For errors such as too few descriptors.
 _PAUSE_S = 0.1
 
+# What a limit may be exceeded by. A sweep over 10,000 connections takes about 3 ms.
+_SWEEP_SPACING_S = 0.1
+# The kernel caps it at net.core.somaxconn; fewer would refuse connections in a burst.
+_BACKLOG = 4096
+
 
 class Acceptor:
     """Accepts connections from a non-blocking socket; each gets a protocol of ``factory``."""
@@ -73,12 +78,6 @@ class Acceptor:
         # A client that has left already is not an error.
         with contextlib.suppress(OSError):
             await self._loop.connect_accepted_socket(self._factory, made)
-
-
-# What a limit may be exceeded by. A sweep over 10,000 connections takes about 3 ms.
-_SWEEP_SPACING_S = 0.1
-# The kernel caps it at net.core.somaxconn; fewer would refuse connections in a burst.
-_BACKLOG = 4096
 
 
 class HttpServer:

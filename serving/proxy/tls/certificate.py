@@ -14,6 +14,21 @@ import msgspec
 
 from serving.model.errors import InvalidCertificate
 
+# Names in order of preference.
+_ALPN = ("h2", "http/1.1")
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name.
+_NO_CHECK_TIME = 0x200000
+# A handshake in memory takes two turns of each side.
+_TURNS = 4
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_KEY = b"PRIVATE KEY-----"
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is not this certificate's",
+    "KEY_TYPE_MISMATCH": "the key is not this certificate's",
+    "EE_KEY_TOO_SMALL": "the key is too small",
+    "CA_MD_TOO_WEAK": "its signature is too weak",
+}
+
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The hosts of a certificate. ``name`` is our name for it; ``not_after_s`` its expiry in unix seconds."""
@@ -61,22 +76,6 @@ class CertificateChoice:
 
 def _plain(host: str) -> str:
     return host.removesuffix(".").lower()
-
-
-# Names in order of preference.
-_ALPN = ("h2", "http/1.1")
-# OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name.
-_NO_CHECK_TIME = 0x200000
-# A handshake in memory takes two turns of each side.
-_TURNS = 4
-_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
-_KEY = b"PRIVATE KEY-----"
-_REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is not this certificate's",
-    "KEY_TYPE_MISMATCH": "the key is not this certificate's",
-    "EE_KEY_TOO_SMALL": "the key is too small",
-    "CA_MD_TOO_WEAK": "its signature is too weak",
-}
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):

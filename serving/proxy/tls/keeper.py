@@ -24,6 +24,13 @@ _log = logging.getLogger("activator")
 Found = dict[str, Pair | InvalidCertificate]
 """What a source has, by the certificate's name: both files of it, or why they cannot be read."""
 
+# A chain of four certificates has 8 KiB.
+_BYTES_MAX = 1024**2
+_SUFFIXES = (".crt", ".pem")
+_INSIDE = (("tls.crt", "tls.key"), ("fullchain.pem", "privkey.pem"))
+
+_Stamp = tuple[int, int, int]
+
 
 class Certificates:
     """All certificates of a TLS listener. ``default`` names the fallback; "" for none."""
@@ -124,14 +131,6 @@ def silence_unreadable_names() -> None:
             before(raised)
 
     sys.unraisablehook = hook
-
-
-# A chain of four certificates has 8 KiB.
-_BYTES_MAX = 1024**2
-_SUFFIXES = (".crt", ".pem")
-_INSIDE = (("tls.crt", "tls.key"), ("fullchain.pem", "privkey.pem"))
-
-_Stamp = tuple[int, int, int]
 
 
 class CertificateFiles:

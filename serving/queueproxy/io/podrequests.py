@@ -38,6 +38,8 @@ _QUEUE = b"queue"
 _OOM_FILES = ("memory.events", "memory.oom_control")
 _Request = TypeVar("_Request", bound=Hashable)
 
+_RETRY_LINES = header_lines(*RETRY)
+
 
 class PodRequests(Generic[_Request]):
     """The requests of one pod."""
@@ -131,9 +133,6 @@ def is_probe(head: RequestHead) -> bool:
     if head.get(b"k-network-probe") is not None or head.get(b"k-kubelet-probe") is not None:
         return True
     return (head.get(b"user-agent") or b"").startswith(_PROBE_AGENTS)
-
-
-_RETRY_LINES = header_lines(*RETRY)
 
 
 class PodHandler(PodRequests[Exchange]):

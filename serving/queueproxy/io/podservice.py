@@ -23,6 +23,8 @@ from serving.wire.link import Link
 
 _LOG = logging.getLogger(__name__)
 
+_GOODBYE_S = 0.5
+
 
 class Front(Protocol):
     """Where the requests of a pod come in, as its drain sees it. ``HttpServer`` is one."""
@@ -73,9 +75,6 @@ async def drain(
     cut_count = await server.finish(grace_s=max(0.0, end_s - clock()))
     _LOG.info("drained", extra={"cut_count": cut_count, "duration_s": clock() - begun_s})
     return cut_count
-
-
-_GOODBYE_S = 0.5
 
 
 class PodService:

@@ -19,6 +19,12 @@ _STATUS_BYTES = 12
 _FINE = (200, 399)
 _AGENT = "kube-probe/serving"
 
+# A pause is then about a tenth of the time that has passed, and so is what readiness is late at most.
+_PAUSE_GROWTH = 1.1
+_LOG = logging.getLogger(__name__)
+
+PUSH_AGAIN = signal.SIGUSR1
+
 
 async def attempt(probe: Probe, app: Address, *, is_http2: bool = False, network: str = "") -> bool:
     """Whether the app takes a connection, or answers a GET with 200 to 399, within the probe's time.
@@ -54,10 +60,6 @@ def _get(probe: Probe, host: str) -> bytes:
     return f"GET {probe.path} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
-# A pause is then about a tenth of the time that has passed, and so is what readiness is late at most.
-_PAUSE_GROWTH = 1.1
-
-
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """The app's readiness. ``pause_s`` is the time until the next attempt; None ends the probing."""
 
@@ -86,11 +88,6 @@ def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueuePr
         return at_start(settings)
     pause_s = settings.probe_pause_min_s if state.pause_s is None else state.pause_s * _PAUSE_GROWTH
     return Readiness(is_ready=False, pause_s=min(pause_s, settings.probe_pause_max_s), failure_count=failure_count)
-
-
-_LOG = logging.getLogger(__name__)
-
-PUSH_AGAIN = signal.SIGUSR1
 
 
 class ReadinessPipe:

@@ -7,6 +7,14 @@ import msgspec
 from serving.scaling.adaptive.room import Room
 from serving.scaling.kpa.merge import Proposal
 
+# Most pod-seconds saved for later, per pod that Knative wants.
+_CREDIT_MAX_S = 600.0
+# Each pod beyond what Knative wants needs a credit for so many seconds.
+_EXTRA_POD_S = 20.0
+# A longer time between two decisions counts as this one.
+_STEP_MAX_S = 60.0
+_MINUTE_S = 60.0
+
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
     """The reason to keep, start or release the last pod. Ages are seconds since the last request ended."""
@@ -55,14 +63,6 @@ NEUTRAL = Advice()
 """Knative's behaviour."""
 
 
-# Most pod-seconds saved for later, per pod that Knative wants.
-_CREDIT_MAX_S = 600.0
-# Each pod beyond what Knative wants needs a credit for so many seconds.
-_EXTRA_POD_S = 20.0
-# A longer time between two decisions counts as this one.
-_STEP_MAX_S = 60.0
-
-
 class PodCredit:
     """Bounds the pods by Knative's count, plus those that earlier savings pay for.
 
@@ -84,9 +84,6 @@ class PodCredit:
             count = min(count, knative_count + max(0, math.floor(self._credit_s / _EXTRA_POD_S)))
         self._saved_count = knative_count - count
         return count
-
-
-_MINUTE_S = 60.0
 
 
 class PreWarmBudget:

@@ -37,6 +37,22 @@ _GROUP_STRENGTH = 2.0
 # Part of the population's counts that the shipped prior stands for, in gaps.
 _SHIPPED_STRENGTH = 200.0
 
+# A gap of which less than this is left is as good as forgotten.
+_DUMPED_MIN = 0.005
+# What all gaps together can count for is 1 / (1 - 1 / growth), some 73.
+_DUMPED_MAX = 100.0
+# Fitted to half of the functions of a day of Azure Functions (2019), each function counting the same; see
+# docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
+SHIPPED_PRIOR: tuple[float, ...] = tuple(
+    1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
+)
+"""Rates by group of a population that is not known yet."""
+# The curve goes on for half as long as the last window again, and to this age at least, in seconds.
+_BEYOND_RATIO = 1.5
+_AGE_MIN_S = 300.0
+# Bins that are shown one by one; of later ones, every second.
+_FINE_BINS = 20
+
 
 def _bin_starts() -> Array:
     starts = list(np.arange(0.0, _FINE_UNTIL_S, 1.0))
@@ -149,12 +165,6 @@ class GapHistory:
         self.gap_count = max(round(float(counts.sum())), int(bool(dumped)))
 
 
-# A gap of which less than this is left is as good as forgotten.
-_DUMPED_MIN = 0.005
-# What all gaps together can count for is 1 / (1 - 1 / growth), some 73.
-_DUMPED_MAX = 100.0
-
-
 def _bin_of(gap_s: float) -> int:
     if gap_s < _FINE_UNTIL_S:
         return max(0, int(gap_s))
@@ -167,14 +177,6 @@ def _ends_by_group(rates: Array) -> Array:
     survived = np.exp(-np.concatenate(([0.0], np.cumsum(rates * widths_s)[:-1])))
     shares: Array = np.maximum(survived * (1.0 - np.exp(-rates * widths_s)), 1e-6)
     return shares / float(shares.sum())
-
-
-# Fitted to half of the functions of a day of Azure Functions (2019), each function counting the same; see
-# docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
-SHIPPED_PRIOR: tuple[float, ...] = tuple(
-    1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
-)
-"""Rates by group of a population that is not known yet."""
 
 
 _BOUNDED_WIDTHS_S = np.diff(BIN_STARTS_S)
@@ -229,13 +231,6 @@ def _saved_s(hazard: Array, widths_s: Array, worth_s: float) -> float:
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * worth_s - 1.0) * widths_s).sum())
-
-
-# The curve goes on for half as long as the last window again, and to this age at least, in seconds.
-_BEYOND_RATIO = 1.5
-_AGE_MIN_S = 300.0
-# Bins that are shown one by one; of later ones, every second.
-_FINE_BINS = 20
 
 
 def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, gap_count: int) -> HazardCurve:

@@ -24,6 +24,36 @@ _ANSWERED_LEFT = 0.1
 # Seconds after which a queue is load: clients that send their next request after the last one is answered keep it up.
 _LASTING_S = 6
 
+# A count goes down to at most this part of itself at once.
+_STEP_RATIO = 0.7
+# How many times the patience a smaller step waits for.
+_SMALL_STEP_PATIENCES = 2.0
+# A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
+# spends what Knative does on sparse loads spends as much on heavy ones.
+_WAITS_PER_COLD_START = 6.0
+# Time for which fewer pods must be enough before one goes, in seconds, at a worth of 120 and requests that take as long as a
+# start: Knative's stable window. Shorter ones wait less for a slot. It follows the square root of the worth.
+_PATIENCE_S = 60.0
+_PATIENCE_WORTH_S = 120.0
+_PATIENCE_MAX_S = 600.0
+# Shortest start that is reckoned with, in seconds.
+_START_MIN_S = 0.1
+# Mean load below which there is none, as of a request of 60 ms each minute.
+_LOAD_MIN = 0.001
+# Arrivals are counted as if a request took this long at least, in seconds: the waits of shorter ones matter less.
+_COUNTED_MIN_S = 0.1
+# The margin stops to grow at one standard deviation, where the worth of a slot is highest.
+_ROOT_E = math.sqrt(math.e)
+_ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
+# Bisections of the quiet load: 2 to the power of -20 of a pod's room is exact enough.
+_BISECTIONS = 20
+# Revisions share a few specs.
+_SPECS_KEPT = 1024
+# Mean now over the mean ahead after a sudden step up, at most.
+_CLIMB_RATIO = 0.8
+# Rounding of sums that must not ask for one more pod.
+_EPSILON = 1e-9
+
 
 class ServedLoad:
     """The load of one revision, second by second."""
@@ -76,12 +106,6 @@ class ServedLoad:
         return min(concurrency, self._load + lasting)
 
 
-# A count goes down to at most this part of itself at once.
-_STEP_RATIO = 0.7
-# How many times the patience a smaller step waits for.
-_SMALL_STEP_PATIENCES = 2.0
-
-
 class HeldCount:
     """The pods wanted by one revision, ``count`` of them held."""
 
@@ -106,33 +130,6 @@ class HeldCount:
         elif now_s - self._low_since_s >= _SMALL_STEP_PATIENCES * patience_s:
             self.count, self._low_since_s = latest, None
         return self.count
-
-
-# A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
-# spends what Knative does on sparse loads spends as much on heavy ones.
-_WAITS_PER_COLD_START = 6.0
-# Time for which fewer pods must be enough before one goes, in seconds, at a worth of 120 and requests that take as long as a
-# start: Knative's stable window. Shorter ones wait less for a slot. It follows the square root of the worth.
-_PATIENCE_S = 60.0
-_PATIENCE_WORTH_S = 120.0
-_PATIENCE_MAX_S = 600.0
-# Shortest start that is reckoned with, in seconds.
-_START_MIN_S = 0.1
-# Mean load below which there is none, as of a request of 60 ms each minute.
-_LOAD_MIN = 0.001
-# Arrivals are counted as if a request took this long at least, in seconds: the waits of shorter ones matter less.
-_COUNTED_MIN_S = 0.1
-# The margin stops to grow at one standard deviation, where the worth of a slot is highest.
-_ROOT_E = math.sqrt(math.e)
-_ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
-# Bisections of the quiet load: 2 to the power of -20 of a pod's room is exact enough.
-_BISECTIONS = 20
-# Revisions share a few specs.
-_SPECS_KEPT = 1024
-# Mean now over the mean ahead after a sudden step up, at most.
-_CLIMB_RATIO = 0.8
-# Rounding of sums that must not ask for one more pod.
-_EPSILON = 1e-9
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):

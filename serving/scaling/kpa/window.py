@@ -32,6 +32,8 @@ _SMOOTHING_MIN = 0.2
 # Buckets worth weighing: 0.8^200 is 4e-20, below the last bit of a double.
 _WEIGHED_BUCKETS_MAX = 200
 
+_NOTHING_SEEN = NoData(missing="no stat in the stable window")
+
 
 class SeenBuckets(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets of a window, oldest first, and the number of the first of them."""
@@ -270,9 +272,6 @@ def _rounded(value: float) -> float:
     scaled = size * _AVERAGE_SCALE
     whole = math.floor(scaled)
     return math.copysign((whole + (scaled - whole >= 0.5)) / _AVERAGE_SCALE, value)
-
-
-_NOTHING_SEEN = NoData(missing="no stat in the stable window")
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

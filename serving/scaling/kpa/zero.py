@@ -31,6 +31,8 @@ _RECHECK_MIN_S = 1.0
 # Transitions that a state remembers for the error that shows them.
 _STORY_MAX = 32
 
+_UNDECIDED = NoData(missing="no decision")
+
 
 class GatePhase(enum.StrEnum):
     """The phase of a revision between its first pod and none. Inactive and proved are both "not Active"."""
@@ -185,9 +187,6 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     recheck_in_s: float | None = None
     """Time until which nothing but the clock can change the answer; None if something else must happen first."""
-
-
-_UNDECIDED = NoData(missing="no decision")
 
 
 def advance(state: GateState, event: Event, *, now_s: float) -> GateState:

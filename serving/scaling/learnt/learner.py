@@ -71,6 +71,8 @@ _KNEE_MIN = 0.01
 # Time for which a target that changes is not saved, in seconds: each save is a write to the API.
 _SAVE_PERIOD_S = 60.0
 
+_Known = Annotated[float, msgspec.Meta(gt=0)]
+
 
 class TargetBound(enum.StrEnum):
     """The resource that bounds a pod's concurrency."""
@@ -93,9 +95,6 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     is_used: bool
     """Whether it replaces the revision's target, rather than being shown only."""
-
-
-_Known = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _State(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -32,6 +32,11 @@ from serving.settings.triggers import TriggerSettings
 StateAt = Callable[[Schedule, float], ScheduleState]
 """The state of a schedule at a time, in seconds since the epoch."""
 
+_MEASURED_TYPES = frozenset({"cpu", "mem"})
+
+Requests = Callable[[RevisionKey], Mapping[str, Resources]]
+"""What the containers of a revision request, by name."""
+
 
 class PolicyCalendar:
     """Schedules, each with its state as it was seen last and the time of that look."""
@@ -77,12 +82,6 @@ class PolicyCalendar:
     def _pairs(self) -> Iterator[tuple[Schedule, tuple[float, ScheduleState]]]:
         """Each schedule with the time of the look and its state; nothing before the first look."""
         return zip(self._schedules, self._seen, strict=False)
-
-
-_MEASURED_TYPES = frozenset({"cpu", "mem"})
-
-Requests = Callable[[RevisionKey], Mapping[str, Resources]]
-"""What the containers of a revision request, by name."""
 
 
 class _Held:

@@ -30,6 +30,12 @@ _SIGNIFICANCE = 3.0
 # Part of a sample's distance by which it may come early.
 _EARLY = 0.1
 
+# A trend over less says little.
+_TREND_WINDOW_MIN_S = 10.0
+# A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
+_VALID_MIN_S = 20.0
+_VALID_BOOTS = 2.0
+
 
 class LoadTrend:
     """The last ``window_s`` seconds of a load."""
@@ -66,13 +72,6 @@ class LoadTrend:
         if certain <= 0:
             return None
         return mean + certain * (self._samples[-1][0] - mean_s + ahead_s)
-
-
-# A trend over less says little.
-_TREND_WINDOW_MIN_S = 10.0
-# A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
-_VALID_MIN_S = 20.0
-_VALID_BOOTS = 2.0
 
 
 def validity_s(boot_s: float) -> float:

@@ -18,6 +18,54 @@ from serving.scaling.spec import ScalingSpec
 _ACTIVATOR = "activator"
 _MINUTES_FROM_S = 120.0
 
+_LIMITS = {
+    ScaleLimit.UP_RATE: "max-scale-up-rate {spec.max_scale_up_rate:g} allows {detail.rate_count_max}",
+    ScaleLimit.DOWN_RATE: "max-scale-down-rate {spec.max_scale_down_rate:g} keeps {detail.rate_count_min}",
+    ScaleLimit.ACTIVATION_SCALE: "any load starts activation-scale {spec.activation_scale}",
+    ScaleLimit.PANIC_HOLD: "panic keeps {detail.panic_count_max}, the most it asked for",
+    ScaleLimit.SCALE_DOWN_DELAY: (
+        "scale-down-delay {spec.scale_down_delay_s:g} s keeps {detail.delayed_count}, now {detail.undelayed_count} would do"
+    ),
+    ScaleLimit.START_HOLD: (
+        "until {spec.stable_window_s:g} s of load are known, the scale found at the start keeps {detail.start_hold_count}"
+    ),
+}
+_CLASSIC_LIMITS = {
+    ClassicLimit.SCALE_UP_RATE: "max-scale-up-rate allows {detail.desired_count}",
+    ClassicLimit.PANIC_HOLD: "panic keeps {detail.desired_count}, the most it asked for",
+    ClassicLimit.AT_LEAST_ONE: "1 stays until it is idle for long enough",
+}
+_BOUNDS = {
+    ScaleBound.MIN_SCALE: "raised to min-scale {bounds.count_min}",
+    ScaleBound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
+    ScaleBound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
+}
+_GATE = {
+    GateReason.NO_DECISION: "nothing is changed on no data",
+    GateReason.PODS_WANTED: "",
+    GateReason.ZERO_DISABLED: "1 stays, for scale to zero is disabled",
+    GateReason.ACTIVATION_PENDING: "its first pods have {rest_s:.0f} s more to become ready",
+    GateReason.ACTIVATION_FAILED: "its first pods did not become ready within {spec.progress_deadline_s:g} s",
+    GateReason.ACTIVE_TOO_SHORT: (
+        "1 stays until it was active for the stable window of {spec.stable_window_s:g} s, {rest_s:.0f} s more"
+    ),
+    GateReason.MARKED_INACTIVE: "idle, so it is marked inactive and the activator takes over",
+    GateReason.ALREADY_ZERO: "already at 0",
+    GateReason.HAND_OFF_IN_DOUBT: "first the activator must prove that it answers in the pods' place",
+    GateReason.POD_RETENTION: (
+        "the last pod is retained for {spec.scale_to_zero_pod_retention_s:g} s, {rest_s:.0f} s more"
+    ),
+    GateReason.GRACE: (
+        "the activator is in the path for less than the grace period of {spec.scale_to_zero_grace_s:g} s, "
+        "{rest_s:.0f} s more"
+    ),
+    GateReason.INACTIVE_LONG_ENOUGH: (
+        "inactive for longer than the grace period of {spec.scale_to_zero_grace_s:g} s and the retention of "
+        "{spec.scale_to_zero_pod_retention_s:g} s"
+    ),
+    GateReason.PROXIED_LONG_ENOUGH: "the activator is proved to answer in the pods' place",
+}
+
 
 def explain(outcome: ScalerOutcome) -> str:
     """The whole sentence."""
@@ -63,20 +111,6 @@ def _limit(spec: ScalingSpec, detail: ScaleDecision) -> str:
     return "" if detail.limited_by is None else _LIMITS[detail.limited_by].format(spec=spec, detail=detail)
 
 
-_LIMITS = {
-    ScaleLimit.UP_RATE: "max-scale-up-rate {spec.max_scale_up_rate:g} allows {detail.rate_count_max}",
-    ScaleLimit.DOWN_RATE: "max-scale-down-rate {spec.max_scale_down_rate:g} keeps {detail.rate_count_min}",
-    ScaleLimit.ACTIVATION_SCALE: "any load starts activation-scale {spec.activation_scale}",
-    ScaleLimit.PANIC_HOLD: "panic keeps {detail.panic_count_max}, the most it asked for",
-    ScaleLimit.SCALE_DOWN_DELAY: (
-        "scale-down-delay {spec.scale_down_delay_s:g} s keeps {detail.delayed_count}, now {detail.undelayed_count} would do"
-    ),
-    ScaleLimit.START_HOLD: (
-        "until {spec.stable_window_s:g} s of load are known, the scale found at the start keeps {detail.start_hold_count}"
-    ),
-}
-
-
 def _classic(detail: ClassicDecision) -> str:
     if detail.mode is ClassicMode.IDLE:
         return f"classic; no request for {detail.idle_s:.0f} s"
@@ -91,13 +125,6 @@ def _classic_limit(proposal: Proposal, detail: ClassicDecision) -> str:
     if proposal.reason == ScaleLimit.START_HOLD:
         return f"the scale found at the start keeps {proposal.desired}"
     return "" if detail.limited_by is None else _CLASSIC_LIMITS[detail.limited_by].format(detail=detail)
-
-
-_CLASSIC_LIMITS = {
-    ClassicLimit.SCALE_UP_RATE: "max-scale-up-rate allows {detail.desired_count}",
-    ClassicLimit.PANIC_HOLD: "panic keeps {detail.desired_count}, the most it asked for",
-    ClassicLimit.AT_LEAST_ONE: "1 stays until it is idle for long enough",
-}
 
 
 # The learnt target.
@@ -169,13 +196,6 @@ def _bound(bounds: Bounded) -> str:
     return "" if bounds.limited_by is None else _BOUNDS[bounds.limited_by].format(bounds=bounds)
 
 
-_BOUNDS = {
-    ScaleBound.MIN_SCALE: "raised to min-scale {bounds.count_min}",
-    ScaleBound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
-    ScaleBound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
-}
-
-
 # The gate to zero, step by step.
 
 
@@ -183,33 +203,6 @@ def _gate(outcome: ScalerOutcome) -> tuple[str, ...]:
     spec, rest_s = outcome.inputs.spec, outcome.gate.recheck_in_s or 0.0
     said = _GATE[outcome.gate.reason].format(spec=spec, rest_s=rest_s)
     return (said, "into reserve first") if outcome.to_reserve else (said,)
-
-
-_GATE = {
-    GateReason.NO_DECISION: "nothing is changed on no data",
-    GateReason.PODS_WANTED: "",
-    GateReason.ZERO_DISABLED: "1 stays, for scale to zero is disabled",
-    GateReason.ACTIVATION_PENDING: "its first pods have {rest_s:.0f} s more to become ready",
-    GateReason.ACTIVATION_FAILED: "its first pods did not become ready within {spec.progress_deadline_s:g} s",
-    GateReason.ACTIVE_TOO_SHORT: (
-        "1 stays until it was active for the stable window of {spec.stable_window_s:g} s, {rest_s:.0f} s more"
-    ),
-    GateReason.MARKED_INACTIVE: "idle, so it is marked inactive and the activator takes over",
-    GateReason.ALREADY_ZERO: "already at 0",
-    GateReason.HAND_OFF_IN_DOUBT: "first the activator must prove that it answers in the pods' place",
-    GateReason.POD_RETENTION: (
-        "the last pod is retained for {spec.scale_to_zero_pod_retention_s:g} s, {rest_s:.0f} s more"
-    ),
-    GateReason.GRACE: (
-        "the activator is in the path for less than the grace period of {spec.scale_to_zero_grace_s:g} s, "
-        "{rest_s:.0f} s more"
-    ),
-    GateReason.INACTIVE_LONG_ENOUGH: (
-        "inactive for longer than the grace period of {spec.scale_to_zero_grace_s:g} s and the retention of "
-        "{spec.scale_to_zero_pod_retention_s:g} s"
-    ),
-    GateReason.PROXIED_LONG_ENOUGH: "the activator is proved to answer in the pods' place",
-}
 
 
 def _pods(count: int) -> str:

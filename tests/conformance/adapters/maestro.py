@@ -36,6 +36,9 @@ Json = dict[str, Any]
 USAGE_ABSOLUTE = 1e-9
 WAYS = {"up": ScaleWay.UP, "down": ScaleWay.DOWN}
 
+# What the original calls the types whose names differ here.
+ORIGINAL_TYPES = {"occupancy": "room", "fixed-step": "legacy"}
+
 
 def expected(case: Json) -> Json:
     """What is compared: all of "expect" but the remark."""
@@ -89,10 +92,6 @@ def _points(given: Json) -> Json:
 
 def _capacity(given: Json) -> Json:
     return {"points": point_capacity(given["time"], given["watcher_period_s"])}
-
-
-# What the original calls the types whose names differ here.
-ORIGINAL_TYPES = {"occupancy": "room", "fixed-step": "legacy"}
 
 
 def _tick(given: Json) -> Json:

@@ -11,6 +11,13 @@ from tests.integration.proxy.peers import Link
 OK_2 = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 TO = b"Host: %b\r\n" % HOST
 
+ANSWERS = {
+    "chunked": (b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"2\r\nok\r\n0\r\n\r\n"),
+    "until the end": (b"\r\nok", b"2\r\nok\r\n0\r\n\r\n"),
+    "by length": (b"Content-Length: 2\r\n\r\nok", b"ok"),
+    "nothing": (b"Content-Length: 0\r\n\r\n", b""),
+}
+
 
 @pytest.fixture(params=list(DAEMONS))
 def daemon(request: pytest.FixtureRequest) -> Daemon:
@@ -179,14 +186,6 @@ async def test_heads_may_come_byte_by_byte_on_both_sides(daemon: Daemon) -> None
             await asyncio.sleep(0)
         _, body = await client.message()
     assert body == b"ok"
-
-
-ANSWERS = {
-    "chunked": (b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"2\r\nok\r\n0\r\n\r\n"),
-    "until the end": (b"\r\nok", b"2\r\nok\r\n0\r\n\r\n"),
-    "by length": (b"Content-Length: 2\r\n\r\nok", b"ok"),
-    "nothing": (b"Content-Length: 0\r\n\r\n", b""),
-}
 
 
 @pytest.mark.parametrize("name", list(ANSWERS))

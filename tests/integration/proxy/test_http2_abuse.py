@@ -34,6 +34,8 @@ MEMORY_BYTES_MAX = 12 * 1024**2
 REQUESTS_MAX = 600
 Attack = Callable[[], Iterator[bytes]]
 
+OPEN = request(1, flags=END_HEADERS)
+
 
 def window(increment: int, stream_id: int = 0) -> bytes:
     return frame(Kind.WINDOW_UPDATE, increment.to_bytes(4), stream_id=stream_id)
@@ -104,7 +106,6 @@ def repeated(wire: bytes, before: bytes = b"") -> Attack:
     return lambda: itertools.chain([before], itertools.repeat(wire))
 
 
-OPEN = request(1, flags=END_HEADERS)
 ATTACKS: dict[str, tuple[Attack, int]] = {
     "rapid reset": (rapid_reset, Code.ENHANCE_YOUR_CALM),
     "CONTINUATION flood": (continuation_flood, Code.ENHANCE_YOUR_CALM),

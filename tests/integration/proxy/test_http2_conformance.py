@@ -26,6 +26,12 @@ END_STREAM, END_HEADERS, PADDED, PRIORITISED = 0x1, 0x4, 0x8, 0x20
 WINDOW, FRAME_MAX = 65_535, 16_384
 BIG = 2**31 - 1
 
+OPEN = request(1, flags=END_HEADERS)
+BEGUN = request(1, flags=0)
+PING = frame(Kind.PING, b"12345678")
+
+COMPRESSION = {Code.COMPRESSION}
+
 
 def window(increment: int, stream_id: int = 0) -> bytes:
     return frame(Kind.WINDOW_UPDATE, increment.to_bytes(4), stream_id=stream_id)
@@ -41,13 +47,6 @@ def reset(stream_id: int) -> bytes:
 
 def continuation(payload: bytes = b"", *, flags: int = 0, stream_id: int = 1) -> bytes:
     return frame(Kind.CONTINUATION, payload, flags=flags, stream_id=stream_id)
-
-
-OPEN = request(1, flags=END_HEADERS)
-BEGUN = request(1, flags=0)
-PING = frame(Kind.PING, b"12345678")
-
-COMPRESSION = {Code.COMPRESSION}
 
 
 def packed(block: bytes) -> bytes:

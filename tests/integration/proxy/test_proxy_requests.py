@@ -7,6 +7,79 @@ import pytest
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.peers import Link, get, ok, proxied
 
+POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+REFUSED = {
+    "both framings": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "a list of lengths": POST + b"Content-Length: 3, 3\r\n\r\nabc",
+    "a signed length": POST + b"Content-Length: +3\r\n\r\nabc",
+    "a length in hexadecimal": POST + b"Content-Length: 0x3\r\n\r\nabc",
+    "an empty length": POST + b"Content-Length:\r\n\r\nabc",
+    "a length of 19 digits": POST + b"Content-Length: 1000000000000000000\r\n\r\n",
+    "bare LF": b"GET / HTTP/1.1\nHost: h\n\n",
+    "one bare LF": b"GET / HTTP/1.1\r\nA: b\nHost: h\r\n\r\n",
+    "bare CR": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\rC: d\r\n\r\n",
+    "NUL": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x00c\r\n\r\n",
+    "another control character": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x0bc\r\n\r\n",
+    "NUL in the target": b"GET /\x00 HTTP/1.1\r\nHost: h\r\n\r\n",
+    "space before the colon": b"GET / HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n",
+    "space before the colon of Transfer-Encoding": POST + b"Transfer-Encoding : chunked\r\n\r\n",
+    "a folded header": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n",
+    "a folded first header": b"GET / HTTP/1.1\r\n Host: h\r\n\r\n",
+    "a header without a colon": b"GET / HTTP/1.1\r\nHost: h\r\nA\r\n\r\n",
+    "a header without a name": b"GET / HTTP/1.1\r\nHost: h\r\n: a\r\n\r\n",
+    "two Hosts": b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
+    "two Hosts on HTTP/1.0": b"GET / HTTP/1.0\r\nHost: h\r\nHost: i\r\n\r\n",
+    "no Host": b"GET / HTTP/1.1\r\nA: b\r\n\r\n",
+    "no header at all": b"GET / HTTP/1.1\r\n\r\n",
+    "an empty Host": b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
+    "a Host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+    "a Host with a user": b"GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
+    "a Host with spaces": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "another authority": b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
+    "an authority with a user": b"GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a target that is no path": b"GET index.html HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a star": b"GET * HTTP/1.1\r\nHost: h\r\n\r\n",
+    "two spaces": b"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a tab": b"GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a space at the end": b"GET / HTTP/1.1 \r\nHost: h\r\n\r\n",
+    "no version": b"GET /\r\nHost: h\r\n\r\n",
+    "a version in small letters": b"GET / http/1.1\r\nHost: h\r\n\r\n",
+    "a method that is no token": b"G(T / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "chunked on HTTP/1.0": b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "gzip, chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked, chunked": POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "identity": POST + b"Transfer-Encoding: identity\r\n\r\n",
+    "xchunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n",
+    "a chunk size that is no number": POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "an empty chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n",
+    "a negative chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    "a chunk size with 0x": POST + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n",
+    "a chunk size with an underscore": POST + b"Transfer-Encoding: chunked\r\n\r\n1_0\r\n",
+    "a chunk size of 16 digits": POST + b"Transfer-Encoding: chunked\r\n\r\n1000000000000000\r\n",
+    "a space after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n",
+    "a bare LF after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
+    "a bare CR in an extension": POST + b"Transfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n",
+    "a chunk longer than its size": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n",
+    "an oversize extension": POST + b"Transfer-Encoding: chunked\r\n\r\n5;" + b"x" * 300,
+    "a malformed trailer": POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nA b\r\n\r\n",
+    "an upgrade with a body": POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n\r\na",
+    "an upgrade with chunks": POST
+    + b"Connection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "h2c": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
+    "two protocols": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n\r\n",
+}
+OTHER_REFUSALS = {
+    "HTTP/1.2": (b"GET / HTTP/1.2\r\nHost: h\r\n\r\n", b"505"),
+    "CONNECT": (b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n", b"405"),
+    "another expectation": (b"GET / HTTP/1.1\r\nHost: h\r\nExpect: 200-ok\r\n\r\n", b"417"),
+    "a head larger than the limit": (get(headers=b"A: " + b"x" * 2000 + b"\r\n"), b"431"),
+    "a head that does not end": (b"GET / HTTP/1.1\r\nA: " + b"x" * 2000, b"431"),
+    "more headers than the limit": (get(headers=b"A: b\r\n" * 20), b"431"),
+    "a body larger than the limit": (POST + b"Content-Length: 3001\r\n\r\n", b"413"),
+}
+
 
 def lines(head: bytes) -> list[bytes]:
     return head.lower().split(b"\r\n")
@@ -173,71 +246,6 @@ async def test_one_empty_line_before_a_request_is_overlooked() -> None:
         assert (await client.head()).startswith(b"HTTP/1.1 200")
 
 
-POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
-REFUSED = {
-    "both framings": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "two lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-    "a list of lengths": POST + b"Content-Length: 3, 3\r\n\r\nabc",
-    "a signed length": POST + b"Content-Length: +3\r\n\r\nabc",
-    "a length in hexadecimal": POST + b"Content-Length: 0x3\r\n\r\nabc",
-    "an empty length": POST + b"Content-Length:\r\n\r\nabc",
-    "a length of 19 digits": POST + b"Content-Length: 1000000000000000000\r\n\r\n",
-    "bare LF": b"GET / HTTP/1.1\nHost: h\n\n",
-    "one bare LF": b"GET / HTTP/1.1\r\nA: b\nHost: h\r\n\r\n",
-    "bare CR": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\rC: d\r\n\r\n",
-    "NUL": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x00c\r\n\r\n",
-    "another control character": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x0bc\r\n\r\n",
-    "NUL in the target": b"GET /\x00 HTTP/1.1\r\nHost: h\r\n\r\n",
-    "space before the colon": b"GET / HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n",
-    "space before the colon of Transfer-Encoding": POST + b"Transfer-Encoding : chunked\r\n\r\n",
-    "a folded header": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n",
-    "a folded first header": b"GET / HTTP/1.1\r\n Host: h\r\n\r\n",
-    "a header without a colon": b"GET / HTTP/1.1\r\nHost: h\r\nA\r\n\r\n",
-    "a header without a name": b"GET / HTTP/1.1\r\nHost: h\r\n: a\r\n\r\n",
-    "two Hosts": b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
-    "two Hosts on HTTP/1.0": b"GET / HTTP/1.0\r\nHost: h\r\nHost: i\r\n\r\n",
-    "no Host": b"GET / HTTP/1.1\r\nA: b\r\n\r\n",
-    "no header at all": b"GET / HTTP/1.1\r\n\r\n",
-    "an empty Host": b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
-    "a Host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
-    "a Host with a user": b"GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
-    "a Host with spaces": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
-    "another authority": b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
-    "an authority with a user": b"GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n",
-    "a target that is no path": b"GET index.html HTTP/1.1\r\nHost: h\r\n\r\n",
-    "a star": b"GET * HTTP/1.1\r\nHost: h\r\n\r\n",
-    "two spaces": b"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
-    "a tab": b"GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n",
-    "a space at the end": b"GET / HTTP/1.1 \r\nHost: h\r\n\r\n",
-    "no version": b"GET /\r\nHost: h\r\n\r\n",
-    "a version in small letters": b"GET / http/1.1\r\nHost: h\r\n\r\n",
-    "a method that is no token": b"G(T / HTTP/1.1\r\nHost: h\r\n\r\n",
-    "chunked on HTTP/1.0": b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "gzip, chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "chunked, chunked": POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
-    "identity": POST + b"Transfer-Encoding: identity\r\n\r\n",
-    "xchunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n",
-    "a chunk size that is no number": POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
-    "an empty chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n",
-    "a negative chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
-    "a chunk size with 0x": POST + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n",
-    "a chunk size with an underscore": POST + b"Transfer-Encoding: chunked\r\n\r\n1_0\r\n",
-    "a chunk size of 16 digits": POST + b"Transfer-Encoding: chunked\r\n\r\n1000000000000000\r\n",
-    "a space after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n",
-    "a bare LF after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
-    "a bare CR in an extension": POST + b"Transfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n",
-    "a chunk longer than its size": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n",
-    "an oversize extension": POST + b"Transfer-Encoding: chunked\r\n\r\n5;" + b"x" * 300,
-    "a malformed trailer": POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nA b\r\n\r\n",
-    "an upgrade with a body": POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n\r\na",
-    "an upgrade with chunks": POST
-    + b"Connection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "h2c": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
-    "two protocols": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n\r\n",
-}
-
-
 @pytest.mark.parametrize("wire", REFUSED.values(), ids=REFUSED.keys())
 async def test_what_could_be_understood_in_two_ways_is_refused_and_never_forwarded(wire: bytes) -> None:
     async with proxied() as proxy:
@@ -248,17 +256,6 @@ async def test_what_could_be_understood_in_two_ways_is_refused_and_never_forward
         assert b"Connection: close\r\n" in head
         assert await client.ended()
         assert proxy.backend.links == []
-
-
-OTHER_REFUSALS = {
-    "HTTP/1.2": (b"GET / HTTP/1.2\r\nHost: h\r\n\r\n", b"505"),
-    "CONNECT": (b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n", b"405"),
-    "another expectation": (b"GET / HTTP/1.1\r\nHost: h\r\nExpect: 200-ok\r\n\r\n", b"417"),
-    "a head larger than the limit": (get(headers=b"A: " + b"x" * 2000 + b"\r\n"), b"431"),
-    "a head that does not end": (b"GET / HTTP/1.1\r\nA: " + b"x" * 2000, b"431"),
-    "more headers than the limit": (get(headers=b"A: b\r\n" * 20), b"431"),
-    "a body larger than the limit": (POST + b"Content-Length: 3001\r\n\r\n", b"413"),
-}
 
 
 @pytest.mark.parametrize(("wire", "status"), OTHER_REFUSALS.values(), ids=OTHER_REFUSALS.keys())

@@ -14,6 +14,10 @@ from tests.integration.proxy.peers import Link, get, proxied, settled
 UPGRADE = get(b"/ws", b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
+FLOOD = 64 * 1024 * 1024
+# What kernels and transports of three sockets hold on a loopback; far below the flood.
+HELD_MAX = 24 * 1024 * 1024
+
 
 async def switching(link: Link) -> None:
     """Changes the protocol and gives everything back."""
@@ -167,11 +171,6 @@ async def test_events_pass_as_they_come() -> None:
             assert await client.body(14) == b"9\r\ndata: %d\n\n\r\n" % number
             heard.set()
         assert await client.chunks() == (b"", b"")
-
-
-FLOOD = 64 * 1024 * 1024
-# What kernels and transports of three sockets hold on a loopback; far below the flood.
-HELD_MAX = 24 * 1024 * 1024
 
 
 async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all() -> None:

@@ -11,6 +11,13 @@ from tests.eventually import until
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.pods import BELIEVED, POST_DRAIN, TOKEN, Gate, PodMaker, forwarding
 
+PROBES = {
+    "by network probe": (b"K-Network-Probe: queue\r\n", b"200 OK", b"queue"),
+    "of a kubelet": (b"User-Agent: kube-probe/1.32\r\nK-Network-Probe: queue\r\n", b"200 OK", b"queue"),
+    "of something else": (b"K-Network-Probe: activator\r\n", b"400 Bad Request", b"unexpected probe header value"),
+    "without a value": (b"K-Kubelet-Probe: queue\r\n", b"400 Bad Request", b"unexpected probe header value"),
+}
+
 
 async def test_a_freed_slot_goes_to_whoever_has_waited_longest(pod: PodMaker) -> None:
     gate = Gate()
@@ -110,14 +117,6 @@ async def test_what_an_activator_marks_is_believed_with_the_secret_alone(pod: Po
             assert b"Host: h\r\n" in seen
             assert b"X-Forwarded-Proto: http\r\n" in seen
             assert b"K-" not in seen
-
-
-PROBES = {
-    "by network probe": (b"K-Network-Probe: queue\r\n", b"200 OK", b"queue"),
-    "of a kubelet": (b"User-Agent: kube-probe/1.32\r\nK-Network-Probe: queue\r\n", b"200 OK", b"queue"),
-    "of something else": (b"K-Network-Probe: activator\r\n", b"400 Bad Request", b"unexpected probe header value"),
-    "without a value": (b"K-Kubelet-Probe: queue\r\n", b"400 Bad Request", b"unexpected probe header value"),
-}
 
 
 @pytest.mark.parametrize(("headers", "status", "body"), PROBES.values(), ids=PROBES.keys())

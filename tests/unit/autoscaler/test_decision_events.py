@@ -25,6 +25,11 @@ from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revisi
 
 KEY = ("default", "hello-00001")
 
+HELLO = ("default", "hello-00001")
+ADAPTIVE, KNATIVE, UNKNOWN = ("default", "a"), ("default", "k"), ("other", "u")
+SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
+WALL_S = 1e9
+
 
 class Ear:
     """One who follows, and always has room."""
@@ -148,9 +153,6 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
     assert msgspec.json.decode(told.lines[-1])["revision"] == "hello-00001"
 
 
-HELLO = ("default", "hello-00001")
-
-
 def test_who_follows_a_revision_hears_of_it_only() -> None:
     followers, heard = Followers(), list[bytes]()
 
@@ -195,11 +197,6 @@ def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
 
 def test_a_name_that_comes_twice_is_not_believed() -> None:
     assert asked("/stats?pod=a&x=&revision=r&pod=b") == ("/stats", {"pod": "", "x": "", "revision": "r"})
-
-
-ADAPTIVE, KNATIVE, UNKNOWN = ("default", "a"), ("default", "k"), ("other", "u")
-SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
-WALL_S = 1e9
 
 
 def lived(spec: ScalingSpec = SPEC) -> World:

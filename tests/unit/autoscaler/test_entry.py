@@ -17,6 +17,10 @@ from tests.unit.scaling.scaler_builders import facts_of, revision_with
 POD = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
 SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))
 
+READY = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
+STARTING = msgspec.structs.replace(READY, is_ready=False, phase="Pending")
+ENDING = msgspec.structs.replace(READY, is_ready=False, is_ending=True)
+
 
 def entry_with_load(*, has_scaler: bool = True) -> RevisionEntry:
     entry = RevisionEntry(10)
@@ -87,11 +91,6 @@ def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
     assert learnt.bound == "memory"
     assert learnt.above is not None
     assert abs(learnt.above - 16) < 0.5
-
-
-READY = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
-STARTING = msgspec.structs.replace(READY, is_ready=False, phase="Pending")
-ENDING = msgspec.structs.replace(READY, is_ready=False, is_ending=True)
 
 
 def test_a_start_lasts_from_the_first_look_until_the_pod_is_ready() -> None:

@@ -7,6 +7,8 @@ from serving.model.errors import ServingError
 
 Json = dict[str, Any]
 
+LATEST: Json = {"latestRevision": True, "percent": 100}
+
 
 def service(*targets: Json) -> Json:
     named = [{"revisionName": "a-00003", **one} if one.get("latestRevision") else one for one in targets]
@@ -15,9 +17,6 @@ def service(*targets: Json) -> Json:
 
 def target(name: str, percent: int = 0, **more: str) -> Json:
     return {"revisionName": name, "latestRevision": False, "percent": percent, **more}
-
-
-LATEST: Json = {"latestRevision": True, "percent": 100}
 
 
 def test_shares_replace_what_was_there() -> None:

@@ -70,6 +70,24 @@ PASSED: Mapping[str, Any] = {
 }
 _TYPES = {COUNT: "integer", DURATION: "string", FLAG: "boolean", TEXT: "string"}
 
+# Records of the activator, which reads some of the fields.
+_PARTS = [
+    (ROUTE, "spec", hostclaims._RouteSpec),
+    (ROUTE, "status", hostclaims._RouteStatus),
+    (REVISION, "spec", revisions._RevisionSpec),
+    (REVISION, "status", revisions._RevisionStatus),
+]
+_KUBERNETES = [
+    *("V1Deployment", "V1EndpointSlice", "V1LimitRange", "V1Namespace", "V1Node", "V1Pod", "V1PodDisruptionBudget"),
+    *("V1ResourceQuota", "V1Service", "V2HorizontalPodAutoscaler"),
+]
+# Fields of kinds that others define, by the file that reads them.
+_OF_OTHERS = {
+    "serving/cli/services/convert.py": "KEDA's and Compose's",
+    "serving/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
+    "serving/controller/routes/httproutes.py": "the Gateway API's",
+}
+
 
 def schema_of(kind: Kind, *path: str) -> Mapping[str, Any]:
     schema: Mapping[str, Any] = crds()[kind].schema
@@ -140,15 +158,6 @@ def test_a_node_group_has_the_options_of_its_settings() -> None:
     assert differences(found, record, record_name="NodeGroupSettings", exceptions={}) == []
 
 
-# Records of the activator, which reads some of the fields.
-_PARTS = [
-    (ROUTE, "spec", hostclaims._RouteSpec),
-    (ROUTE, "status", hostclaims._RouteStatus),
-    (REVISION, "spec", revisions._RevisionSpec),
-    (REVISION, "status", revisions._RevisionStatus),
-]
-
-
 @pytest.mark.parametrize(("kind", "part", "record"), _PARTS)
 def test_a_record_of_a_part_has_only_fields_of_the_schema(kind: Kind, part: str, record: type) -> None:
     schema, found = fields_of_schema(schema_of(kind, part), part), fields_of_record(record, part)
@@ -177,18 +186,6 @@ def test_the_code_names_every_field_of_a_record() -> None:
     records = {one for record in SPECS.values() if record is not ScalingPolicySpec for one in records_below(record)}
     unread = {f"{one.__name__}.{field}" for one in records for field in one.__optional_keys__ if field not in known}
     assert unread == set()
-
-
-_KUBERNETES = [
-    *("V1Deployment", "V1EndpointSlice", "V1LimitRange", "V1Namespace", "V1Node", "V1Pod", "V1PodDisruptionBudget"),
-    *("V1ResourceQuota", "V1Service", "V2HorizontalPodAutoscaler"),
-]
-# Fields of kinds that others define, by the file that reads them.
-_OF_OTHERS = {
-    "serving/cli/services/convert.py": "KEDA's and Compose's",
-    "serving/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
-    "serving/controller/routes/httproutes.py": "the Gateway API's",
-}
 
 
 def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -26,15 +26,6 @@ QUEUE_PROXY_SIZE_MAX = 60_000_000
 IMAGES = {"queue-proxy": f"localhost/serving-queue-proxy:{__version__}", "daemons": f"localhost/serving:{__version__}"}
 BUILDAH = shutil.which("buildah")
 
-
-def stage(name: str) -> str:
-    """The instructions of one stage, a line each."""
-    joined = RECIPE.replace("\\\n", " ")
-    found = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", joined, re.MULTILINE | re.DOTALL)
-    assert found, name
-    return found[1]
-
-
 # The modules that run in each image.
 PROGRAMS = {
     "queue-proxy": ("serving.queueproxy.main",),
@@ -44,6 +35,14 @@ PROGRAMS = {
         *("serving.controller.io.makekey", "serving.metrics.otlp"),
     ),
 }
+
+
+def stage(name: str) -> str:
+    """The instructions of one stage, a line each."""
+    joined = RECIPE.replace("\\\n", " ")
+    found = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", joined, re.MULTILINE | re.DOTALL)
+    assert found, name
+    return found[1]
 
 
 def kept_packages(target: str = "queue-proxy") -> set[str]:

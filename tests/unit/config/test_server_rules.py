@@ -29,6 +29,24 @@ NAMES = ("a", "hello", "n" * 63)
 UID = "11111111-2222-4333-8444-555555555555"
 TIME = "2026-11-21T04:30:00Z"
 
+POD = "spec template spec"
+SLICE: Object = {
+    "kind": "EndpointSlice",
+    "metadata": {"name": "s"},
+    "addressType": "IPv4",
+    "endpoints": [{"addresses": ["10.0.0.1"]}],
+    "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+}
+LEASE: Object = {"kind": "Lease", "metadata": {"name": "l"}, "spec": {"renewTime": "2026-11-21T04:30:00.123456Z"}}
+SERVICE: Object = {"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "http", "port": 80}]}}
+SCALER: Object = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": {"maxReplicas": 3}}
+RUNNING: Object = {
+    "kind": "Pod",
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "one", "image": "i"}]},
+    "status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "containerStatuses": [{"name": "one"}]},
+}
+
 
 def revision(name: str = "hello", **template: Any) -> Object:  # noqa: ANN401 - JSON
     made = a_revision(name, **template)
@@ -75,23 +93,6 @@ def changed(one: Object, path: str, value: object) -> Object:
     return made
 
 
-POD = "spec template spec"
-SLICE: Object = {
-    "kind": "EndpointSlice",
-    "metadata": {"name": "s"},
-    "addressType": "IPv4",
-    "endpoints": [{"addresses": ["10.0.0.1"]}],
-    "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
-}
-LEASE: Object = {"kind": "Lease", "metadata": {"name": "l"}, "spec": {"renewTime": "2026-11-21T04:30:00.123456Z"}}
-SERVICE: Object = {"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "http", "port": 80}]}}
-SCALER: Object = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": {"maxReplicas": 3}}
-RUNNING: Object = {
-    "kind": "Pod",
-    "metadata": {"name": "p"},
-    "spec": {"containers": [{"name": "one", "image": "i"}]},
-    "status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "containerStatuses": [{"name": "one"}]},
-}
 BROKEN = {
     "a name": (SERVICE, "metadata name", "Upper", "metadata.name"),
     "a Service's name": (SERVICE, "metadata name", "with.dot", "metadata.name"),

@@ -6,6 +6,8 @@ from serving.dashboard.requests import RequestRates
 
 KEY = "default/hello-00001"
 
+ROW = [float(number) for number in range(len(COLUMNS))]
+
 
 def pod(name: str, *, ready: bool = True, ending: bool = False, revision: str = "hello-00001") -> dict[str, Any]:
     return {
@@ -132,9 +134,6 @@ def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
     assert made.last_decisions() == {KEY: seen}
     made.put("revision", KEY, None)
     assert made.decisions(KEY) == []
-
-
-ROW = [float(number) for number in range(len(COLUMNS))]
 
 
 def test_rows_are_read_back_by_column_with_their_times() -> None:

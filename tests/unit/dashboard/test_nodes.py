@@ -16,6 +16,8 @@ from serving.settings.placement import PlacementSettings
 
 REVISION = "serving.knative.dev/revision"
 
+GIB = 2**30
+
 
 def node(name: str, cpu: str = "4", memory: str = "8Gi") -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": {"allocatable": {"cpu": cpu, "memory": memory}}}
@@ -159,9 +161,6 @@ def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_told() -> Non
     shown = made.shown("default/r", 0.0)
     names = [one["name"] for one in shown["lines"]]
     assert (shown["count"], len(names), names[0], names[-1]) == (NODES_MAX + 51, NODES_MAX, "n040", "z")
-
-
-GIB = 2**30
 
 
 def sentences(used: Usage | None) -> dict[str, str]:

@@ -13,6 +13,17 @@ from serving.metrics.names import BUCKETS_S
 KEY = "default/hello-00001"
 LABELS = 'kn_namespace_name="default",kn_revision_name="hello-00001"'
 
+RATIOS = (0.5, 0.95, 0.99)
+# Seconds: exponential, log-normal and of several stages, as servers answer; the worst error that each p95 and p99 may have.
+SHAPES: dict[str, tuple[Callable[[random.Random], float], float]] = {
+    "exponential 100 ms": (lambda dice: dice.expovariate(10), 0.06),
+    "exponential 30 ms": (lambda dice: dice.expovariate(33), 0.25),
+    "log-normal 80 ms": (lambda dice: dice.lognormvariate(math.log(0.08), 0.5), 0.12),
+    "log-normal 300 ms": (lambda dice: dice.lognormvariate(math.log(0.3), 0.4), 0.15),
+    "two stages 20 ms": (lambda dice: dice.gammavariate(2, 0.02), 0.30),
+    "long tail": (lambda dice: 0.02 * dice.paretovariate(1.8), 0.05),
+}
+
 
 def page(*counts: int, status: str = "200", family: str = "http_server_request_duration_seconds") -> str:
     bounds = ("0.1", "0.2", "0.4", "+Inf")
@@ -80,9 +91,6 @@ def test_other_names_of_the_same_thing_are_understood_and_others_left_out() -> N
     assert parse(old) == MetricsReading(buckets={("a/b", "5"): {float("inf"): 3.0}}, waiting={})
 
 
-RATIOS = (0.5, 0.95, 0.99)
-
-
 def histogram(values: list[float]) -> list[tuple[float, float]]:
     values = sorted(values)
     return [(bound, float(bisect.bisect_right(values, bound))) for bound in (*BUCKETS_S, math.inf)]
@@ -96,17 +104,6 @@ def straight(counts: list[tuple[float, float]], ratio: float) -> float:
             return low + (bound - low) * (rank - passed) / (count - passed)
         low, passed = bound, count
     raise AssertionError
-
-
-# Seconds: exponential, log-normal and of several stages, as servers answer; the worst error that each p95 and p99 may have.
-SHAPES: dict[str, tuple[Callable[[random.Random], float], float]] = {
-    "exponential 100 ms": (lambda dice: dice.expovariate(10), 0.06),
-    "exponential 30 ms": (lambda dice: dice.expovariate(33), 0.25),
-    "log-normal 80 ms": (lambda dice: dice.lognormvariate(math.log(0.08), 0.5), 0.12),
-    "log-normal 300 ms": (lambda dice: dice.lognormvariate(math.log(0.3), 0.4), 0.15),
-    "two stages 20 ms": (lambda dice: dice.gammavariate(2, 0.02), 0.30),
-    "long tail": (lambda dice: 0.02 * dice.paretovariate(1.8), 0.05),
-}
 
 
 @pytest.mark.parametrize("name", SHAPES)

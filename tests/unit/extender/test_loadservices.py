@@ -21,6 +21,8 @@ from serving.settings.placement import LoadSourceSettings
 
 _SETTINGS = LoadSourceSettings()
 
+_SIGNALFX_SETTINGS = LoadSourceSettings(node_label="node")
+
 
 def body(*result: Any, **more: Any) -> bytes:  # noqa: ANN401 - JSON
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}} | more).encode()
@@ -72,9 +74,6 @@ def test_without_a_mean_there_is_no_measurement() -> None:
     assert found["a"].cpu == Usage(mean_percent=5.0, deviation_percent=1.0)
     assert isinstance(found["a"].memory, NoData)
     assert found["a"].at_s == 3.0
-
-
-_SIGNALFX_SETTINGS = LoadSourceSettings(node_label="node")
 
 
 def test_what_is_asked() -> None:

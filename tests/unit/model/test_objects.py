@@ -37,6 +37,8 @@ SERVICE: Object = {
     "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "RoutesReady", "status": "False"}]},
 }
 
+PORTS = [{"containerPort": 8080}]
+
 
 def child(**metadata: object) -> Object:
     return {"metadata": {"name": "hello", "ownerReferences": [owner_reference(SERVICE)], **metadata}}
@@ -142,9 +144,6 @@ def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None
 )
 def test_what_is_meant_has_no_empty_fields(given: object, says: object) -> None:
     assert meant(given) == says
-
-
-PORTS = [{"containerPort": 8080}]
 
 
 @pytest.mark.parametrize(

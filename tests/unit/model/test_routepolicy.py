@@ -28,6 +28,39 @@ _ALL = (
     SESSION_AFFINITY_ANNOTATION,
 )
 
+RULES = ControllerSettings().host_rules
+
+SPLIT = write_rollout(
+    Rollout(
+        configurations=(
+            ConfigurationRollout(
+                configuration_name="hello",
+                tag="new",
+                percent=100,
+                revisions=(
+                    RevisionShare(revision_name="hello-00001", percent=99),
+                    RevisionShare(revision_name="hello-00002", percent=1),
+                ),
+            ),
+        )
+    )
+)
+
+ROUTE: dict[str, Any] = {
+    "metadata": {
+        "uid": "u",
+        "resourceVersion": "7",
+        "labels": {"networking.knative.dev/visibility": "cluster-local", "team": "a"},
+        "annotations": {"serving.dev/claimed-tags": '{"new": "2026-01-01T00:00:00Z"}'},
+    },
+    "status": {
+        "url": "http://hello.default.example.com",
+        "address": {"url": "http://hello.default.svc.cluster.local"},
+        "traffic": [{"revisionName": "hello-00001", "percent": 100, "latestRevision": True}],
+        "conditions": [{"type": "Ready", "status": "Unknown"}],
+    },
+}
+
 
 def test_a_route_without_annotations_is_open_and_leaves_the_path_free() -> None:
     assert route_policy({"other": "x"}) is OPEN_POLICY
@@ -102,40 +135,6 @@ def test_a_rule_matches_its_value_or_any() -> None:
     assert HeaderRule(header="x", value="1", tag="t").matches("1")
     assert not HeaderRule(header="x", value="1", tag="t").matches("2")
     assert HeaderRule(header="x", value="*", tag="t").matches("2")
-
-
-RULES = ControllerSettings().host_rules
-
-SPLIT = write_rollout(
-    Rollout(
-        configurations=(
-            ConfigurationRollout(
-                configuration_name="hello",
-                tag="new",
-                percent=100,
-                revisions=(
-                    RevisionShare(revision_name="hello-00001", percent=99),
-                    RevisionShare(revision_name="hello-00002", percent=1),
-                ),
-            ),
-        )
-    )
-)
-
-ROUTE: dict[str, Any] = {
-    "metadata": {
-        "uid": "u",
-        "resourceVersion": "7",
-        "labels": {"networking.knative.dev/visibility": "cluster-local", "team": "a"},
-        "annotations": {"serving.dev/claimed-tags": '{"new": "2026-01-01T00:00:00Z"}'},
-    },
-    "status": {
-        "url": "http://hello.default.example.com",
-        "address": {"url": "http://hello.default.svc.cluster.local"},
-        "traffic": [{"revisionName": "hello-00001", "percent": 100, "latestRevision": True}],
-        "conditions": [{"type": "Ready", "status": "Unknown"}],
-    },
-}
 
 
 def changed(change: Callable[[dict[str, Any]], None]) -> str:

@@ -25,6 +25,9 @@ OPEN = NodeGroupState(
     breaker=BreakerState(phase=BreakerPhase.OPEN, failure_count=3, node_count_low=10, retry_at_s=NOW_S + 600.0)
 )
 
+FREE = CloudGroup(target_size=100, min_size=0, max_size=100)
+TAINTED = tuple(node(number, tainted_ago_s=5.0) for number in range(6, 9))
+
 
 def taint(name: str) -> Taint:
     return Taint(node_name=name, at_s=int(NOW_S), effect="NoSchedule")
@@ -251,9 +254,6 @@ def test_machines_that_do_not_become_nodes_are_missing_after_the_window() -> Non
     assert (plan.unregistered_count, state.coming_since_s) == (0, None)
 
 
-FREE = CloudGroup(target_size=100, min_size=0, max_size=100)
-
-
 def test_the_oldest_nodes_are_tainted() -> None:
     assert shrink(view(snapshot(nodes(5))), 2, FREE) == Shrinkage(tainted=("n000", "n001"))
 
@@ -276,9 +276,6 @@ def test_no_more_is_tainted_than_the_cloud_lets_go() -> None:
     cloud = CloudGroup(target_size=4, min_size=3, max_size=9)
     shrunk = shrink(view(snapshot(nodes(5))), 4, cloud)
     assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.CLOUD_MIN,))
-
-
-TAINTED = tuple(node(number, tainted_ago_s=5.0) for number in range(6, 9))
 
 
 def test_the_newest_tainted_nodes_come_back_first() -> None:

@@ -22,6 +22,13 @@ from tests.unit.nodegroup.builders import settings
 
 LOCK = ScaleLock(requested_count=6, locked_at_s=1000.0)
 
+BREAKER = settings(scale_up_retry_s=600.0, scale_up_retry_max_s=1500.0)
+FORBIDDEN = {
+    (BreakerPhase.CLOSED, BreakerEvent.RETRY_DUE),
+    (BreakerPhase.OPEN, BreakerEvent.TRIPPED),
+    (BreakerPhase.HALF_OPEN, BreakerEvent.RETRY_DUE),
+}
+
 
 def test_no_lock_holds_nothing() -> None:
     assert lock_in_force(None, cool_down_s=120.0, now_s=0.0) is None
@@ -30,14 +37,6 @@ def test_no_lock_holds_nothing() -> None:
 def test_a_lock_holds_for_the_cool_down_and_not_at_its_end() -> None:
     assert lock_in_force(LOCK, cool_down_s=120.0, now_s=1119.0) is LOCK
     assert lock_in_force(LOCK, cool_down_s=120.0, now_s=1120.0) is None
-
-
-BREAKER = settings(scale_up_retry_s=600.0, scale_up_retry_max_s=1500.0)
-FORBIDDEN = {
-    (BreakerPhase.CLOSED, BreakerEvent.RETRY_DUE),
-    (BreakerPhase.OPEN, BreakerEvent.TRIPPED),
-    (BreakerPhase.HALF_OPEN, BreakerEvent.RETRY_DUE),
-}
 
 
 def seen(

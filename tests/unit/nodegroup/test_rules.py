@@ -27,6 +27,9 @@ WATCHED = settings(
     unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=100, max_unhealthy_nodes_percent=50
 )
 
+GROUP = nodes(2)
+HALF_FULL = tuple(pod(2000, on=one) for one in GROUP)
+
 
 def verdict(
     group: tuple[GroupNode, ...],
@@ -180,10 +183,6 @@ def test_a_group_that_may_be_empty_is_not_renewed() -> None:
 @pytest.mark.parametrize("max_node_age_s", [0.0, -60.0])
 def test_a_maximum_age_of_0_or_less_is_none(max_node_age_s: float) -> None:
     assert not due(node(0), max_node_age_s=max_node_age_s)
-
-
-GROUP = nodes(2)
-HALF_FULL = tuple(pod(2000, on=one) for one in GROUP)
 
 
 def starving(*pods: GroupPod, largest: tuple[Amount, ...] = (NODE_AMOUNT,), **quirks: bool) -> tuple[str, ...]:

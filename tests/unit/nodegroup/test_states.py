@@ -21,6 +21,8 @@ from serving.nodegroup.states import (
 )
 from tests.unit.nodegroup.builders import NOW_S, node
 
+IN = Expression(key="customer", operator="In", values=("dev", "shared"))
+
 
 @pytest.mark.parametrize(("cordoned", "forced", "tainted"), [*itertools.product([False, True], repeat=3)])
 def test_the_first_state_that_applies_is_the_nodes(*, cordoned: bool, forced: bool, tainted: bool) -> None:
@@ -92,9 +94,6 @@ def default(placement: Placement) -> bool:
 
 def affine(*expressions: Expression) -> Affinity:
     return Affinity(required_node_terms=((Expression(key="zone", operator="Exists"),), expressions))
-
-
-IN = Expression(key="customer", operator="In", values=("dev", "shared"))
 
 
 def test_a_node_belongs_by_its_label() -> None:

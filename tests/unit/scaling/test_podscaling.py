@@ -21,6 +21,8 @@ CPU_HALF = {
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}},
 }
 
+STEADY: dict[str, Any] = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+
 
 def scaling(*metrics: dict[str, Any], low: int = 1, high: int = 10, **behavior: Any) -> PodScaling:  # noqa: ANN401 - manifests
     return pod_scaling_of(
@@ -53,9 +55,6 @@ def count(
     now_s: float = NOW_S,
 ) -> int:
     return scaled_count(state or PodScalingState(), given, uses, present_count=present, now_s=now_s)[1]
-
-
-STEADY: dict[str, Any] = {"scaleDown": {"stabilizationWindowSeconds": 0}}
 
 
 @pytest.mark.parametrize(

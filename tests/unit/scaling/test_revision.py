@@ -20,6 +20,8 @@ from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, Aut
 SETTINGS = AutoscalerSettings()
 LABEL = {"serving.knative.dev/revision": "r"}
 
+KILLED = {"terminated": {"reason": "OOMKilled"}}
+
 
 def revision(
     spec: dict[str, Any] | None = None,
@@ -209,9 +211,6 @@ def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_t
     assert found is not None
     assert (found.container.name, found.container.limits.memory_bytes) == ("c", 1024)
     assert (found.learnt_target, found.spec.learns_target) == (learnt, True)
-
-
-KILLED = {"terminated": {"reason": "OOMKilled"}}
 
 
 @pytest.mark.parametrize(

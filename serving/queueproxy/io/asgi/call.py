@@ -24,6 +24,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 # An extension of ASGI: a websocket's handshake is refused with a response of HTTP; without it, the server answers 403.
 _DENIAL = "websocket.http.response"
 
+_CLOSE = (b"connection", b"close")
+_GAUGES = b"endpoint-load-metrics"
+_INTERNAL_ERROR, _LATE = 500, 504
+# RFC 6455: the server ends the connection for a reason of its own.
+_WEBSOCKET_ENDED = 1011
+
 
 async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, headers: Headers) -> None:
     """Answer a request, or refuse the handshake of a websocket."""
@@ -71,13 +77,6 @@ class Inbox:
     async def receive(self) -> Message:
         """The next message, for the app."""
         return self._held.popleft() if self._held else await self._receive()
-
-
-_CLOSE = (b"connection", b"close")
-_GAUGES = b"endpoint-load-metrics"
-_INTERNAL_ERROR, _LATE = 500, 504
-# RFC 6455: the server ends the connection for a reason of its own.
-_WEBSOCKET_ENDED = 1011
 
 
 class CallOwner(Protocol):

@@ -14,6 +14,8 @@ from serving.queueproxy.io.podrequests import DIRECT, TEXT, Origin, PodRequests,
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
+_SECURE = {"https": b"https", "wss": b"https"}
+
 
 class RunningCalls:
     """The tasks in which the app is called. ``end_server`` makes the server accept no more, once the app may end."""
@@ -74,9 +76,6 @@ class RunningCalls:
                 while not holds():
                     self._changed.clear()
                     await self._changed.wait()
-
-
-_SECURE = {"https": b"https", "wss": b"https"}
 
 
 def head_of(scope: Scope) -> RequestHead:

@@ -21,6 +21,9 @@ from serving.traffic.breaker import Queued
 KEY = ("default", "hello-00001")
 SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
 
+A = ("default", "a")
+B = ("default", "b")
+
 
 def load_of(concurrency: float, count: float, *, windowed: tuple[float, float]) -> RevisionLoad:
     return RevisionLoad(
@@ -512,10 +515,6 @@ def test_silent_pods_are_not_ejected_where_the_setting_is_0() -> None:
     made = RequestRouter[str](ActivatorSettings(eject_after_silence_s=0.0), random=lambda: 0.0)
     made.arrive(KEY, "a", 0.0)
     assert made.eject_silent(10.0, has_begun=lambda _: False) == []
-
-
-A = ("default", "a")
-B = ("default", "b")
 
 
 def test_revisions_with_news_are_due_at_once_and_once() -> None:

@@ -9,6 +9,8 @@ from serving.activator.queueing.slices import PodEndpoints, ServedPod, ServedSli
 from serving.model.knative import RevisionKey
 from serving.model.nodata import NoData
 
+REVISION = ("default", "hello-00001")
+
 
 def endpoint(address: str, **conditions: bool | None) -> dict[str, Any]:
     return {"addresses": [address], "conditions": conditions, "targetRef": {"kind": "Pod", "name": f"pod-{address}"}}
@@ -124,9 +126,6 @@ def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
 
 def test_a_slice_that_never_was_is_nobodys() -> None:
     assert SliceIndex().remove("default/s") is None
-
-
-REVISION = ("default", "hello-00001")
 
 
 def pod(address: str = "10.0.0.1:8012", name: str = "p") -> ServedPod:

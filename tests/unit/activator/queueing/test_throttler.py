@@ -17,6 +17,16 @@ from serving.traffic.breaker import Queued
 KEY = ("default", "hello-00001")
 SMALL = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=10.0)
 
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.integers(0, 40)),
+        st.tuples(st.sampled_from(["finish", "back"]), st.integers(0, 40)),
+        st.tuples(st.just("pods"), st.frozensets(st.integers(0, 3))),
+        st.tuples(st.sampled_from(["readmit", "expire", "give up"]), st.just(0)),
+    ),
+    max_size=60,
+)
+
 
 class Held(RevisionThrottler[str]):
     """A throttler that is validated after each step."""
@@ -291,17 +301,6 @@ def test_a_throttler_shows_what_is_inside() -> None:
         "RevisionThrottler(hello-00001, 1 run, 0 wait, Balancer(first-free, 1 pods, 0 free, 0 draining, in flight 1, "
         "free slots 0))"
     )
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("arrive"), st.integers(0, 40)),
-        st.tuples(st.sampled_from(["finish", "back"]), st.integers(0, 40)),
-        st.tuples(st.just("pods"), st.frozensets(st.integers(0, 3))),
-        st.tuples(st.sampled_from(["readmit", "expire", "give up"]), st.just(0)),
-    ),
-    max_size=60,
-)
 
 
 @given(steps=STEPS, slots=st.integers(0, 3), seed=st.integers(0, 100))

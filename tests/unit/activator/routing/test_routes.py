@@ -21,6 +21,28 @@ from serving.settings.controller import ControllerSettings
 RULES = ControllerSettings().host_rules
 PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
 
+STATUS_HOSTS = st.sampled_from(
+    ["victim.other.localhost", "hello.default.localhost", "shop.example.com", "victim.other.svc.cluster.local", "[", ""]
+)
+STATUS_URLS = st.one_of(st.none(), STATUS_HOSTS.map(lambda host: f"http://{host}:8080"), STATUS_HOSTS)
+TARGETS = st.fixed_dictionaries(
+    {
+        "revisionName": st.sampled_from(["forger-00001", "victim-00001", ""]),
+        "percent": st.sampled_from([0, 50, 100]),
+        "tag": st.sampled_from(["", "victim", "taken", "victim.other", "x", "*"]),
+        "url": STATUS_URLS.map(lambda url: url or ""),
+    }
+)
+STATUSES = st.fixed_dictionaries(
+    {
+        "url": STATUS_URLS,
+        "address": STATUS_URLS.map(lambda url: {"url": url}),
+        "domain": STATUS_HOSTS,
+        "traffic": st.lists(TARGETS, max_size=4),
+        "conditions": st.just([{"type": "Ready", "status": "True"}]),
+    }
+)
+
 
 def entry(revision: str, percent: int | None = None, tag: str = "") -> dict[str, Any]:
     return {"revisionName": revision, "percent": percent, "tag": tag, "latestRevision": False}
@@ -104,29 +126,6 @@ def test_the_public_host_does_not_exist_on_the_inner_listener() -> None:
 def test_a_cluster_local_route_has_no_public_host_even_while_its_status_says_so() -> None:
     made = routes(facts(labels={"networking.knative.dev/visibility": "cluster-local"}))
     assert made.find(PUBLIC, "hello.default.localhost") is None
-
-
-STATUS_HOSTS = st.sampled_from(
-    ["victim.other.localhost", "hello.default.localhost", "shop.example.com", "victim.other.svc.cluster.local", "[", ""]
-)
-STATUS_URLS = st.one_of(st.none(), STATUS_HOSTS.map(lambda host: f"http://{host}:8080"), STATUS_HOSTS)
-TARGETS = st.fixed_dictionaries(
-    {
-        "revisionName": st.sampled_from(["forger-00001", "victim-00001", ""]),
-        "percent": st.sampled_from([0, 50, 100]),
-        "tag": st.sampled_from(["", "victim", "taken", "victim.other", "x", "*"]),
-        "url": STATUS_URLS.map(lambda url: url or ""),
-    }
-)
-STATUSES = st.fixed_dictionaries(
-    {
-        "url": STATUS_URLS,
-        "address": STATUS_URLS.map(lambda url: {"url": url}),
-        "domain": STATUS_HOSTS,
-        "traffic": st.lists(TARGETS, max_size=4),
-        "conditions": st.just([{"type": "Ready", "status": "True"}]),
-    }
-)
 
 
 @given(STATUSES, st.sampled_from([None, "cluster-local"]))

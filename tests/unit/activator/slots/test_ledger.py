@@ -11,6 +11,8 @@ from serving.activator.slots.messages import Declare, Give, InUse, SlotMessage, 
 
 KEY = ("default", "hello-00001")
 
+PODS = [f"127.64.{number // 250}.{number % 250}:8012" for number in range(1000)]
+
 
 class Net:
     """Ledgers that hear each other at once, except for held messages."""
@@ -187,9 +189,6 @@ def test_nothing_was_said_that_could_be_said_again() -> None:
     ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda _, message: said.append(message))
     ledger.remind()
     assert said == []
-
-
-PODS = [f"127.64.{number // 250}.{number % 250}:8012" for number in range(1000)]
 
 
 def shares(pod: str, *, slot_count: int, members: Sequence[int]) -> list[int]:

@@ -18,6 +18,9 @@ from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
 
+Recorded = list[tuple[RevisionKey, Stat, StatSource]]
+REVISION = {"namespace": "default", "revision": "r"}
+
 
 def late(*frames: tuple[float, float]) -> list[bool]:
     state, found = LatenessState(), []
@@ -56,10 +59,6 @@ def test_a_clock_that_was_set_forward_is_believed_at_once() -> None:
 
 def test_counts_are_named_as_metrics() -> None:
     assert ServerCounts(frames=3).numbers["stats_frames_total"] == 3
-
-
-Recorded = list[tuple[RevisionKey, Stat, StatSource]]
-REVISION = {"namespace": "default", "revision": "r"}
 
 
 async def recorded(make: Callable[[Record], Sender], frame: dict[str, Any]) -> tuple[RevisionKey, Stat, StatSource]:

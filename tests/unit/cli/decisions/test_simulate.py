@@ -7,6 +7,8 @@ from click.testing import CliRunner, Result
 from serving.cli.main import main
 from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
 
+TRACE = "at_s,function,duration_s\n10,a,0.5\n150,a,0.5\n20,b,0.5\n170,b,\n400,b,1\n"
+
 
 def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["simulate", *arguments])
@@ -30,9 +32,6 @@ def test_what_is_wrong_is_told() -> None:
     assert simulate("--load", "5").exit_code == 2
     done = simulate("--annotate", "max-scale=many", "--annotate", "min-scal=1")
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)
-
-
-TRACE = "at_s,function,duration_s\n10,a,0.5\n150,a,0.5\n20,b,0.5\n170,b,\n400,b,1\n"
 
 
 def written(folder: Path, text: str = TRACE) -> str:

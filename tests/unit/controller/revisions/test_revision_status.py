@@ -25,6 +25,8 @@ ONE = StartScale(start_count=1, min_count=0, progress_deadline_s=600)
 BOOM = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
 QUEUED = "Requests to the target are being buffered as resources are provisioned."
 
+GROUP = "autoscaling.knative.dev/"
+
 
 def status_of(
     revision: Object, deployment: Object | None, *pods: Object, scale: StartScale = ONE, now: str = NOW
@@ -226,9 +228,6 @@ def test_the_digests_are_those_that_the_first_pod_runs_and_stay() -> None:
 
 def test_a_pod_without_digests_says_nothing_about_images() -> None:
     assert "containerStatuses" not in status_of(a_revision(), deploying(ready=1), a_pod(containerStatuses=[]))
-
-
-GROUP = "autoscaling.knative.dev/"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ LATEST: Object = {**a_configuration(), "status": {"latestReadyRevisionName": "he
 READY = RouteTargets(configurations={"hello": LATEST}, revisions={"hello-00001": with_ready(a_revision(), "True")})
 NONE = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
 
+GRADUAL = {"serving.knative.dev/rollout-duration": "10s"}
+
 
 def plan_for(
     route: Object,
@@ -203,9 +205,6 @@ def test_a_host_that_is_lost_is_told_in_an_event() -> None:
     (note,) = plan_for(route, lost={"hello.default.localhost": ("default", "other")}).notes
     assert (note.about, note.reason) == (route, "DomainAlreadyClaimed")
     assert isinstance(note, Note)
-
-
-GRADUAL = {"serving.knative.dev/rollout-duration": "10s"}
 
 
 def rolled(

@@ -21,6 +21,9 @@ from serving.model.knative import (
 from serving.model.objects import Object
 from tests.unit.controller.builders import CREATED, NOW, a_revision, a_route, merged, stored
 
+# What ``kn service export`` (1.21) leaves out of a revision's annotations.
+IGNORED_BY_KN = {f"serving.knative.dev/{name}" for name in ("lastPinned", "creator", "routingStateModified")}
+
 
 def test_children_are_named_after_their_parent() -> None:
     assert revision_name("hello", 1) == "hello-00001"
@@ -107,10 +110,6 @@ def test_a_revision_that_loses_its_routes_says_so_and_keeps_its_first_readiness(
         BECAME_READY_ANNOTATION: CREATED,
     }
     assert after["metadata"]["labels"][ROUTING_STATE_LABEL] == "reserve"
-
-
-# What ``kn service export`` (1.21) leaves out of a revision's annotations.
-IGNORED_BY_KN = {f"serving.knative.dev/{name}" for name in ("lastPinned", "creator", "routingStateModified")}
 
 
 def test_an_export_of_a_routed_revision_says_only_which_routes_it_has() -> None:

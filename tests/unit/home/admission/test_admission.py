@@ -21,6 +21,8 @@ from serving.scaling.policies.triggertypes import REGISTRY, TriggerPolicy
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
+INIT = [{"name": "first", "image": "y", "command": ["migrate"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
+
 
 def service(**pod: object) -> dict[str, Any]:
     return {
@@ -309,9 +311,6 @@ def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
 def test_a_policy_without_a_target_is_told_so() -> None:
     with pytest.raises(Invalid, match=r"spec\.targetRef: Required value"):
         admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"min": 1}})
-
-
-INIT = [{"name": "first", "image": "y", "command": ["migrate"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
 
 
 def test_containers_that_run_before_stay_as_they_were_written() -> None:

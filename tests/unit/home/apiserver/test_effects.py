@@ -14,6 +14,9 @@ from serving.home.apiserver.effects import (
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 
+ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
+SAID = "spec.x: accepted without effect: because"
+
 
 def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"template": {"spec": pod}}}
@@ -107,10 +110,6 @@ def test_a_path_names_every_item_of_a_list() -> None:
 
 def test_a_path_through_something_else_names_nothing() -> None:
     assert located({"a": 1}, "a.b[*]") == []
-
-
-ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
-SAID = "spec.x: accepted without effect: because"
 
 
 def test_an_event_names_its_object_and_fits_into_the_api() -> None:

@@ -8,6 +8,10 @@ import pytest
 from serving.home.apiserver.protobuf import decode_protobuf
 from serving.home.apiserver.requests import Fault
 
+EXPECTED = {"name": "a", "namespace": "ns", "generation": 5, "labels": {"k": "v"}}
+# Objects with a value in every field, as Kubernetes' own codecs write them: from the test data of k8s.io/api.
+CASES = Path(__file__).with_name("protobuf_cases.jsonl").read_text().splitlines()
+
 
 def field(number: int, data: bytes | int) -> bytes:
     """A field as protobuf writes it; what is short enough for one byte."""
@@ -27,9 +31,6 @@ def body(kind: str, *fields: bytes, version: str = "v1") -> bytes:
 
 
 METADATA = field(1, field(1, b"a") + field(2, b"") + field(3, b"ns") + field(7, 5) + field(11, entry("k", b"v")))
-EXPECTED = {"name": "a", "namespace": "ns", "generation": 5, "labels": {"k": "v"}}
-# Objects with a value in every field, as Kubernetes' own codecs write them: from the test data of k8s.io/api.
-CASES = Path(__file__).with_name("protobuf_cases.jsonl").read_text().splitlines()
 
 
 @pytest.mark.parametrize("case", [json.loads(line) for line in CASES], ids=lambda case: case["name"])

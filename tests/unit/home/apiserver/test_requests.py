@@ -6,6 +6,8 @@ from serving.cluster.kubeclient import error_of
 from serving.home.apiserver.requests import Fault, RequestTarget, refusal, refusal_code, success, target_of
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem, Unsupported
 
+TARGET = RequestTarget(kind=SERVING_SERVICE, namespace="default", name="hello")
+
 
 @pytest.mark.parametrize(
     ("path", "expected"),
@@ -63,9 +65,6 @@ def test_the_old_way_to_watch_is_not_served() -> None:
 @pytest.mark.parametrize(("namespace", "expected"), [(None, ""), ("a", "a")])
 def test_the_namespace_of_one_object_is_a_text(namespace: str | None, expected: str) -> None:
     assert RequestTarget(kind=POD, namespace=namespace).one_namespace == expected
-
-
-TARGET = RequestTarget(kind=SERVING_SERVICE, namespace="default", name="hello")
 
 
 def test_an_error_says_what_it_is_about() -> None:

@@ -9,6 +9,8 @@ from serving.model.objects import Object
 
 TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them"))
 
+ACCESS_TOKEN = "secret"  # noqa: S105 - of no server
+
 
 def status_of(known: KnownToken = TOKEN, *, name: str = "t", audiences: tuple[str, ...] = ("us",)) -> Object:
     reviews = TokenReviews({"t": known}.get)
@@ -50,9 +52,6 @@ def test_by_itself_the_server_knows_nobodys() -> None:
 def test_what_is_no_review_is_refused() -> None:
     with pytest.raises(Fault, match="this is no TokenReview"):
         TokenReviews().review({"spec": 1})
-
-
-ACCESS_TOKEN = "secret"  # noqa: S105 - of no server
 
 
 @pytest.mark.parametrize("header", ["127.0.0.1:6080", "localhost", "LOCALHOST:1", "[::1]:6080", "[::1]"])

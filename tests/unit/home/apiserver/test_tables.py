@@ -26,6 +26,10 @@ from serving.home.apiserver.tables import metadata_list, partial_metadata, table
 Json = dict[str, Any]
 METADATA = {"name": "a", "creationTimestamp": "1970-01-01T00:00:00Z"}
 
+DONE = {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+FAILED = {"state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+CRASHES = "Init:CrashLoopBackOff"
+
 
 def cells(kind: Kind, **fields: object) -> Json:
     """The row of one object by the names of the columns."""
@@ -66,11 +70,6 @@ def test_a_date_is_printed_as_an_age() -> None:
 
 def test_a_value_that_is_no_text_is_printed_as_one() -> None:
     assert cells(CONFIGURATION, status={"latestReadyRevisionName": 5})["LatestReady"] == "5"
-
-
-DONE = {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
-FAILED = {"state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
-CRASHES = "Init:CrashLoopBackOff"
 
 
 def test_a_pod_prints_how_many_containers_are_ready() -> None:

@@ -27,6 +27,11 @@ from tests.virtual_time import pass_s, run_virtually
 LAG_S = 10.0
 OWNER = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d"}]
 
+CORDONED = "node(s) were unschedulable"
+ELSEWHERE = "node(s) didn't match Pod's node affinity/selector"
+TAINTED = "node(s) had untolerated taint {a: b}"
+TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
+
 
 def pod(name: str, cpu: str = "400m", **spec: object) -> Object:
     metadata = {"namespace": "default", "name": name, "ownerReferences": OWNER}
@@ -281,11 +286,6 @@ async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None
     await cluster.close()
 
 
-CORDONED = "node(s) were unschedulable"
-ELSEWHERE = "node(s) didn't match Pod's node affinity/selector"
-TAINTED = "node(s) had untolerated taint {a: b}"
-
-
 def node(*taints: dict[str, str], **spec: object) -> dict[str, Any]:
     return {"metadata": {"name": "n", "labels": {"zone": "a", "size": "4"}}, "spec": {"taints": list(taints), **spec}}
 
@@ -301,9 +301,6 @@ def required(*terms: dict[str, Any]) -> dict[str, Any]:
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
-
-
-TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ from serving.home.pods.podfolder import disk_error, excerpt, make_folder, mount,
 from serving.home.pods.sources import VolumeFile
 from serving.model.errors import InvalidValue
 
+FRAMES = [line for at in range(8) for line in (f'  File "app.py", line {at}, in f', "    call()", "    ^^^^^^")]
+PYTHON = "Traceback (most recent call last):"
+
 
 def test_a_volume_is_found_where_it_is_mounted(tmp_path: Path) -> None:
     mount(tmp_path, {"v": {"a/b": VolumeFile(content=b"x", mode=0o640)}}, [{"name": "v", "mountPath": "/etc/c"}])
@@ -79,10 +82,6 @@ def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
     assert tail(log, after=4).split("\n") == [str(number) for number in range(10, 20)]
     assert tail(log, after=10**6).startswith("10")
     assert tail(tmp_path / "none") == ""
-
-
-FRAMES = [line for at in range(8) for line in (f'  File "app.py", line {at}, in f', "    call()", "    ^^^^^^")]
-PYTHON = "Traceback (most recent call last):"
 
 
 @pytest.mark.parametrize(

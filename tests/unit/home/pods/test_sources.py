@@ -18,6 +18,19 @@ from serving.model.objects import Object
 CONFIG, SECRET = Reference(kind="ConfigMap", name="c"), Reference(kind="Secret", name="s")
 SOURCES = {CONFIG: {"A": b"1", "B": b"2"}, SECRET: {"K": b"hush"}}
 
+RESOURCES = {"limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "0.25"}}
+FACTS = PodFacts(
+    pod={
+        "metadata": {"name": "p", "namespace": "n", "labels": {"b": 'say "x"', "a": "1"}, "annotations": {"k": "v"}},
+        "spec": {
+            "containers": [{"name": "app", "resources": RESOURCES}, {"name": "side"}],
+            "initContainers": [{"name": "first", "resources": {"limits": {"cpu": "3"}}}],
+        },
+    },
+    address="127.64.0.1",
+    allocatable={"cpu": "2", "memory": "4Gi"},
+)
+
 
 def pod(container: Object, *volumes: Object) -> Object:
     return {
@@ -130,20 +143,6 @@ def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
 def test_a_variable_with_a_limit_of_its_container() -> None:
     env = [{"name": "M", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}}]
     assert environment(name="app", resources={"limits": {"memory": "1Gi"}}, env=env) == {"M": "1024"}
-
-
-RESOURCES = {"limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "0.25"}}
-FACTS = PodFacts(
-    pod={
-        "metadata": {"name": "p", "namespace": "n", "labels": {"b": 'say "x"', "a": "1"}, "annotations": {"k": "v"}},
-        "spec": {
-            "containers": [{"name": "app", "resources": RESOURCES}, {"name": "side"}],
-            "initContainers": [{"name": "first", "resources": {"limits": {"cpu": "3"}}}],
-        },
-    },
-    address="127.64.0.1",
-    allocatable={"cpu": "2", "memory": "4Gi"},
-)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ Json = dict[str, Any]
 # Name, kind, the object, and the one before it or None.
 Case = tuple[str, Kind, Json, Json | None]
 
+_PORT = {"containerPort": 8080}
+_K_REVISION = {"name": "K_REVISION", "value": "x"}
+_UP = {"usagePercent": 70}
+
 
 def service(*, name: str = "hello", template: Json | None = None, pod: Json | None = None, **spec: object) -> Json:
     """A Service with one container; ``pod`` and ``template`` are merged into their places."""
@@ -99,8 +103,6 @@ def _changed(old: Json, **spec: object) -> Json:
     return new
 
 
-_PORT = {"containerPort": 8080}
-_K_REVISION = {"name": "K_REVISION", "value": "x"}
 _NAMED = service(template={"metadata": {"name": "hello-a"}})
 _OTHER_POD = {"spec": {"containers": [container(image="other")]}}
 
@@ -383,7 +385,6 @@ _CHANGE_CASES: list[Case] = [
     ("a revision that retires", REVISION, revision(servingState="Retired"), revision()),
 ]
 
-_UP = {"usagePercent": 70}
 _POLICY_CASES: list[Case] = [
     ("a policy", SCALING_POLICY, policy(min=1, max=2, up={"triggers": [_UP]}), None),
     ("min above max", SCALING_POLICY, policy(min=3, max=2), None),

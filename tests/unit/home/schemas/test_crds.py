@@ -11,6 +11,8 @@ from serving.home.schemas.schema import breaches
 
 OURS = [kind for kind in KINDS if kind.group.endswith(("knative.dev", "serving.dev"))]
 
+IMMUTABLE = "self == oldSelf"
+
 
 def test_every_kind_of_ours_is_defined() -> None:
     assert sorted(kind.resource for kind in crds()) == sorted(kind.resource for kind in OURS)
@@ -44,9 +46,6 @@ def test_services_and_configurations_have_the_same_template() -> None:
         crds()[kind].schema["properties"]["spec"]["properties"]["template"] for kind in (SERVING_SERVICE, CONFIGURATION)
     ]
     assert templates[0] == templates[1]
-
-
-IMMUTABLE = "self == oldSelf"
 
 
 def without_rules(schema: Mapping[str, Any], *rules: str) -> Any:  # noqa: ANN401 - JSON

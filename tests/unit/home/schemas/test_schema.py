@@ -12,6 +12,19 @@ TEXTS = {"type": "object", "additionalProperties": TEXT}
 ANY = {"type": "object"}
 INT_OR_TEXT = {"x-kubernetes-int-or-string": True}
 
+PLACE = "spec.f"
+SHARED = {
+    "type": "object",
+    "properties": {
+        "kept": {
+            "type": "object",
+            "properties": {"count": {"type": "integer"}, "size": {"type": "integer", "default": 1}},
+        },
+        "items": {"type": "array", "items": {"type": "string"}},
+        "changed": {"type": "integer"},
+    },
+}
+
 
 def nested(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"spec": {"type": "object", "properties": {"f": schema}}}}
@@ -75,9 +88,6 @@ def test_a_copy_shares_nothing() -> None:
 )
 def test_unknown_fields_are_found_by_path(schema: dict[str, Any], value: object, expected: list[str]) -> None:
     assert list(unknown_fields(schema, value)) == expected
-
-
-PLACE = "spec.f"
 
 
 @pytest.mark.parametrize(
@@ -157,19 +167,6 @@ def test_every_item_is_looked_at() -> None:
 def test_a_long_value_is_cut() -> None:
     (problem,) = breaches(TEXT | {"pattern": "^b"}, "a" * 500, "x")
     assert len(problem.what) < 200
-
-
-SHARED = {
-    "type": "object",
-    "properties": {
-        "kept": {
-            "type": "object",
-            "properties": {"count": {"type": "integer"}, "size": {"type": "integer", "default": 1}},
-        },
-        "items": {"type": "array", "items": {"type": "string"}},
-        "changed": {"type": "integer"},
-    },
-}
 
 
 def test_what_is_the_very_same_as_before_is_shared_and_not_gone_through() -> None:

@@ -11,6 +11,29 @@ import pytest
 
 from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess
 
+# What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
+PIECES = """
+import resource
+def read():
+    data = bytes(256000)
+    body = data[200:]
+    return len(b"POST" + body)
+read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    read()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+PROGRAM = """
+import signal, sys
+from serving.home.supervisor.children import ControllingTerminal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+terminal = ControllingTerminal()
+print(terminal.is_lost, flush=True)
+signal.sigwait([signal.SIGHUP])
+print(terminal.is_lost, terminal.is_hangup_ignored, flush=True)
+"""
+
 
 def test_several_activators_share_their_sockets_but_for_their_pages_of_metrics() -> None:
     first, second = (child for child in CHILDREN(2) if child.module == "serving.activator.main")
@@ -29,21 +52,6 @@ def test_each_activator_knows_its_index_and_has_a_name_of_its_own() -> None:
 def test_queue_proxies_and_activators_keep_freed_memory_and_no_other_process_does() -> None:
     keeping = {child.name for child in CHILDREN(2) if child.environment.items() >= ALLOCATOR.items()}
     assert keeping == {"template", "activator", "activator-1"}
-
-
-# What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
-PIECES = """
-import resource
-def read():
-    data = bytes(256000)
-    body = data[200:]
-    return len(b"POST" + body)
-read()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(100):
-    read()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
@@ -83,17 +91,6 @@ def test_a_process_that_ends_without_a_report_is_not_ready() -> None:
     process = ChildProcess(1, started_s=0.0, ready_fd=ready_fd)
     os.close(its_fd)
     assert not process.is_ready
-
-
-PROGRAM = """
-import signal, sys
-from serving.home.supervisor.children import ControllingTerminal
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-terminal = ControllingTerminal()
-print(terminal.is_lost, flush=True)
-signal.sigwait([signal.SIGHUP])
-print(terminal.is_lost, terminal.is_hangup_ignored, flush=True)
-"""
 
 
 def take_terminal() -> None:

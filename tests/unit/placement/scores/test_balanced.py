@@ -12,6 +12,8 @@ from tests.unit.placement.scores.builders import GIB, MEMORY_BYTES, demand, held
 OURS = PlacementSettings()
 THEIRS = PlacementSettings(quirks=ORIGINAL)
 
+IDLE_CROWD = PodDemand(nonzero_cpu_m=4500, nonzero_memory_bytes=MEMORY_BYTES // 2)
+
 
 def balance(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> BalancedResult:
     return BalancedResourceAllocation(settings).evaluate(held(pod, on))
@@ -45,9 +47,6 @@ def test_a_full_resource_is_named() -> None:
 def test_a_resource_without_capacity_counts_as_full() -> None:
     answer = balance(asking(0, 0), node(memory_bytes=0))
     assert (int(answer.score[0]), answer.explain(0).memory_ratio) == (0, 1.0)
-
-
-IDLE_CROWD = PodDemand(nonzero_cpu_m=4500, nonzero_memory_bytes=MEMORY_BYTES // 2)
 
 
 def test_assumed_requests_fill_a_node_at_most() -> None:

@@ -19,6 +19,8 @@ from tests.unit.placement.scores.builders import BYTES_PER_M, GIB, MEMORY_BYTES,
 OURS = PlacementSettings()
 THEIRS = PlacementSettings(quirks=ORIGINAL)
 
+IDLE_CROWD = demand(4500, request_m=0)
+
 
 def least(pod: PodDemand, on: ScoredNode) -> FitResult:
     return LeastRequested(OURS).evaluate(held(pod, on))
@@ -83,9 +85,6 @@ def test_a_pod_that_does_not_fit_is_not_drawn_to_a_node() -> None:
 
 def test_requests_that_only_init_containers_need_overfill_too() -> None:
     assert int(most(demand(100, request_m=4001), node()).score[0]) == 0
-
-
-IDLE_CROWD = demand(4500, request_m=0)
 
 
 def test_assumed_requests_fill_a_node_at_most() -> None:

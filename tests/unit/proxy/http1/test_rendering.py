@@ -5,6 +5,8 @@ import pytest
 from serving.proxy.http1.rendering import ClientPeer, render_request, render_response
 from serving.proxy.http1.requesthead import read_request_head
 
+CLAIMS = b"\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\nForwarded: for=9.9.9.9"
+
 
 def forwarded(
     headers: bytes, *, address: str = "10.0.0.1", trusted: bool = False, host: bytes = b"h", known: bool = False
@@ -27,9 +29,6 @@ def forwarded(
 )
 def test_forwarded_is_written_as_rfc_7239_has_it(address: str, host: bytes, element: bytes) -> None:
     assert forwarded(b"", address=address, host=host) == [address.encode(), host, b"http", element]
-
-
-CLAIMS = b"\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\nForwarded: for=9.9.9.9"
 
 
 def test_a_trusted_peers_words_are_kept_and_its_address_appended() -> None:

@@ -10,6 +10,8 @@ from serving.proxy.http1.requesthead import (
     with_traceparent,
 )
 
+OURS = b"00-0af7651916cd43dd8448eb211c80319c-00000000000000aa-01"
+
 
 def read(raw: bytes) -> RequestHead:
     return read_request_head(raw, header_count_max=10)
@@ -70,9 +72,6 @@ def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
     assert dropped.get(b"x_forwarded_for") is None
     assert kept.wire == b"X_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5\r\n"
     assert not kept.has_body
-
-
-OURS = b"00-0af7651916cd43dd8448eb211c80319c-00000000000000aa-01"
 
 
 def test_every_traceparent_is_replaced_and_the_rest_goes_on() -> None:

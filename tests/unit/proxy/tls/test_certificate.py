@@ -14,6 +14,9 @@ from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import CertificateChoice, Identity, Pair, load_certificate
 from tests.integration.tls_stage import AUTHORITY, issued
 
+labels = st.text("ab-", min_size=1, max_size=3)
+names = st.lists(labels, min_size=1, max_size=4).map(".".join)
+
 
 def refused(certificate_pem: bytes, key_pem: bytes) -> str:
     with pytest.raises(InvalidCertificate) as caught:
@@ -119,10 +122,6 @@ def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
         assert [choice.find(name) for name in ("a.example", "old.example")] == ["a-new", "b-old"]
     equal = [identity("b", "a.example"), identity("a", "a.example")]
     assert {CertificateChoice(order).find("a.example") for order in (equal, equal[::-1])} == {"a"}
-
-
-labels = st.text("ab-", min_size=1, max_size=3)
-names = st.lists(labels, min_size=1, max_size=4).map(".".join)
 
 
 @given(st.lists(st.tuples(st.booleans(), names), max_size=6), names)

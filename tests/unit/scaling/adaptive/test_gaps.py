@@ -15,6 +15,9 @@ from serving.scaling.adaptive.gaps import (
     keep_windows,
 )
 
+BOUNDS = KeepBounds(worth_s=100.0, min_s=6.0, max_s=1800.0, bridge_s=60.0, start_s=2.0, pre_warms=True)
+LOW, HIGH = 0.001, 0.05
+
 
 def history_of(*gaps_s: float) -> GapHistory:
     history = GapHistory()
@@ -101,10 +104,6 @@ def test_the_prior_learns_from_the_population() -> None:
     assert prior.rates[group] > 2 * before[group]
     assert prior.rates[3] < before[3]
     assert len(prior.rates) == GROUP_COUNT
-
-
-BOUNDS = KeepBounds(worth_s=100.0, min_s=6.0, max_s=1800.0, bridge_s=60.0, start_s=2.0, pre_warms=True)
-LOW, HIGH = 0.001, 0.05
 
 
 def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tuple[float, float]]:

@@ -16,6 +16,8 @@ TAIL = Proposal(decider="kpa", desired=1, reason="stable")
 NONE = Proposal(decider="kpa", desired=0, reason="stable")
 FOUR, FIVE, EIGHT = (Proposal(decider="kpa", desired=count, reason="stable") for count in (4, 5, 8))
 
+LIMITED = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
+
 
 def made(**changes: object) -> RevisionPolicy:
     policy = policy_of(ADAPTIVE, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
@@ -173,9 +175,6 @@ def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) ->
     policy.follow(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
 
     assert wanted(advice_at(policy, 47_300.0 + 200.0)) == (worth_s > 100)
-
-
-LIMITED = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
 
 
 def limited(**changes: object) -> RevisionPolicy:

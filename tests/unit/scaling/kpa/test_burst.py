@@ -12,6 +12,8 @@ from tests.unit.scaling.kpa_builders import spec_with
 
 UNDECIDED = NoData(missing="no decision")
 
+SERVE, PROXY = TrafficPath.SERVE, TrafficPath.PROXY
+
 
 @pytest.mark.parametrize(
     ("target_burst_capacity", "ready_count", "load", "excess"),
@@ -54,9 +56,6 @@ def test_activators_hold_what_the_pods_can_take_and_the_burst(
 
 def test_before_the_first_decision_there_are_two_activators() -> None:
     assert activator_count(ready_count=UNDECIDED, spec=spec_with()) == 2
-
-
-SERVE, PROXY = TrafficPath.SERVE, TrafficPath.PROXY
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from serving.scaling.spec import WindowKind
 from serving.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.scaling.kpa_builders import stat_of
 
+NOTHING = NoData(missing="no stat in the stable window")
+
 
 def filled(window: Window, values: list[float], *, from_s: float = 0) -> Window:
     """A window with one value a second."""
@@ -245,9 +247,6 @@ def test_a_window_tells_itself_in_one_line() -> None:
 
 def test_an_average_is_finite_at_any_size() -> None:
     assert math.isfinite(filled(LinearWindow(60), [1e300, -1e300]).average(1))
-
-
-NOTHING = NoData(missing="no stat in the stable window")
 
 
 def windows_of(quirks: KpaQuirks = SAFE, metric: LoadMetric = CONCURRENCY) -> MetricWindows:

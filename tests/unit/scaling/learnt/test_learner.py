@@ -18,6 +18,10 @@ from tests.unit.scaling.scaler_builders import facts_of, revision_with
 
 RISING = [2.0 + 2 * step for step in range(10)] + [20.0] * 20
 
+LEARNT = '{"total": 10.0, "bound": "cpu", "above": 7.7}'
+ACTING = spec_with(learns_target=True)
+SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))
+
 
 def last(found: list[LearntTarget | None]) -> LearntTarget:
     assert found[-1] is not None
@@ -203,11 +207,6 @@ def test_usage_that_is_not_measured_says_nothing() -> None:
     learner.measure(4.0, 0.0, used=Resources(cpu_m=900), limits=Resources(cpu_m=1000))
     learner.measure(4.0, 1.0, used=Resources(cpu_m=100), limits=Resources(cpu_m=1000))
     assert learner.look(DEFAULTS, Resources(cpu_m=1000), period_s=1, total_max=1000, now_s=0.0) is None
-
-
-LEARNT = '{"total": 10.0, "bound": "cpu", "above": 7.7}'
-ACTING = spec_with(learns_target=True)
-SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))
 
 
 def target_of(

@@ -23,6 +23,9 @@ from tests.unit.scaling.policies.builders import SETTINGS, pods, trigger
 AS_ORIGINAL = TriggerSettings(quirks=ORIGINAL)
 UNBOUNDED = ScalingPolicySpec()
 
+FULL = pods(idle=9, occupied=91)
+SPEC = ScalingPolicySpec(panic_scale=True, up=Direction(delta=5))
+
 
 def change(
     delta: int,
@@ -129,10 +132,6 @@ def test_a_waiting_pod_does_not_stop_removals() -> None:
     observed = ObservedPods(creating_count=1, pending_count=1, failing_count=1, idle_count=9)
     settings = TriggerSettings(failing_pod_refuses_up=True, quirks=ORIGINAL)
     assert change(-5, observed, settings=settings) == (-5, [])
-
-
-FULL = pods(idle=9, occupied=91)
-SPEC = ScalingPolicySpec(panic_scale=True, up=Direction(delta=5))
 
 
 def panics(

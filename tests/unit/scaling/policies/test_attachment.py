@@ -17,6 +17,10 @@ PANIC = ScalingPolicySpec(
     up=Direction(trigger=Trigger(type="fixed-step", usage_percent=50, limit_percent=60), delta=3), panic_scale=True
 )
 
+LIMITED = policy(up=(trigger(70, time_s=10, limit=80),), max_count=11)
+OWN = policy(up=(trigger(70, kind="own", time_s=10),))
+CPU = policy(up=(trigger(50, kind="cpu", time_s=10, limit=1000),))
+
 
 def triggered(spec: ScalingPolicySpec = BOTH, settings: TriggerSettings = SETTINGS) -> Triggered:
     return Triggered("p", spec, settings, state=TriggerState(), now_s=0.0)
@@ -153,11 +157,6 @@ def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -
     one = triggered(msgspec.structs.replace(UP, max_count=10))
     one.evaluate("r", pods(idle=5, occupied=5), 0.0)
     assert [proposal.is_content for proposal in one.proposals(0.0)] == [False]
-
-
-LIMITED = policy(up=(trigger(70, time_s=10, limit=80),), max_count=11)
-OWN = policy(up=(trigger(70, kind="own", time_s=10),))
-CPU = policy(up=(trigger(50, kind="cpu", time_s=10, limit=1000),))
 
 
 @pytest.mark.parametrize(

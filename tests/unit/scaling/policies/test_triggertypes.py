@@ -33,6 +33,11 @@ SINGLE = TriggerQuirks(single_precision=True)
 ROOM = OccupancyPolicy()
 CPU = ResourcePolicy("cpu_m")
 
+MEASURED = ContainerUse(requested=Resources(cpu_m=1000), used=Resources(cpu_m=900))
+SILENT = ContainerUse(requested=Resources(cpu_m=1000))
+BOUNDLESS = ContainerUse(used=Resources(cpu_m=900))
+BY_ZERO = TriggerQuirks(divides_by_zero=True)
+
 
 def test_room_usage_is_the_share_of_occupied_pods() -> None:
     assert ROOM.usage_ratio(pods(creating=1, idle=1, occupied=8), EXACT) == 0.8
@@ -112,11 +117,6 @@ def test_a_resource_target_of_0_has_no_delta() -> None:
     assert isinstance(CPU.delta(trigger(0), using(100, 1000), EXACT), NoData)
 
 
-MEASURED = ContainerUse(requested=Resources(cpu_m=1000), used=Resources(cpu_m=900))
-SILENT = ContainerUse(requested=Resources(cpu_m=1000))
-BOUNDLESS = ContainerUse(used=Resources(cpu_m=900))
-
-
 @pytest.mark.parametrize(
     ("containers", "usage", "usage_in_original"),
     [((MEASURED, SILENT), 0.9, 0.45), ((MEASURED, BOUNDLESS), 0.9, 1.8)],
@@ -154,9 +154,6 @@ def test_a_new_type_is_one_class_and_one_line() -> None:
     # 38 waiting are 3.8 pods' worth: 0.95 of 4 pods, above the limit of 90 percent; 7.6 pods at 50 percent.
     assert (decision.rule, decision.change.delta) == (TriggerRule.LIMIT, 4)
     assert state.points["queue"] == (UsagePoint(at_s=0.0, usage_ratio=0.95),)
-
-
-BY_ZERO = TriggerQuirks(divides_by_zero=True)
 
 
 @pytest.mark.parametrize(

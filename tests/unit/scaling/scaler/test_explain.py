@@ -28,6 +28,8 @@ NOW_S = 1000.0
 LONG_AGO = GateState(since_s=0.0, phase=GatePhase.ACTIVE, reason=None, is_initialized=True)
 UNHEARD = NoData(missing="no stat in the stable window")
 
+IDLE = "stable; 60 s average 0.0 in flight over 1 ready pod, target 7 each"
+
 
 def gate_of(phase: GatePhase, *, for_s: float = 500.0, is_initialized: bool = True) -> GateState:
     return GateState(since_s=NOW_S - for_s, phase=phase, is_initialized=is_initialized)
@@ -272,7 +274,6 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     ),
 }
 
-IDLE = "stable; 60 s average 0.0 in flight over 1 ready pod, target 7 each"
 ZERO: dict[str, tuple[Callable[[], str], str]] = {
     "1: the first pods are still starting": (
         lambda: said(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=10)),

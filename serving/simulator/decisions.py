@@ -14,6 +14,7 @@ import msgspec
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.adaptive.gaps import GapPrior
 from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.scaling.scaler.deciders import Inside, KpaDecider
@@ -79,15 +80,16 @@ class Decisions:
         *,
         has_burst_switch: bool,
         skips: bool = True,
+        prior: GapPrior | None = None,
     ) -> None:
-        """``skips`` False decides in every period, for tests."""
+        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions; None: with none."""
         self._settings, self._spec = settings, spec
         self._periods = Periods(settings.decision_period_s)
         self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)
         self._gate = GateState(
             since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
         )
-        self.policy = policy_of(spec, settings, explains=False)
+        self.policy = policy_of(spec, settings, prior=prior, explains=False)
         # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
         self.is_knative = self.policy is None
         quiet_load = math.inf if self.policy is None else self.policy.quiet_load

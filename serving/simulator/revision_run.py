@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 
 from serving.model.knative import TrafficPath
+from serving.scaling.adaptive.gaps import GapPrior
 from serving.scaling.scaler.scaler import DecisionCause
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
@@ -75,10 +76,12 @@ class RevisionRun:
         *,
         until_s: float,
         nodes: NodeRoom | None = None,
+        prior: GapPrior | None = None,
     ) -> None:
         """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn.
 
-        ``nodes`` are shared with other revisions; None: they have room for every pod.
+        ``nodes`` are shared with other revisions; None: they have room for every pod. So is the ``prior`` of their gaps; None:
+        the revision learns alone.
         """
         self.name, self.result = name, RevisionResult(name=name)
         self._arrivals, self._config, self._until_s = arrivals, config, until_s
@@ -105,6 +108,7 @@ class RevisionRun:
             config.spec,
             has_burst_switch=config.has_burst_switch,
             skips=config.skips,
+            prior=prior,
         )
         self._queue: deque[tuple[float, float]] = deque()
         self._events: list[tuple[float, int, int, SimulatedPod]] = []

@@ -1,7 +1,7 @@
 """Runs a workload under one policy: all functions, distributed over processes.
 
-Functions that do not share nodes do not influence each other, so each is simulated alone; the same seed gives the same result,
-to the last bit, for any number of processes.
+Functions that share neither nodes nor what they learn do not influence each other, so each is simulated alone. The same seed
+gives the same result, to the last bit, for any number of processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +10,15 @@ from multiprocessing import get_context
 
 import msgspec
 
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.resolve import resolve
 from serving.settings.activator import ActivatorSettings
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import DialPosition, SimulatedPolicy
 from serving.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
+from serving.simulator.population import run_population
 from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
 from serving.simulator.trace import FunctionTrace
@@ -44,6 +46,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     pods_max: int = 0
     """Pods that the nodes have room for, of all functions together; more wait. 0: no limit."""
 
+    shares_prior: bool = True
+    """Whether revisions under the adaptive policy learn from each other's gaps, as in a running system."""
+
     nodes: NodePlan | None = None
     """Nodes that a node group grows and shrinks below all functions; None: every pod has a place."""
 
@@ -51,6 +56,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     config: RunConfig
+
+    @property
+    def shares_prior(self) -> bool:
+        return self.workload.shares_prior and self.config.spec.policy == ADAPTIVE_POLICY
 
 
 # The work of the processes of a pool: set before they are forked, so that no trace is sent through a pipe.
@@ -67,7 +76,7 @@ def run_workload(  # noqa: PLR0913 - what a run is
     on_progress: Callable[[], None] | None = None,
     on_nodes: Callable[[NodesResult], None] | None = None,
 ) -> list[RevisionResult]:
-    """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called after each function.
+    """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called once for each function.
 
     ``on_nodes`` gets what the nodes did, where the workload has nodes.
     """
@@ -85,15 +94,39 @@ def run_workload(  # noqa: PLR0913 - what a run is
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
     )
-    results: dict[int, RevisionResult] = {}
     job = _Job(workload=workload, config=config)
+    progress = on_progress or _ignore
+    if workload.nodes is None and not workload.pods_max and job.shares_prior and len(workload.functions) > 1:
+        return _run_with_shared_prior(job, jobs, progress)
+    results: dict[int, RevisionResult] = {}
     runs = _results(job, jobs) if workload.nodes is None else enumerate(_run_on_nodes(job, workload.nodes, on_nodes))
     for index, result in runs:
         results[index] = result
-        if on_progress is not None:
-            on_progress()
+        progress()
     # In the order of the functions: sums of floating-point numbers depend on it.
     return [results[index] for index in range(len(results))]
+
+
+def _ignore() -> None:
+    """Ignore progress."""
+
+
+def _run_with_shared_prior(job: _Job, jobs: int, on_progress: Callable[[], None]) -> list[RevisionResult]:
+    functions, shown = job.workload.functions, 0
+
+    def on_time(share: float) -> None:
+        nonlocal shown
+        while shown < share * len(functions):
+            on_progress()
+            shown += 1
+
+    return run_population(
+        lambda index, prior: _revision(job, index, prior=prior),
+        [one.request_count for one in functions],
+        length_s=job.workload.length_s,
+        jobs=jobs,
+        on_time=on_time,
+    )
 
 
 def _results(job: _Job, jobs: int) -> Iterator[tuple[int, RevisionResult]]:
@@ -120,7 +153,7 @@ def _run_forked(index: int) -> RevisionResult:
 def _run_on_shared_nodes(job: _Job) -> Iterator[RevisionResult]:
     """Functions that share nodes influence each other, and are simulated in one process."""
     nodes = SharedNodes(job.workload.pods_max)
-    runs = [_revision(job, index, nodes) for index in range(len(job.workload.functions))]
+    runs = _revisions_on(nodes, job)
     run_together(runs, nodes)
     yield from (run.finish() for run in runs)
 
@@ -132,20 +165,27 @@ def _run_on_nodes(
     from serving.simulator.nodeworld import SimulatedNodes  # noqa: PLC0415 - node groups and scores, where there are nodes only
 
     nodes = SimulatedNodes(plan, job.workload.length_s)
-    runs = [_revision(job, index, nodes) for index in range(len(job.workload.functions))]
+    runs = _revisions_on(nodes, job)
     run_together(runs, nodes)
     if on_nodes is not None:
         on_nodes(nodes.finish())
     yield from (run.finish() for run in runs)
 
 
+def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
+    """All revisions. They run in the order of time, so each learns at once what the others record."""
+    prior = GapPrior(SHIPPED_PRIOR) if job.shares_prior else None
+    return [_revision(job, index, nodes=nodes, prior=prior) for index in range(len(job.workload.functions))]
+
+
 def _run(job: _Job, index: int) -> RevisionResult:
     return _revision(job, index).run()
 
 
-def _revision(job: _Job, index: int, nodes: NodeRoom | None = None) -> RevisionRun:
+def _revision(job: _Job, index: int, *, nodes: NodeRoom | None = None, prior: GapPrior | None = None) -> RevisionRun:
     workload, function = job.workload, job.workload.functions[index]
     config = msgspec.structs.replace(
         job.config, service=workload.service.of(function.name), start=workload.start.of(function.name)
     )
-    return RevisionRun(function.name, function.arrivals(config.seed), config, until_s=workload.length_s, nodes=nodes)
+    arrivals = function.arrivals(config.seed)
+    return RevisionRun(function.name, arrivals, config, until_s=workload.length_s, nodes=nodes, prior=prior)

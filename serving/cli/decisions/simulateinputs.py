@@ -103,6 +103,12 @@ _OPTIONS = (
         help="Requests bypass the activator while pods have burst capacity left; on one machine they never do.",
     ),
     click.option(
+        "--shared-prior/--own-prior",
+        default=True,
+        show_default=True,
+        help="Under the adaptive policy, functions learn from each other as in a running system, or each alone.",
+    ),
+    click.option(
         "--node-pods",
         type=click.IntRange(0),
         default=0,
@@ -256,6 +262,7 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         failing_starts=options["failing_starts"],
         has_burst_switch=options["burst_switch"],
         pods_max=options["node_pods"],
+        shares_prior=options["shared_prior"],
         nodes=_nodes(options),
     )
 

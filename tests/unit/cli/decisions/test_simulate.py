@@ -6,6 +6,7 @@ from click.testing import CliRunner, Result
 
 from serving.cli.main import main
 from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
+from tests.unit.simulator.test_population import neighbours
 
 TRACE = "at_s,function,duration_s\n10,a,0.5\n150,a,0.5\n20,b,0.5\n170,b,\n400,b,1\n"
 
@@ -55,6 +56,16 @@ def test_policies_are_compared_on_a_trace_as_one_json_object(tmp_path: Path) -> 
     assert set(answer["at_equal_pod_seconds"]["default"]) >= {
         "cold_change", "wait_p99_change", "late_change", "flaps_change",
     }  # fmt: skip
+
+
+def test_functions_learn_from_each_other_or_alone(tmp_path: Path) -> None:
+    rows = [f"{at_s},{function.name},0.5" for function in neighbours() for at_s in function.arrivals_s]
+    trace = written(tmp_path, "at_s,function,duration_s\n" + "\n".join(rows))
+    shared, own = (
+        simulate("--trace", trace, "--policy", "adaptive", "--json", *flag) for flag in ((), ("--own-prior",))
+    )
+    costs = [json.loads(one.stdout)["policies"]["adaptive"]["pod_seconds"] for one in (shared, own)]
+    assert costs[0] != costs[1]
 
 
 def test_a_comparison_has_a_table_and_bars(tmp_path: Path) -> None:

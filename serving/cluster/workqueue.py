@@ -21,6 +21,9 @@ from serving.traffic.backoff import backoff_s
 
 _log = logging.getLogger(__name__)
 
+# A timer may fire one tick of the clock early: what waits for less than this would run over and over in one instant.
+_DELAY_MIN_S = 0.001
+
 Key = TypeVar("Key", bound=Hashable)
 Handler = Callable[[Key], Awaitable[float | None]]
 
@@ -100,7 +103,7 @@ class WorkQueue(Generic[Key]):
             self.add(key)
             return
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + delay_s
+        due_s = loop.time() + max(delay_s, _DELAY_MIN_S)
         timer = self._timers.get(key)
         if timer is None or timer[0] > due_s:
             self._cancel_timer(key)

@@ -55,6 +55,13 @@ class Worker:
         return self._again_s
 
 
+def test_a_rest_of_rounding_does_not_run_a_key_over_and_over() -> None:
+    one, worker = queue(), Worker(again_s=1e-12)
+    one.add("a")
+    run_virtually(run_for(one, worker, seconds=0.0105))
+    assert len(worker.seen) == 11
+
+
 def test_keys_come_in_the_order_they_were_added() -> None:
     one, worker = queue(), Worker()
     for key in "bac":

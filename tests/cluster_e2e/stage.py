@@ -200,8 +200,8 @@ class Stage:
                 async for event_type, last in _seen(self.cluster, kind, name):
                     if event_type is not EventType.DELETED and holds(last):
                         return last
-        told = {one: self.daemons[one].log[-3:] for one in self.daemons}
-        raise AssertionError(f"{kind.name} {name} stays {json.dumps(last)}; daemons: {told}")
+        reported = {one: self.daemons[one].log[-3:] for one in self.daemons}
+        raise AssertionError(f"{kind.name} {name} stays {json.dumps(last)}; daemons: {reported}")
 
     async def until_gone(self, kind: Kind, name: str, *, namespace: str = SPACE) -> None:
         """Wait until there is no such object."""
@@ -240,8 +240,8 @@ class Stage:
     def writes_of(self, instance: str, *, since: int = 0) -> list[str]:
         """What one of the daemons has written, leases left out: "PATCH /path". Our own server keeps it."""
         lines = (self.folder / WRITES).read_text().splitlines()[since:]
-        told = [line.split(" ", 1) for line in lines if "coordination.k8s.io" not in line]
-        return [what for agent, what in told if agent.partition("/")[2].startswith(f"{instance}_")]
+        reported = [line.split(" ", 1) for line in lines if "coordination.k8s.io" not in line]
+        return [what for agent, what in reported if agent.partition("/")[2].startswith(f"{instance}_")]
 
     def write_count(self) -> int:
         """How many writes there were of all, from which ``writes_of`` goes on."""

@@ -168,7 +168,7 @@ async def test_a_deleted_service_leaves_no_public_service_and_no_slice(stage: St
         await stage.until_gone(ENDPOINT_SLICE, f"{name}-public")
 
 
-async def test_a_service_of_somebody_else_is_left_alone(stage: Stage) -> None:
+async def test_a_service_of_another_owner_is_left_alone(stage: Stage) -> None:
     body = {"metadata": {"name": "theirs", "namespace": SPACE}, "spec": {"ports": [{"port": 80}]}}
     await stage.cluster.create(SERVICE, body)
     await stage.apply(service("theirs"))

@@ -71,12 +71,12 @@ async def test_a_daemon_reaches_a_server_of_tls_through_the_gate_by_that_servers
                 await cluster.list(NAMESPACES)
 
 
-def test_every_daemon_has_an_account_on_somebodys_server() -> None:
+def test_every_daemon_has_an_account_on_a_foreign_server() -> None:
     accounts = {one["metadata"]["name"] for one in needed_objects() if one["kind"] == "ServiceAccount"}
     assert set(DAEMONS) <= accounts
 
 
-async def test_somebodys_server_is_worked_on_by_one_process_at_a_time(
+async def test_one_process_at_a_time_writes_to_a_foreign_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVING_TEST_KUBECONFIG", str(tmp_path / "nothing"))
@@ -87,7 +87,7 @@ async def test_somebodys_server_is_worked_on_by_one_process_at_a_time(
 
 
 @pytest.mark.parametrize(("is_named", "node"), [(True, "serving-e2e"), (False, None)])
-def test_on_somebodys_server_pods_go_to_the_node_of_the_suite(
+def test_pods_on_a_foreign_server_go_to_the_node_of_the_suite(
     monkeypatch: pytest.MonkeyPatch, *, is_named: bool, node: str | None
 ) -> None:
     monkeypatch.setenv("SERVING_TEST_KUBECONFIG", "a file" if is_named else "")

@@ -114,7 +114,7 @@ def scaled_by(stage: Stage, instance: str, *, since: int) -> set[str]:
     return {path.rsplit("/", 2)[1].removesuffix("-00001-deployment") for path in paths}
 
 
-async def test_each_revision_is_scaled_by_the_one_that_has_it_whoever_hears_of_its_load(stage: Stage) -> None:
+async def test_a_revision_is_scaled_by_its_owner_whichever_process_receives_its_load(stage: Stage) -> None:
     found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
     owned = {
         instance: {name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == instance} for instance in PAIR

@@ -56,7 +56,7 @@ async def test_many_requests_at_once_are_all_answered_while_pods_are_added(stage
 
 
 @pytest.mark.parametrize(("name", "names_pods"), [("direct", False), ("direct-00001", True)])
-async def test_whoever_stands_in_a_public_slice_answers(stage: Stage, name: str, *, names_pods: bool) -> None:
+async def test_every_address_of_a_public_slice_responds(stage: Stage, name: str, *, names_pods: bool) -> None:
     at_once = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/target-burst-capacity": "0"}
     await stage.apply(service("direct", annotations={**COMMAND, **at_once}))
     await stage.ready("direct")

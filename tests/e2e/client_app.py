@@ -33,18 +33,18 @@ class _Events:
     """A stream of server-sent events, one for each POST."""
 
     def __init__(self) -> None:
-        self._told: asyncio.Queue[str] = asyncio.Queue()
+        self._messages: asyncio.Queue[str] = asyncio.Queue()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"data: begun\n\n")
-        while (text := await self._told.get()) != "end":
+        while (text := await self._messages.get()) != "end":
             await response.write(f"data: {text}\n\n".encode())
         return response
 
     async def tell(self, request: web.Request) -> web.Response:
-        self._told.put_nowait(await request.text())
+        self._messages.put_nowait(await request.text())
         return web.Response(status=204)
 
 

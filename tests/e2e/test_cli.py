@@ -76,11 +76,11 @@ def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage)
     assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
 
 
-def test_an_answer_from_zero_is_told_as_a_cold_start(serving: Stage) -> None:
+def test_an_answer_from_zero_is_reported_as_a_cold_start(serving: Stage) -> None:
     deploy(serving, "cold", "--initial-scale", "0")
-    told = json.loads(serving("invoke", "cold", "-o", "json").stdout)
-    assert (told["status"], told["is_cold_start"], told["revision"]) == (200, True, "cold-00001")
-    assert 0 < told["head_after_s"] <= told["done_after_s"]
+    reported = json.loads(serving("invoke", "cold", "-o", "json").stdout)
+    assert (reported["status"], reported["is_cold_start"], reported["revision"]) == (200, True, "cold-00001")
+    assert 0 < reported["head_after_s"] <= reported["done_after_s"]
 
 
 def test_what_the_app_refuses_is_exit_1(serving: Stage) -> None:
@@ -148,7 +148,9 @@ def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage
         ("\n\n", "\n  traffic: [{latestRevision: true, percent: 90}]\n", 1, "Traffic targets sum to 90, want 100"),
     ],
 )
-def test_a_bad_manifest_is_told_with_its_place(serving: Stage, before: str, after: str, code: int, said: str) -> None:
+def test_a_bad_manifest_is_reported_with_its_place(
+    serving: Stage, before: str, after: str, code: int, said: str
+) -> None:
     text = manifest("wrong")
     cut = text.rindex(before)
     done = serving("apply", "-f", "-", code=code, stdin=text[:cut] + after + text[cut + len(before) :])
@@ -163,7 +165,7 @@ def test_half_of_a_broken_folder_is_not_applied(serving: Stage, tmp_path: Path) 
     serving("describe", "half", code=1)
 
 
-def test_of_two_that_claim_one_host_the_second_is_told_who_has_it(serving: Stage) -> None:
+def test_of_two_claims_of_one_host_the_second_names_the_holder(serving: Stage) -> None:
     deploy(serving, "blue-twin")
     deploy(serving, "twin")
     done = serving("traffic", "twin", "@latest=100", "--tag", "@latest=blue", code=1)
@@ -230,7 +232,7 @@ def test_a_service_that_is_deleted_is_waited_for(serving: Stage) -> None:
     assert serving("delete", "brief", "--ignore-not-found").stdout == ""
 
 
-def test_a_service_that_cannot_start_is_told_with_its_last_lines(serving: Stage) -> None:
+def test_a_service_that_cannot_start_is_reported_with_its_last_lines(serving: Stage) -> None:
     command = "sh -c 'echo reading config; echo no such key: database >&2; exit 3'"
     done = serving("deploy", "broken", "/", "--command", command, code=1)
     assert done.stderr.startswith("broken: RevisionFailed: ")
@@ -325,7 +327,7 @@ def test_names_are_completed_from_the_server(serving: Stage, monkeypatch: pytest
     assert "describe" in completed("", "des")
 
 
-def test_what_takes_long_is_told_in_plain_lines_where_nobody_looks(serving: Stage) -> None:
+def test_without_a_terminal_long_steps_are_plain_lines(serving: Stage) -> None:
     command = f"sh -c 'sleep 1.5; exec {SAMPLE}'"
     with serving.process("deploy", "slow", "/", "--command", command) as deploying:
         out, error = deploying.communicate(timeout=120)

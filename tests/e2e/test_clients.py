@@ -78,8 +78,8 @@ def test_curl(at: Up, tmp_path: Path, version: str) -> None:
     big = tmp_path / "big"
     big.write_bytes(BIG)
     assert curl(version, "--data-binary", f"@{big}", url(at, "/digest")).decode() == DIGEST
-    told = curl(version, "-w", "\n%{http_version} %{http_code}", url(at, f"/big?pieces={PIECES}"))
-    body, _, after = told.rpartition(b"\n")
+    reported = curl(version, "-w", "\n%{http_version} %{http_code}", url(at, f"/big?pieces={PIECES}"))
+    body, _, after = reported.rpartition(b"\n")
     assert hashlib.sha256(body).hexdigest() == DOWN
     assert after == (b"2 200" if version.startswith("--http2") else b"1.1 200")
 

@@ -31,7 +31,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
-def test_an_app_on_a_fixed_port_is_told_which_port_it_was_given(serving: Stage, tmp_path: Path) -> None:
+def test_an_app_on_a_fixed_port_gets_its_port(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import http.server\n"
         "server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)\n"

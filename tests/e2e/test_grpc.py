@@ -108,7 +108,7 @@ async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellat
                 waiting.cancel()
 
 
-async def test_a_refusal_of_ours_is_told_in_the_words_of_grpc(up: Up) -> None:
+async def test_a_refusal_of_ours_is_reported_in_the_words_of_grpc(up: Up) -> None:
     async with channel(up, "nobody") as at:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(at, "Say", b"")

@@ -125,8 +125,8 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
         assert not held.done()
         await socket.send_str("ab")
         assert await socket.receive_str() == "abab"
-        async with session.post(f"http://127.0.0.1:{public}/events", data="two") as told:
-            assert told.status == 204
+        async with session.post(f"http://127.0.0.1:{public}/events", data="two") as reported:
+            assert reported.status == 204
         assert await events.content.readuntil(b"\n\n") == b"data: two\n\n"
         gate.touch()
         assert (await held).status == 200

@@ -64,7 +64,7 @@ def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path
             time.sleep(0.05)
 
 
-def test_certificates_that_cannot_be_served_are_told_before_anything_starts(tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_served_are_reported_before_anything_starts(tmp_path: Path) -> None:
     one, two = issued("a.localhost"), issued("b.localhost")
     (tmp_path / "c.pem").write_bytes(one.certificate_pem)
     (tmp_path / "k.pem").write_bytes(two.key_pem)

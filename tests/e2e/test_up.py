@@ -238,13 +238,13 @@ def failure_in(service: Object) -> str:
     return "".join(str(one["message"]) for one in conditions if (one["type"], one["status"]) == ("Ready", "False"))
 
 
-async def test_a_command_that_cannot_run_is_told_in_the_services_status(up: Up) -> None:
+async def test_a_command_that_cannot_run_is_reported_in_the_services_status(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello(**{"serving.dev/command": "/no/such/command"}))
         assert "/no/such/command" in await failure(cluster)
 
 
-async def test_an_app_that_never_listens_is_told_in_the_services_status(up: Up) -> None:
+async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: Up) -> None:
     never = f"{sys.executable} -c 'import time; time.sleep(1000)'"
     annotations = {"serving.dev/command": never, "serving.knative.dev/progress-deadline": "2s"}
     async with cluster_of(up) as cluster:
@@ -254,7 +254,7 @@ async def test_an_app_that_never_listens_is_told_in_the_services_status(up: Up) 
     assert any(said in message for said in ("no pod was ready within 2 s", "does not listen yet; it was given PORT="))
 
 
-def test_a_second_one_on_the_same_state_is_told_who_holds_it(up: Up) -> None:
+def test_a_second_system_on_the_same_state_names_the_holder(up: Up) -> None:
     second = start(up.state)
     _, error = second.communicate(timeout=120)
     assert second.returncode == 2

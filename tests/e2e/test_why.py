@@ -24,13 +24,13 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
-def test_a_wake_is_told_in_a_sentence_by_service_and_by_revision(serving: Stage) -> None:
+def test_a_wake_is_reported_in_a_sentence_by_service_and_by_revision(serving: Stage) -> None:
     for name in ("hello", "hello-00001"):
         lines = serving("why", name).stdout.splitlines()
         assert any("hello-00001 0 → 1: " in line for line in lines), lines
-    told = [json.loads(line) for line in serving("why", "hello", "-o", "json").stdout.splitlines()]
+    reported = [json.loads(line) for line in serving("why", "hello", "-o", "json").stdout.splitlines()]
     # Another test may have made another revision before.
-    assert "hello-00001" in {one["revision"] for one in told} <= {"hello-00001", "hello-00002"}
+    assert "hello-00001" in {one["revision"] for one in reported} <= {"hello-00001", "hello-00002"}
     assert "nothing was decided about nobody" in serving("why", "nobody", code=1).stderr
     assert "--since" in serving("why", "hello", "--since", "yesterday", code=2).stderr
 

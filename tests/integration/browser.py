@@ -88,8 +88,8 @@ class Browser:
         # Colours that are on their way to others are not what is looked at.
         self.until("return document.getAnimations().every((one) => one.playState !== 'running')")
         self.run(Path(axe).read_text())
-        told = "(one) => `${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
-        found = self.run_async(f"axe.run().then((found) => arguments[0](found.violations.map({told})))")
+        reported = "(one) => `${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
+        found = self.run_async(f"axe.run().then((found) => arguments[0](found.violations.map({reported})))")
         return [str(one) for one in found]
 
     def busy_s(self) -> float:

@@ -54,10 +54,10 @@ async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_i
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        desk, key = stage.activator.ingress.router, ("default", "hello-00001")
+        router, key = stage.activator.ingress.router, ("default", "hello-00001")
 
         def target() -> float | None:
-            facts = desk.directory.revision(key)
+            facts = router.directory.revision(key)
             return None if facts is None else facts.target_concurrency
 
         assert target() == 0.7
@@ -98,7 +98,7 @@ async def test_the_autoscaler_knows_who_speaks() -> None:
         assert stage.autoscaler.tokens == [f"Bearer {activator_token(KEY, name='activator')}"]
 
 
-async def test_an_autoscaler_that_comes_back_is_told_at_once() -> None:
+async def test_an_autoscaler_that_comes_back_is_reported_at_once() -> None:
     async with staged(report_period_s=10) as stage:
         await stage.service()
         (task,) = await asked(stage, 1)
@@ -190,8 +190,10 @@ async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
         await stage.service()
         (held,) = await asked(stage, 1)
         await stage.status("hello-00001", status="False", reason="Unschedulable", message="0/1 nodes are available")
-        desk = stage.activator.ingress.router
-        await until(lambda: (facts := desk.directory.revision(("default", "hello-00001"))) is not None and facts.delay)
+        router = stage.activator.ingress.router
+        await until(
+            lambda: (facts := router.directory.revision(("default", "hello-00001"))) is not None and facts.delay
+        )
         later = asyncio.create_task(ask(stage.public))
         await until(lambda: stage.level == 2)
         await stage.pod("p")
@@ -258,7 +260,7 @@ async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener
         named = ["Knative-Serving-Namespace: default", "knative-serving-revision: new"]
         inside = [await ask(stage.inner, headers=named), await ask(stage.inner, host=INNER_HOST, headers=named)]
         outside = await ask(stage.public, headers=named)
-        nobody = await ask(stage.inner, host=INNER_HOST, headers=[*named, "Knative-Serving-Revision: old"])
+        ambiguous = await ask(stage.inner, host=INNER_HOST, headers=[*named, "Knative-Serving-Revision: old"])
         tagged = await ask(
             stage.inner, headers=[named[0], "Knative-Serving-Revision: old", "Knative-Serving-Tag: next"]
         )
@@ -266,7 +268,7 @@ async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener
         pods = stage.pods
     assert [one.body for one in inside] == ["new", "new"]
     assert outside.body == "old"
-    assert nobody.body == "old", "two names are none, and the host decides"
+    assert ambiguous.body == "old", "two names are none, and the host decides"
     assert tagged.body == "old", "the Gateway has looked at tags"
     assert unknown.status == 404
     seen = "\n".join(head for pod in pods for head in pod.heads).lower()
@@ -290,7 +292,7 @@ async def test_a_gateway_may_name_a_revision_over_http2() -> None:
     assert [(one.http_version, one.status_code) for one in answers] == [("HTTP/2", 200), ("HTTP/2", 404)]
 
 
-async def test_an_unknown_host_is_told_so() -> None:
+async def test_an_unknown_host_is_named() -> None:
     async with staged() as stage:
         answer = await ask(stage.public, host="nobody.default.localhost:8080")
     assert (answer.status, answer.body) == (404, "no service has the host nobody.default.localhost:8080\n")

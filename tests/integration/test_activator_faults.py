@@ -35,7 +35,7 @@ async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() 
     assert set(bodies) == {"q"}
 
 
-async def test_a_pod_that_refuses_connections_costs_nobody_anything() -> None:
+async def test_a_pod_that_refuses_connections_fails_no_request() -> None:
     async with staged() as stage:
         await stage.service()
         gone = await stage.pod_seen("p")
@@ -127,7 +127,7 @@ async def test_an_activator_can_be_stopped_before_it_has_seen_the_cluster() -> N
 
 
 @pytest.mark.parametrize("address", ["8080", "here:there", ""])
-async def test_an_address_that_is_none_is_told(address: str) -> None:
+async def test_an_address_that_is_none_is_reported(address: str) -> None:
     activator = Activator(ActivatorSettings(public_address=address), MemoryCluster(), key=KEY)
     with pytest.raises(ExceptionGroup) as caught:
         await activator.run(asyncio.Event())
@@ -158,7 +158,7 @@ async def test_a_flip_of_what_is_gone_is_nothing() -> None:
         assert stage.level == 0
 
 
-async def test_an_object_that_cannot_be_read_stops_nobody() -> None:
+async def test_an_unreadable_object_stops_no_other() -> None:
     async with staged() as stage:
         await stage.revision("broken", state="Asleep")
         await stage.route({"revisionName": "broken", "percent": 100})

@@ -133,26 +133,26 @@ async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> N
     assert (answer.status, answer.body) == (200, "s")
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_what_an_answer_tells_of_its_way_can_be_turned_off(told: bool) -> None:
-    async with staged(tell_revision=told, tell_cold_start=told, tell_timing=told) as stage:
+@pytest.mark.parametrize("reported", [True, False])
+async def test_what_an_answer_tells_of_its_way_can_be_turned_off(reported: bool) -> None:
+    async with staged(tell_revision=reported, tell_cold_start=reported, tell_timing=reported) as stage:
         await stage.service()
         task = asyncio.create_task(ask(stage.public))
         await until(lambda: stage.level)
         await stage.pod("p")
         cold, warm = await task, await ask(stage.public)
     assert cold.status == warm.status == 200
-    assert cold.headers.get("x-serving-revision") == ("hello-00001" if told else None)
-    assert cold.headers.get("x-serving-cold-start") == ("true" if told else None)
+    assert cold.headers.get("x-serving-revision") == ("hello-00001" if reported else None)
+    assert cold.headers.get("x-serving-cold-start") == ("true" if reported else None)
     assert "x-serving-cold-start" not in warm.headers
-    if told:
+    if reported:
         queue, upstream = (float(part.rpartition("=")[2]) for part in warm.headers["server-timing"].split(", "))
         assert 0 <= queue < 5000 > upstream > 0
     else:
         assert "server-timing" not in warm.headers
 
 
-async def test_an_activator_that_is_told_to_stop_takes_requests_for_its_lag() -> None:
+async def test_a_stopping_activator_accepts_requests_during_its_lag() -> None:
     stop = asyncio.Event()
     cluster = MemoryCluster()
     settings = ActivatorSettings(

@@ -46,7 +46,7 @@ async def stopped(process: asyncio.subprocess.Process) -> tuple[int, list[dict[s
     return process.returncode, [json.loads(line) for line in log.decode().splitlines()]
 
 
-async def test_a_process_serves_from_zero_and_stops_when_told(tmp_path: Path) -> None:
+async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -> None:
     store = Store(MemoryCluster())
     with (
         socket.create_server(("127.0.0.1", 0)) as public,
@@ -79,7 +79,7 @@ async def test_a_process_serves_from_zero_and_stops_when_told(tmp_path: Path) ->
     assert {"activator.serving", "revision.activated", "activator.stopped"} <= {str(line["event"]) for line in log}
 
 
-async def test_settings_that_are_wrong_are_told_at_start(tmp_path: Path) -> None:
+async def test_settings_that_are_wrong_are_reported_at_start(tmp_path: Path) -> None:
     process = await started(tmp_path, {"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX": "0"})
     _, said = await process.communicate()
     assert (process.returncode, b"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX" in said) == (2, True)

@@ -43,7 +43,7 @@ def port_of(spot: socket.socket) -> int:
     return port
 
 
-async def test_load_is_told_each_period() -> None:
+async def test_load_is_reported_each_period() -> None:
     async with staged(report_period_s=0.1) as stage:
         await stage.service(slots=0)
         pod = await stage.pod_seen("p")
@@ -57,7 +57,7 @@ async def test_load_is_told_each_period() -> None:
     assert round(counted, 6) == 3
 
 
-async def test_what_cannot_be_told_is_dropped_and_counted(spot: socket.socket) -> None:
+async def test_an_undeliverable_report_is_dropped_and_counted(spot: socket.socket) -> None:
     async with telling(port_of(spot)) as client:
         client.report([(("default", "r"), LOAD)])
         assert (client.link.dropped_count, client.link.is_connected) == (1, False)
@@ -92,7 +92,7 @@ async def test_a_connection_that_takes_nothing_loses_the_oldest(spot: socket.soc
     assert (client.link.dropped_count, autoscaler.stats[0].revision) == (6, "r6")
 
 
-async def test_many_revisions_are_told_in_several_frames(spot: socket.socket) -> None:
+async def test_many_revisions_are_reported_in_several_frames(spot: socket.socket) -> None:
     autoscaler = Autoscaler()
     async with serve(autoscaler.take, sock=spot), telling(port_of(spot)) as client:
         await until(lambda: client.link.is_connected)

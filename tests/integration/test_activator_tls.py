@@ -49,7 +49,7 @@ async def looked_again(stage: Stage) -> None:
     await until(lambda: watch.turn >= turn + 2)
 
 
-async def test_a_service_answers_over_tls_and_is_told_so(tmp_path: Path) -> None:
+async def test_a_service_over_tls_gets_its_scheme(tmp_path: Path) -> None:
     pair_in(tmp_path, "hello", "*.default.localhost")
     async with staged(tls=terms(folder=str(tmp_path))) as stage:
         await stage.service(slots=0)
@@ -79,16 +79,16 @@ async def test_each_host_has_its_certificate(tmp_path: Path) -> None:
         assert await handshake(address, "two.in.example") == ["*.in.example", "*.default.localhost"]
         assert await handshake(address, HOST) == ["*.in.example", "*.default.localhost"]
         assert await handshake(address, "b.one.in.example") == ["b.one.in.example"]
-        for nobody in ("c.two.in.example", "in.example", None):
+        for unknown_name in ("c.two.in.example", "in.example", None):
             with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
-                await handshake(address, nobody)
+                await handshake(address, unknown_name)
         page = stage.activator.ingress.metrics.page.text("")
         assert "\nserving_tls_handshakes_failed_total 3.0\n" in page
         ends = re.findall(r'\nserving_certificate_expiry_timestamp_seconds\{certificate="(\w+)"\} (\S+)', page)
         assert {name: float(end) for name, end in ends} == dict.fromkeys(("one", "wild", "nested"), YEAR_3000_S)
 
 
-async def test_the_default_is_for_those_who_ask_for_nobody_we_have(tmp_path: Path) -> None:
+async def test_the_default_certificate_is_for_unknown_names(tmp_path: Path) -> None:
     pair_in(tmp_path, "one", "one.example")
     pair_in(tmp_path, "rest", "rest.example")
     async with staged(tls=terms(folder=str(tmp_path), default_certificate="rest")) as stage:
@@ -119,7 +119,7 @@ async def test_a_new_certificate_is_served_and_connections_go_on(
     ]
 
 
-async def test_what_does_not_work_is_told_once_and_the_last_good_one_stays(
+async def test_a_broken_certificate_is_reported_once_and_the_last_good_one_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair_in(tmp_path, "one", "one.example")

@@ -145,7 +145,7 @@ async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: 
     assert "missing field(s): spec.template.spec.containers" in answer["message"]
 
 
-async def test_an_unknown_field_is_told(client: Client) -> None:
+async def test_an_unknown_field_is_reported(client: Client) -> None:
     status, made, warnings = await client.whole("POST", SERVICES, service(foo=1))
     assert (status, warnings) == (201, ['299 - "unknown field \\"spec.template.spec.foo\\""'])
     assert "foo" not in made["spec"]["template"]["spec"]
@@ -164,7 +164,7 @@ async def test_a_patch_is_looked_at_as_strictly(client: Client) -> None:
     assert status == 400
 
 
-async def test_a_field_without_effect_is_told(client: Client) -> None:
+async def test_a_field_without_effect_is_reported(client: Client) -> None:
     _, _, warnings = await client.whole("POST", SERVICES, service(priorityClassName="high"))
     assert warnings == [
         '299 - "spec.template.spec.priorityClassName: accepted without effect: pods run on this machine"'
@@ -469,7 +469,7 @@ async def test_a_server_without_logs_says_so(tmp_path: Path) -> None:
     "path",
     ["/", "/version", "/api", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/openapi/v2", "/openapi/v3"],
 )
-async def test_who_asks_first_is_told(client: Client, path: str) -> None:
+async def test_the_first_caller_is_named(client: Client, path: str) -> None:
     assert (await client.call("GET", path))[0] == 200
 
 
@@ -491,7 +491,7 @@ class Broken(MemoryCluster):
         raise RuntimeError("secret detail")
 
 
-async def test_a_defect_is_told_without_its_details(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_is_reported_without_its_details(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with connected(Broken(), tmp_path) as client:
         status, answer = await client.call("POST", MAPS, config_map())
     assert (status, answer["reason"]) == (500, "InternalError")
@@ -499,7 +499,7 @@ async def test_a_defect_is_told_without_its_details(tmp_path: Path, caplog: pyte
     assert "secret detail" in caplog.text
 
 
-async def test_a_watch_that_falls_behind_is_told_so(tmp_path: Path) -> None:
+async def test_a_slow_watch_gets_an_error(tmp_path: Path) -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=1))
     async with connected(cluster, tmp_path) as client, client.watch(f"{MAPS}?watch=true") as events:
         for name in ("a", "b", "c"):

@@ -142,7 +142,7 @@ async def _drain(events: AsyncIterator[object]) -> str:
     return "ended"
 
 
-async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
+async def test_a_missing_server_is_unavailable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     path = tmp_path / "kubeconfig"

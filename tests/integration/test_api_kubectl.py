@@ -81,7 +81,7 @@ async def test_apply_of_a_changed_manifest_changes_its_generation(applied: Kubec
     assert made["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
 
 
-async def test_what_is_wrong_is_told(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_a_problem_is_reported(kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(ONE.replace("image: gcr.io/x/hello, ", ""), encoding="utf-8")
     code, printed = await kubectl.tried("apply", "-f", "bad.yaml")
     assert code != 0
@@ -91,7 +91,7 @@ async def test_what_is_wrong_is_told(kubectl: Kubectl, tmp_path: Path) -> None:
     )
 
 
-async def test_an_unknown_field_is_refused_or_told(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_an_unknown_field_is_refused_or_reported(kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(ONE.replace("env:", "evn:"), encoding="utf-8")
     _, printed = await kubectl.tried("apply", "-f", "bad.yaml")
     # Strict since 1.25; before, the server warns.

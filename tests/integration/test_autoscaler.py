@@ -139,7 +139,7 @@ async def test_silence_leads_to_reserve_and_to_zero() -> None:
             reports.cancel()
 
 
-async def test_why_is_told() -> None:
+async def test_reasons_are_given() -> None:
     # So long that the load is the only cause.
     async with staged(period_s=60.0) as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
@@ -147,9 +147,9 @@ async def test_why_is_told() -> None:
             await stage.store.scaled(15)
         status, text = await stage.get(f"/decisions?namespace=default&revision={NAME}")
         assert status == 200
-        told = next(one for one in json.loads(text) if one["told"]["outcome"]["apply_count"] == 15)
-        assert told["sentence"] == "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each"
-        woke = told["told"]["outcome"]
+        reported = next(one for one in json.loads(text) if one["told"]["outcome"]["apply_count"] == 15)
+        assert reported["sentence"] == "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each"
+        woke = reported["told"]["outcome"]
         assert woke["inputs"]["cause"] == "load"
         assert woke["inputs"]["inside"]["present"]["concurrency"] == 100.0
         assert woke["decided"]["detail"]["desired_stable_count"] == 15
@@ -157,7 +157,7 @@ async def test_why_is_told() -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow"])
-async def test_a_site_that_bound_its_name_to_our_address_is_told_nothing(path: str) -> None:
+async def test_a_site_that_rebinds_its_name_gets_nothing(path: str) -> None:
     settings = AutoscalerSettings(stats_address="127.0.0.1:0", host_names="scale.example")
     async with staged(settings=settings) as stage:
         status, text = await stage.get(path, Host=f"evil.example:{stage.address.rpartition(':')[2]}")
@@ -274,7 +274,7 @@ async def test_connections_have_a_bound() -> None:
         assert stage.daemon.server.counts.refused_connections == 1
 
 
-async def test_a_stat_of_a_revision_that_nobody_knows_is_counted() -> None:
+async def test_a_stat_of_an_unknown_revision_is_counted() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(5.0, revision="gone"))
         await connection.send(load(5.0))
@@ -283,7 +283,7 @@ async def test_a_stat_of_a_revision_that_nobody_knows_is_counted() -> None:
         assert "autoscaler_unknown_stats_total 1.0\n" in (await stage.get("/metrics"))[1]
 
 
-async def test_numbers_are_told_and_other_paths_are_not_there() -> None:
+async def test_numbers_are_reported_and_other_paths_are_not_there() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(5.0))
         async with asyncio.timeout(60):

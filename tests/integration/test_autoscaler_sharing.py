@@ -126,12 +126,12 @@ async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_at_once_by_the_ri
         assert pair.other.autoscaler.numbers()["scale_writes_total"] == 0
 
 
-async def test_a_pods_report_arrives_as_it_was_told(pair: Pair) -> None:
+async def test_a_pods_report_arrives_unchanged(pair: Pair) -> None:
     token = pod_token(KEY, namespace="default", revision=NAME, pod="pod-1")
-    told = PodStat(at_s=time.time(), concurrency=40, request_count=40, proxied_concurrency=5)
+    reported = PodStat(at_s=time.time(), concurrency=40, request_count=40, proxied_concurrency=5)
     query = f"namespace=default&revision={NAME}&pod=pod-1"
     async with joining(pair.other, query, token) as connection, scaled(pair, 5):
-        await connection.send(encode_pod_stat(told))
+        await connection.send(encode_pod_stat(reported))
 
 
 async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: Pair) -> None:
@@ -155,7 +155,7 @@ async def test_only_an_autoscaler_may_pass_anything_on(pair: Pair) -> None:
         assert caught.value.response.status_code == 401
 
 
-async def test_whoever_asks_the_wrong_one_why_is_sent_to_the_right_one(pair: Pair) -> None:
+async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
     there, here = ("http://{}:{}".format(*one.address) for one in (pair.owner, pair.other))
     async with aiohttp.ClientSession() as session:
         for question in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
@@ -180,7 +180,7 @@ async def test_one_who_stops_lets_go_and_the_other_decides_at_once(pair: Pair) -
         await connection.send(encode_activator_stats(poke))
 
 
-async def test_one_who_comes_and_goes_disturbs_nobody_who_has_no_more_than_its_part(pair: Pair) -> None:
+async def test_joining_and_leaving_moves_only_surplus_shards(pair: Pair) -> None:
     owner, other = pair.owner, pair.other
     assert owner.relay.elsewhere({}) == ""
     stop = asyncio.Event()

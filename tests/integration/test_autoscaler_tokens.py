@@ -125,7 +125,7 @@ async def test_a_token_is_good_for_the_pod_that_it_was_made_for_and_no_other(tmp
         assert stage.reviews == 1, "what is known is not asked about again"
 
 
-async def test_a_token_for_somebody_else_or_that_has_expired_or_is_made_up_is_refused(tmp_path: Path) -> None:
+async def test_a_foreign_expired_or_invented_token_is_refused(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         known = stage.tokens[await stage.add_pod("p")]
         stage.tokens["elsewhere"] = KnownToken(
@@ -148,7 +148,7 @@ async def test_a_token_of_a_pod_that_is_gone_and_came_back_under_its_name_is_ref
         assert await stage.refused("p", token) == 401
 
 
-async def test_a_token_derived_from_the_key_still_lets_in_and_nobody_is_asked(tmp_path: Path) -> None:
+async def test_a_token_derived_from_the_key_is_accepted_without_a_review(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = pod_token(KEY, namespace="default", revision=NAME, pod="local")
         async with stage.connecting("local", token) as connection:

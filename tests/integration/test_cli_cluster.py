@@ -118,7 +118,7 @@ def test_a_cluster_is_asked_as_its_kubeconfig_says(
     assert server.asked == [("/api/v1/namespaces/team/pods", sent)]
 
 
-def test_a_server_that_nobody_vouches_for_is_refused_with_one_line(tmp_path: Path, authority: trustme.CA) -> None:
+def test_an_untrusted_server_is_refused_with_one_line(tmp_path: Path, authority: trustme.CA) -> None:
     with serving_tls(trustme.CA()) as server:
         done = serving(config(tmp_path, authority, server.server_port, {}), "get", "pods")
     assert (done.exit_code, server.asked, len(done.stderr.splitlines())) == (1, [], 1)

@@ -133,8 +133,8 @@ async def test_a_failure_is_an_event() -> None:
         await world.until(SERVING_SERVICE, "hello", failed)
         await world.controller.settled()
         events = (await world.cluster.list(EVENT, "default")).items
-        told = {(event["involvedObject"]["kind"], event["reason"], event["type"]) for event in events}
-        assert {("Revision", "ExitCode1", "Warning"), ("Service", "RevisionFailed", "Warning")} <= told
+        reported = {(event["involvedObject"]["kind"], event["reason"], event["type"]) for event in events}
+        assert {("Revision", "ExitCode1", "Warning"), ("Service", "RevisionFailed", "Warning")} <= reported
 
 
 async def test_traffic_is_split_and_tagged() -> None:
@@ -175,7 +175,7 @@ async def test_a_revision_name_is_taken_once() -> None:
         assert traffic(service) == [("hello-green", 100)]
 
 
-async def test_the_second_claim_of_a_host_is_told_and_served_when_the_first_goes() -> None:
+async def test_the_second_claim_of_a_host_is_reported_and_served_when_the_first_goes() -> None:
     async with a_world() as world:
         await applied(world, a_service("good", name="blue-hello"))
         await applied(world, a_service("good"))

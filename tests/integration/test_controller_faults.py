@@ -69,7 +69,7 @@ async def test_a_decision_on_what_has_changed_is_made_again() -> None:
         assert not cluster.is_ahead
 
 
-async def test_what_the_server_refuses_is_told() -> None:
+async def test_a_refusal_of_the_server_is_reported() -> None:
     cluster = Contrary(admit=admit)
     cluster.refuses_revisions = True
     async with a_world(cluster=cluster) as world:

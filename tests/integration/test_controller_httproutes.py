@@ -55,7 +55,7 @@ def says(reason: str) -> Any:  # noqa: ANN401 - a test of an object
         (Forbidden("httproutes is forbidden"), "does not let us list HTTPRoutes"),
     ],
 )
-def test_a_server_without_httproutes_is_told_of_and_served_once_it_has_them(error: ClusterError, said: str) -> None:
+def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(error: ClusterError, said: str) -> None:
     async def main() -> None:
         cluster = Bare(error)
         async with a_world(SETTINGS, cluster=cluster) as world:
@@ -89,7 +89,7 @@ def test_a_server_that_is_away_for_a_moment_lacks_nothing() -> None:
     run_virtually(main())
 
 
-def test_without_a_gateway_nobody_asks_for_httproutes() -> None:
+def test_without_a_gateway_httproutes_are_not_listed() -> None:
     async def main() -> None:
         cluster = Bare(NotFound("there are none"))
         async with a_world(ControllerSettings(public_services=True), cluster=cluster) as world:
@@ -100,7 +100,7 @@ def test_without_a_gateway_nobody_asks_for_httproutes() -> None:
     run_virtually(main())
 
 
-def test_an_httproute_that_somebody_changes_is_set_right_and_one_of_somebody_else_is_left_alone() -> None:
+def test_a_changed_httproute_is_restored_and_one_of_another_owner_is_left_alone() -> None:
     async def main() -> None:
         theirs: Object = {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"hostnames": ["a.example"]}}
         cluster = Bare(None)

@@ -65,18 +65,20 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "reported"),
     [
         ({"SERVING_KEY_FILE": ""}, "environment SERVING_KEY_FILE: is missing; expected the file of the cluster key"),
         ({"SERVING_POD_NAME": ""}, "environment SERVING_POD_NAME: is missing; expected this pod's name"),
         ({}, "there is no pod controller-1"),
     ],
 )
-async def test_what_it_needs_and_has_not_it_says_and_ends(tmp_path: Path, variables: dict[str, str], told: str) -> None:
+async def test_what_it_needs_and_has_not_it_says_and_ends(
+    tmp_path: Path, variables: dict[str, str], reported: str
+) -> None:
     store = MemoryCluster(admit=admit)
     async with served(store, tmp_path) as api:
         controller = await started(api, tmp_path, **variables)
         async with asyncio.timeout(60):
             _, log = await controller.communicate()
     assert controller.returncode == 2
-    assert told in log.decode()
+    assert reported in log.decode()

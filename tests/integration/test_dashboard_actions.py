@@ -86,7 +86,7 @@ async def test_pages_of_several_activators_are_read_by_address_and_one_that_is_a
             await read_pages(session, "http://127.0.0.1:1/metrics")
 
 
-def test_a_token_file_has_a_token_that_nobody_guesses(tmp_path: Path) -> None:
+def test_a_token_file_has_a_random_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     assert read_token(str(file)) == TOKEN

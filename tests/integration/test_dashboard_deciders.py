@@ -51,7 +51,10 @@ async def following(*urls: str) -> AsyncIterator[tuple[Deciders, Callable[[], li
     heard: list[tuple[str, str]] = []
     async with aiohttp.ClientSession() as session:
         followed = Deciders(
-            session, ",".join(urls), since_s=5.0, on_event=lambda event, told: heard.append((event, told["name"]))
+            session,
+            ",".join(urls),
+            since_s=5.0,
+            on_event=lambda event, reported: heard.append((event, reported["name"])),
         )
         task = asyncio.create_task(followed.run())
         try:

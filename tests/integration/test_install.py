@@ -45,7 +45,7 @@ def results(done: Result) -> list[str]:
     return [line.rpartition(" ")[2] for line in done.stdout.splitlines()]
 
 
-def test_everything_is_made_and_each_object_is_told(cluster: BareCluster, tmp_path: Path) -> None:
+def test_everything_is_made_and_each_object_is_reported(cluster: BareCluster, tmp_path: Path) -> None:
     done = install(cluster, tmp_path)
     assert done.exit_code == 0, done.output
     assert results(done) == ["created"] * len(OBJECTS)
@@ -171,7 +171,7 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
     assert install(cluster, tmp_path, "--uninstall", "--with-services").exit_code == 0
 
 
-def test_a_dry_run_asks_nobody_and_prints_what_would_be_applied() -> None:
+def test_a_dry_run_sends_nothing_and_prints_what_would_be_applied() -> None:
     done = CliRunner().invoke(main, ["install", "--dry-run", "-n", "mine", "--domain", "apps.example.org"])
     found = list(yaml.safe_load_all(done.stdout))
     assert found == objects_of(tree_folder(), InstallOptions(namespace="mine", domain="apps.example.org"))

@@ -124,7 +124,7 @@ async def admin(address: str, path: str) -> str:
         ("", "annotation serving.dev/command"),
     ],
 )
-async def test_what_cannot_be_run_is_told(machine: Machine, command: str, said: str) -> None:
+async def test_an_unrunnable_pod_is_reported(machine: Machine, command: str, said: str) -> None:
     await machine.start(manifest(command=command))
     pod = await machine.until(lambda one: said in str(status_of(one).get("state")))
     assert not is_ready(pod)
@@ -189,7 +189,7 @@ async def test_pods_live_on_when_control_restarts_and_their_deployment_adopts_th
             assert (await machine.cluster.get(DEPLOYMENT, "default", "hello"))["spec"]["replicas"] == 2
 
 
-async def test_an_app_that_ended_while_nobody_looked_is_started_again(tmp_path: Path) -> None:
+async def test_an_app_that_ended_unobserved_is_restarted(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())

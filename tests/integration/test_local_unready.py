@@ -58,7 +58,7 @@ def server(*arguments: str) -> str:
     return shlex.join([sys.executable, "-c", _SERVER, *arguments])
 
 
-async def test_an_app_on_a_port_of_its_own_is_told_both_ports(machine: Machine) -> None:
+async def test_an_app_on_its_own_port_gets_both_ports(machine: Machine) -> None:
     message = await explained(machine, "WrongPort", server("0"))
     (port,) = [line.rpartition(" ")[2] for line in message.splitlines() if line.startswith("serving at ")]
     given = next(iter(machine.kubelet._running.values())).location.port

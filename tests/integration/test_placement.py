@@ -102,7 +102,7 @@ async def test_a_node_that_is_busy_is_avoided_where_risk_counts() -> None:
         await asking.until(wanted, "/prioritize", "busy", "idle", cpu="100m")
 
 
-async def test_a_call_that_cannot_be_read_is_told_what_was_expected() -> None:
+async def test_an_unreadable_call_gets_what_was_expected() -> None:
     async with staged() as asking:
         status, text = await asking.post("/prioritize", b"nonsense")
         assert (status, "ExtenderArgs" in text) == (400, True)

@@ -52,7 +52,7 @@ async def staged(*, target: str = NAME, replicas: int = 1, **pod: Any) -> AsyncI
         running.cancel()
 
 
-async def told(cluster: MemoryCluster, kind: str) -> Object:
+async def watched_condition(cluster: MemoryCluster, kind: str) -> Object:
     """The condition, once there is one."""
     async with cluster.watch(HORIZONTAL_POD_AUTOSCALER, resource_version="0") as events:
         async for event in events:
@@ -64,7 +64,7 @@ async def told(cluster: MemoryCluster, kind: str) -> Object:
 
 async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
     async with staged(cpu="400m") as cluster:
-        condition = await told(cluster, "ScalingActive")
+        condition = await watched_condition(cluster, "ScalingActive")
         assert (condition["status"], condition["reason"]) == ("True", "ValidMetricFound")
         # 200 % of the request where 80 % should be: 1 x 2.5 is 3.
         assert condition["message"] == "1 → 3: cpu at 200%/80%"
@@ -79,19 +79,19 @@ async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
 
 async def test_a_pod_without_a_request_is_said_and_nothing_changes() -> None:
     async with staged(cpu="400m", request=None) as cluster:
-        said = await told(cluster, "ScalingActive")
+        said = await watched_condition(cluster, "ScalingActive")
         assert said["message"] == "stays 1: cpu: a pod requests none, so that there is no share of it"
         assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 1
 
 
 async def test_a_pod_without_a_measurement_is_said_and_nothing_changes() -> None:
     async with staged(cpu=None) as cluster:
-        said = await told(cluster, "ScalingActive")
+        said = await watched_condition(cluster, "ScalingActive")
         assert (said["status"], said["message"]) == ("False", "stays 1: cpu: no ready pod is measured yet")
 
 
 async def test_a_target_that_is_not_there_is_said() -> None:
     async with staged(cpu="400m", target="other") as cluster:
-        said = await told(cluster, "AbleToScale")
+        said = await watched_condition(cluster, "AbleToScale")
         assert said["status"] == "False"
         assert said["message"] == "there is no Deployment other; only Deployments are scaled here"

@@ -33,13 +33,13 @@ async def proved() -> bool:
     return True
 
 
-async def keep_all(cluster: MemoryCluster, kind: Kind, told: list[WatchEvent]) -> None:
+async def keep_all(cluster: MemoryCluster, kind: Kind, reported: list[WatchEvent]) -> None:
     listing = await cluster.list(kind)
     async with cluster.watch(kind, resource_version=listing.resource_version) as events:
         async for event in events:
             # Asked for at once, as by whoever came first: so it is the one that all the others get.
             assert event.shared
-            told.append(event)
+            reported.append(event)
 
 
 async def make_ready(cluster: MemoryCluster) -> None:
@@ -79,14 +79,14 @@ async def live(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
     await asyncio.sleep(0.2)
 
 
-async def test_nobody_changes_what_all_are_told() -> None:
+async def test_shared_objects_are_not_changed() -> None:
     cluster = MemoryCluster(admit=partial(admit, scaling=SCALING))
     stop = asyncio.Event()
-    told: list[WatchEvent] = []
+    reported: list[WatchEvent] = []
     controller = Controller(cluster, scaling=SCALING)
     autoscaler = Autoscaler(cluster, settings=SCALING, prove=proved)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        work = [group.create_task(keep_all(cluster, kind, told)) for kind in KINDS]
+        work = [group.create_task(keep_all(cluster, kind, reported)) for kind in KINDS]
         work += [group.create_task(make_ready(cluster)), group.create_task(Manager(cluster).run())]
         daemons = [group.create_task(controller.run(stop)), group.create_task(autoscaler.run(stop))]
         await live(cluster, autoscaler)
@@ -94,9 +94,9 @@ async def test_nobody_changes_what_all_are_told() -> None:
         await asyncio.gather(*daemons)
         for task in work:
             task.cancel()
-    assert len({event.shared["kind"] for event in told}) >= len(
+    assert len({event.shared["kind"] for event in reported}) >= len(
         ("Service", "Configuration", "Route", "Revision", "Pod")
     )
-    for event in told:
+    for event in reported:
         assert event.encoded is not None
         assert event.shared == msgspec.json.decode(event.encoded)

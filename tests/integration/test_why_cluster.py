@@ -44,13 +44,13 @@ async def filled() -> MemoryCluster:
     return cluster
 
 
-def told(api: Served, *words: str) -> Result:
+def why(api: Served, *words: str) -> Result:
     return CliRunner().invoke(main, ["why", *words], env={"KUBECONFIG": str(api.kubeconfig), "TZ": "UTC"})
 
 
 async def test_events_tell_each_change_of_a_service_and_how_to_learn_more(tmp_path: Path) -> None:
     async with served(await filled(), tmp_path) as api:
-        result = await asyncio.to_thread(told, api, "hello", "--since", "900000h")
+        result = await asyncio.to_thread(why, api, "hello", "--since", "900000h")
         assert result.exit_code == 0
         lines = [line.split(" ", 1)[1] for line in result.stdout.splitlines()]
         assert [line[line.index("hello") :] for line in lines] == [
@@ -59,11 +59,11 @@ async def test_events_tell_each_change_of_a_service_and_how_to_learn_more(tmp_pa
         ]
         assert "port-forward -n knative-serving deployment/autoscaler 6081" in result.stderr
         # They are of another time, but they are: that is no error.
-        assert (await asyncio.to_thread(told, api, "hello", "--since", "1s")).exit_code == 0
-        nothing = await asyncio.to_thread(told, api, "nobody")
+        assert (await asyncio.to_thread(why, api, "hello", "--since", "1s")).exit_code == 0
+        nothing = await asyncio.to_thread(why, api, "nobody")
         assert (nothing.exit_code, nothing.stdout) == (1, "")
         assert "nothing was decided about nobody in default" in nothing.stderr
-        records = await asyncio.to_thread(told, api, "hello", "-o", "json")
+        records = await asyncio.to_thread(why, api, "hello", "-o", "json")
         assert records.exit_code == 2
         assert "--autoscaler http://127.0.0.1:6081" in records.stderr
 
@@ -125,11 +125,11 @@ async def test_the_autoscaler_that_decides_is_asked_or_named(tmp_path: Path) -> 
     here = f"http://127.0.0.1:{standby.server_port}"
     try:
         async with served(await filled(), tmp_path) as api:
-            asked = await asyncio.to_thread(told, api, "hello", "--autoscaler", here)
+            asked = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
             assert "nothing was decided about hello" in asked.stderr
             owner.shutdown()
             owner.server_close()
-            lost = await asyncio.to_thread(told, api, "hello", "--autoscaler", here)
+            lost = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
             assert lost.exit_code == 1
             assert f"the one at {there} does, and that does not answer here" in lost.stderr
     finally:

@@ -33,7 +33,7 @@ ANSWERS = st.lists(
 )
 
 
-def told(
+def outcome_of(
     read: Callable[..., RequestHead | ResponseHead], raw: bytes, **named: bytes
 ) -> RequestHead | ResponseHead | tuple[str, str]:
     try:
@@ -50,7 +50,7 @@ def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
     for first, lines in heads:
         raw = b"\r\n".join([first, *lines])
         for _ in range(2):
-            assert told(memory.read, raw) == told(read_request_head, raw)
+            assert outcome_of(memory.read, raw) == outcome_of(read_request_head, raw)
 
 
 @given(ANSWERS)
@@ -60,7 +60,7 @@ def test_answers(answers: list[tuple[bytes, list[bytes], bytes]]) -> None:
     for first, lines, method in answers:
         raw = b"\r\n".join([first, *lines])
         for _ in range(2):
-            assert told(memory.read, raw, method=method) == told(read_response_head, raw, method=method)
+            assert outcome_of(memory.read, raw, method=method) == outcome_of(read_response_head, raw, method=method)
 
 
 def test_a_head_that_repeats_is_not_read_again_and_a_long_one_is_not_kept() -> None:

@@ -73,11 +73,11 @@ def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
 @given(st.lists(requests(), min_size=1, max_size=4), PLACES)
 def test_requests_in_any_pieces_are_forwarded_the_same(wires: list[bytes], places: list[int]) -> None:
     wire = b"".join(wires)
-    seen, told = run([wire])
+    seen, reported = run([wire])
     assert len(seen) == len(wires)
-    assert told == [b"HTTP/1.1 200 OK"] * len(wires)
-    assert run(cut(wire, places)) == (seen, told)
-    assert run([bytes([byte]) for byte in wire]) == (seen, told)
+    assert reported == [b"HTTP/1.1 200 OK"] * len(wires)
+    assert run(cut(wire, places)) == (seen, reported)
+    assert run([bytes([byte]) for byte in wire]) == (seen, reported)
 
 
 def mutated(wire: bytes, mutations: list[tuple[int, bytes, int]]) -> bytes:
@@ -102,7 +102,7 @@ def test_any_bytes_are_understood_the_same_in_any_pieces(wire: bytes, places: li
 
 @given(ANSWERS, PLACES)
 def test_an_answer_in_any_pieces_is_passed_on_the_same(answer: bytes, places: list[int]) -> None:
-    def told(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
+    def reported(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
         bench = Bench()
         bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         for piece in pieces:
@@ -112,7 +112,7 @@ def test_an_answer_in_any_pieces_is_passed_on_the_same(answer: bytes, places: li
         assert bench.pool.idle_count == 1
         return messages(bench.client.written)
 
-    assert told(cut(answer, places)) == told([answer])
+    assert reported(cut(answer, places)) == reported([answer])
 
 
 @given(ANSWERS, st.lists(MUTATION, min_size=1, max_size=3), PLACES)

@@ -192,10 +192,10 @@ def test_what_is_kept_between_versions_is_what_a_fresh_table_gives(
             scorer.score(table, pod, now_s=300.0)
     fresh = node_table(cluster, version=len(changes))
     assert same_arrays(table, fresh)
-    anew = Scorer(settings).score(fresh, pod, now_s=300.0)
+    again = Scorer(settings).score(fresh, pod, now_s=300.0)
     found = scorer.score(table, pod, now_s=300.0)
-    assert found.total.tolist() == anew.total.tolist()
-    assert [found.explain(node.name) for node in cluster] == [anew.explain(node.name) for node in cluster]
+    assert found.total.tolist() == again.total.tolist()
+    assert [found.explain(node.name) for node in cluster] == [again.explain(node.name) for node in cluster]
 
 
 def same_arrays(one: NodeTable, other: NodeTable) -> bool:

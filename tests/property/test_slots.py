@@ -137,7 +137,7 @@ class RevisionLoad:
     ("count", "slots_per_pod", "clients", "until_s"),
     [(2, 1, 3, 6.0), (2, 1, 12, 6.0), (3, 2, 6, 6.0), (4, 10, 60, 1.0)],
 )
-def test_nobody_waits_for_100_ms_beside_a_free_slot(
+def test_no_request_waits_100_ms_beside_a_free_slot(
     count: int, slots_per_pod: int, clients: int, until_s: float
 ) -> None:
     world = World(count=count, slots_per_pod=slots_per_pod)

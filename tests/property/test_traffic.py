@@ -223,7 +223,7 @@ class Activator:
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
-def test_who_is_let_through_finds_a_pod_and_nobody_waits_beside_a_free_slot(
+def test_an_admitted_request_finds_a_pod_and_none_waits_beside_a_free_slot(
     policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     activator = Activator(policy, source)

@@ -90,7 +90,7 @@ async def test_what_is_deleted_takes_no_new_finalizer(cluster: Cluster, namespac
     await let_go(cluster, namespace)
 
 
-async def test_nobody_takes_a_deletion_back(cluster: Cluster, namespace: str) -> None:
+async def test_a_deletion_is_final(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
     await cluster.patch(
         CONFIG_MAP, namespace, "held", patch={"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}

@@ -21,8 +21,8 @@ async def test_a_watch_tells_what_comes_after_its_version_in_order(cluster: Clus
     await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
     await cluster.delete(CONFIG_MAP, namespace, "b")
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
-    told = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end")
-    assert told == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
+    reported = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end")
+    assert reported == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
 
 
 async def test_a_watch_from_the_first_version_of_all_is_gone(cluster: Cluster, namespace: str) -> None:
@@ -43,8 +43,8 @@ async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster
     made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "b"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
-    told = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
-    assert told == [("ADDED", "b")]
+    reported = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
+    assert reported == [("ADDED", "b")]
 
 
 async def test_a_watch_tells_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
@@ -78,9 +78,9 @@ async def test_a_watch_sees_its_namespace_only(cluster: Cluster, namespace: str)
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map("default", f"{namespace}-elsewhere"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
-    told = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end")
+    reported = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end")
     await cluster.delete(CONFIG_MAP, "default", f"{namespace}-elsewhere")
-    assert told == []
+    assert reported == []
 
 
 async def test_a_watch_sees_its_kind_only(cluster: Cluster, namespace: str) -> None:
@@ -97,11 +97,13 @@ async def test_a_selector_says_added_on_entering_and_deleted_on_leaving(cluster:
         await cluster.patch(CONFIG_MAP, namespace, "a", patch={"metadata": {"labels": {"tier": label}}})
     await cluster.delete(CONFIG_MAP, namespace, "a")
     await cluster.create(CONFIG_MAP, config_map(namespace, "end", tier="web"))
-    told = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end", label_selector="tier in (web, web2)")
-    assert told == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    reported = await changes_after(
+        cluster, CONFIG_MAP, namespace, start, until="end", label_selector="tier in (web, web2)"
+    )
+    assert reported == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
-async def test_an_object_that_leaves_is_told_as_it_last_matched(cluster: Cluster, namespace: str) -> None:
+async def test_an_object_that_leaves_is_reported_as_it_last_matched(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(CONFIG_MAP, config_map(namespace, "a", tier="web"))
     patch = {"metadata": {"labels": {"tier": None}}, "data": {"key": "unseen"}}
     last = await cluster.patch(CONFIG_MAP, namespace, "a", patch=patch)
@@ -126,26 +128,28 @@ async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) ->
     assert event.object["metadata"]["name"] == "b"
 
 
-async def test_a_change_of_status_is_told(cluster: Cluster, namespace: str) -> None:
+async def test_a_change_of_status_is_reported(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(REVISION, revision(namespace, "a"))
     await cluster.patch(REVISION, namespace, "a", patch={"status": {"actualReplicas": 2}}, subresource="status")
     await cluster.create(REVISION, revision(namespace, "end"))
     assert await changes_after(cluster, REVISION, namespace, version(made), until="end") == [("MODIFIED", "a")]
 
 
-async def test_a_patch_that_changes_nothing_is_not_told(cluster: Cluster, namespace: str) -> None:
+async def test_a_patch_that_changes_nothing_is_not_reported(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(REVISION, revision(namespace, "a"))
     await cluster.patch(REVISION, namespace, "a", patch={"metadata": {"labels": {"none": None}}})
     await cluster.create(REVISION, revision(namespace, "end"))
     assert await changes_after(cluster, REVISION, namespace, version(made), until="end") == []
 
 
-async def test_two_watches_are_told_the_same(cluster: Cluster, namespace: str) -> None:
+async def test_two_watches_get_the_same_events(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
-    told = await asyncio.gather(*(changes_after(cluster, CONFIG_MAP, namespace, start, until="end") for _ in range(2)))
-    assert told[0] == told[1] == [("ADDED", "a")]
+    reported = await asyncio.gather(
+        *(changes_after(cluster, CONFIG_MAP, namespace, start, until="end") for _ in range(2))
+    )
+    assert reported[0] == reported[1] == [("ADDED", "a")]
 
 
 async def test_leaving_the_context_while_waiting_ends_the_watch(cluster: Cluster, namespace: str) -> None:
@@ -169,10 +173,10 @@ async def test_a_watch_from_long_ago_tells_all_or_is_gone(cluster: Cluster, name
         await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": str(number)}})
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
     try:
-        told = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
+        reported = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
     except Gone:
         return
-    assert told == [("MODIFIED", "a")] * 100
+    assert reported == [("MODIFIED", "a")] * 100
 
 
 async def test_a_version_from_the_future_is_refused_or_tells_nothing(cluster: Cluster, namespace: str) -> None:
@@ -188,5 +192,5 @@ async def test_a_watch_from_no_version_begins_with_all_there_is(cluster: Cluster
         await cluster.create(CONFIG_MAP, config_map(namespace, name, ours="yes"))
     await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
     await cluster.create(CONFIG_MAP, config_map(namespace, "end", ours="yes"))
-    told = await changes_after(cluster, CONFIG_MAP, namespace, "0", until="end", label_selector="ours=yes")
-    assert told == [("ADDED", "a"), ("ADDED", "b")]
+    reported = await changes_after(cluster, CONFIG_MAP, namespace, "0", until="end", label_selector="ours=yes")
+    assert reported == [("ADDED", "a"), ("ADDED", "b")]

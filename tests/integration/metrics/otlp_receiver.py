@@ -34,9 +34,9 @@ class Receiver:
 
     async def traces(self, request: web.Request) -> web.Response:
         """/v1/traces."""
-        told = ExportTraceServiceRequest.FromString(await _body(request))
+        reported = ExportTraceServiceRequest.FromString(await _body(request))
         async with self._arrived:
-            for resource in told.resource_spans:
+            for resource in reported.resource_spans:
                 self.services.add(_name(resource.resource.attributes))
                 self.spans += [span for scope in resource.scope_spans for span in scope.spans]
             self._arrived.notify_all()
@@ -44,9 +44,9 @@ class Receiver:
 
     async def numbers(self, request: web.Request) -> web.Response:
         """/v1/metrics."""
-        told = ExportMetricsServiceRequest.FromString(await _body(request))
+        reported = ExportMetricsServiceRequest.FromString(await _body(request))
         async with self._arrived:
-            for resource in told.resource_metrics:
+            for resource in reported.resource_metrics:
                 found = self.metrics.setdefault(_name(resource.resource.attributes), {})
                 found.update({metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics})
             self._arrived.notify_all()

@@ -70,7 +70,7 @@ async def test_a_request_from_zero_is_a_tree_of_spans_and_all_pages_are_sent(tmp
             ports = json.loads((stage.state / "ports.json").read_text())
             async with aiohttp.ClientSession() as session:
                 client = Client(session, ports)
-                await a_cold_request_is_told_with_all_its_spans(client, receiver)
+                await a_cold_request_is_reported_with_all_its_spans(client, receiver)
                 await a_warm_request_has_no_wait_and_an_error_is_one(client, receiver)
                 await a_request_that_is_not_sampled_goes_on_as_it_came(client, receiver)
                 await the_numbers_are_those_of_the_pages(session, ports, receiver)
@@ -85,7 +85,7 @@ async def deployed(state: Path, folder: Path) -> None:
     assert await process.wait() == 0
 
 
-async def a_cold_request_is_told_with_all_its_spans(client: Client, receiver: Receiver) -> None:
+async def a_cold_request_is_reported_with_all_its_spans(client: Client, receiver: Receiver) -> None:
     begun_ns = time.time_ns()
     [seen] = await client.get("/a?secret=1", traceparent=SAMPLED)
     ended_ns = time.time_ns()
@@ -113,11 +113,11 @@ async def a_cold_request_is_told_with_all_its_spans(client: Client, receiver: Re
     assert upstream.end_time_unix_nano == server.end_time_unix_nano
     # A process has to start: the wait is most of it.
     assert queue.end_time_unix_nano - queue.start_time_unix_nano > NS // 100
-    told = attributes(server)
-    assert told["url.path"] == "/a"
-    assert told["http.response.status_code"] == 200
-    assert told["kn.revision.name"] == "echo-00001"
-    assert told["serving.cold_start"] is True
+    reported = attributes(server)
+    assert reported["url.path"] == "/a"
+    assert reported["http.response.status_code"] == 200
+    assert reported["kn.revision.name"] == "echo-00001"
+    assert reported["serving.cold_start"] is True
     receiver.spans.clear()
 
 

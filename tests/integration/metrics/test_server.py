@@ -38,7 +38,7 @@ async def test_a_daemon_adds_answers_of_its_own() -> None:
         assert (found.status, await found.text(), missing.status) == (200, "found", 404)
 
 
-async def test_an_address_that_is_taken_is_told() -> None:
+async def test_an_address_that_is_taken_is_reported() -> None:
     async with serve_page(MetricsPage(()), "127.0.0.1:0") as (host, port):
         with pytest.raises(SettingsError, match=f"{host}:{port}: cannot be listened on"):
             async with serve_page(MetricsPage(()), f"{host}:{port}"):
@@ -49,13 +49,13 @@ async def test_an_address_that_is_taken_is_told() -> None:
     gc.collect()
 
 
-async def test_calls_are_told_with_verb_status_and_time() -> None:
-    told: list[tuple[str, int]] = []
+async def test_calls_are_reported_with_verb_status_and_time() -> None:
+    reported: list[tuple[str, int]] = []
 
     async def handler(request: web.Request) -> web.Response:
         return web.Response(status=201 if request.query else 404)
 
-    app = web.Application(middlewares=[measured(lambda verb, status, _: told.append((verb, status)))])
+    app = web.Application(middlewares=[measured(lambda verb, status, _: reported.append((verb, status)))])
     app.router.add_route("*", "/", handler)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -66,7 +66,7 @@ async def test_calls_are_told_with_verb_status_and_time() -> None:
             async with session.request(method, target) as answer:
                 await answer.read()
     await runner.cleanup()
-    assert told == [("GET", 404), ("POST", 201), ("watch", 201), ("other", 404)]
+    assert reported == [("GET", 404), ("POST", 201), ("watch", 201), ("other", 404)]
 
 
 async def test_a_request_from_zero_is_on_the_activators_page() -> None:

@@ -49,7 +49,7 @@ async def test_a_quarter_of_all_is_every_fourth() -> None:
     assert [line.target for line in lines(written)] == ["/3", "/7"]
 
 
-async def test_a_log_that_nobody_reads_stops_nobody() -> None:
+async def test_an_unread_log_blocks_no_writer() -> None:
     read, begun = threading.Event(), threading.Event()
 
     def write(data: bytes) -> None:
@@ -68,7 +68,7 @@ async def test_a_log_that_nobody_reads_stops_nobody() -> None:
     assert len(lines(written)) == 51
 
 
-async def test_what_does_not_fit_is_dropped_and_told() -> None:
+async def test_a_value_that_does_not_fit_is_dropped_and_reported() -> None:
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=written.append, wall=lambda: 5.0)
     log._waiting = [AccessLogEntry] * _WAITING_MAX  # type: ignore[list-item]

@@ -221,7 +221,7 @@ async def test_a_bodiless_answer_is_followed_by_the_pipelined_one(daemon: Daemon
     assert (first.split()[1], body) == (status, b"ok")
 
 
-async def test_a_body_and_the_pipelined_request_behind_it_are_told_apart(daemon: Daemon) -> None:
+async def test_a_body_and_the_pipelined_request_behind_it_are_distinguished(daemon: Daemon) -> None:
     bodies: list[bytes] = []
 
     async def script(link: Link) -> None:

@@ -150,7 +150,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_app() -> None:
             await chain.echo.cancelled.wait()
 
 
-async def test_a_refusal_is_told_in_the_words_of_grpc() -> None:
+async def test_a_refusal_is_reported_in_the_words_of_grpc() -> None:
     async def refusing(link: Link) -> None:
         await link.head()
         link.send(

@@ -31,7 +31,7 @@ async def test_a_get_by_http2_says_what_its_status_says() -> None:
     assert not (await answered("what"))[0]
 
 
-async def test_whoever_speaks_something_else_is_not_ready() -> None:
+async def test_an_app_of_another_protocol_is_not_ready() -> None:
     async def refusing(link: Link) -> None:
         app = await Http2App.on(link)
         app.reset(await app.request(), Code.REFUSED_STREAM)

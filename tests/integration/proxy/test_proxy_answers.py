@@ -220,7 +220,7 @@ async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_m
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_request_that_reached_nobody_may_go_elsewhere_with_its_body() -> None:
+async def test_an_undelivered_request_is_retried_with_its_body() -> None:
     async with proxied() as proxy:
         address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
         errors: list[OSError] = []

@@ -206,7 +206,7 @@ async def test_expect_continue_is_passed_on_and_so_is_the_100() -> None:
         assert (await client.head()).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_a_client_whose_body_is_not_wanted_is_told_to_close() -> None:
+async def test_a_client_with_an_unwanted_body_has_to_close() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
@@ -343,7 +343,7 @@ async def test_one_connection_too_many_of_an_address_gets_503() -> None:
         assert (await second.message())[0].startswith(b"HTTP/1.1 503 ")
 
 
-async def test_a_request_that_ends_early_reaches_nobody_as_whole() -> None:
+async def test_a_truncated_request_never_arrives_as_complete() -> None:
     cut = asyncio.Event()
 
     async def script(link: Link) -> None:

@@ -19,7 +19,7 @@ PROBES = {
 }
 
 
-async def test_a_freed_slot_goes_to_whoever_has_waited_longest(pod: PodMaker) -> None:
+async def test_a_freed_slot_goes_to_the_longest_waiter(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         clients = [await running.client() for _ in range(11)]

@@ -44,7 +44,7 @@ async def test_a_held_question_is_answered_when_its_time_is_up(pod: PodMaker) ->
         assert asyncio.get_running_loop().time() - begun_s > 0.9
 
 
-async def test_an_app_that_was_ready_once_is_told_to_be_unready_at_once(pod: PodMaker) -> None:
+async def test_an_app_that_was_ready_is_reported_unready_at_once(pod: PodMaker) -> None:
     is_up = True
 
     async def failing(link: Link) -> None:
@@ -132,7 +132,7 @@ async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
         ].startswith(b"HTTP/1.1 405 ")
 
 
-async def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
     given: list[str] = []
 
     async def take(socket: ServerConnection) -> None:

@@ -71,7 +71,7 @@ def test_it_runs_as_its_environment_says_and_ends_with_0(monkeypatch: pytest.Mon
         thread.join()
 
 
-def test_what_is_wrong_with_its_environment_is_told_and_ends_it_with_2(
+def test_a_wrong_environment_is_reported_and_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SERVING_POD_APP", "nowhere")
@@ -117,7 +117,7 @@ def environment(app: Backend, listen: tuple[str, int], admin: tuple[str, int]) -
     }
 
 
-async def test_as_a_process_it_serves_until_it_is_told_to_end() -> None:
+async def test_as_a_process_it_serves_until_its_stop() -> None:
     async with backed(ok) as app:
         # As a pod it has an address for itself: nobody else is there.
         host = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
@@ -159,7 +159,7 @@ def spec_of(app: tuple[str, int]) -> PodSpec:
     )
 
 
-def test_readiness_that_nobody_reads_is_no_trouble() -> None:
+def test_unread_readiness_is_no_trouble() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     pipe = ReadinessPipe(writer)

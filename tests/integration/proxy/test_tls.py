@@ -82,7 +82,7 @@ async def test_many_small_records_are_one_body() -> None:
         await client.closed()
 
 
-async def test_plain_http_is_told_where_it_is_and_other_bytes_are_not_answered(
+async def test_plain_http_gets_a_hint_and_other_bytes_get_no_response(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tls_proxied() as (proxy, certificates):

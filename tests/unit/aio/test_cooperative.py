@@ -76,7 +76,7 @@ async def test_everybody_gets_turns_whatever_the_others_have_to_do() -> None:
     assert set(made[: first_end + 1]) == set(range(30))
 
 
-async def test_who_is_cancelled_while_waiting_holds_up_nobody() -> None:
+async def test_a_cancelled_waiter_holds_up_no_other() -> None:
     done: list[int] = []
 
     async def work(who: int) -> None:

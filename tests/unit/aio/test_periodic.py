@@ -30,7 +30,7 @@ def test_beats_that_are_missed_are_not_made_up_for() -> None:
     assert run_virtually(beats(2.0, until_s=11.0, cost_s=5.0)) == [0.0, 6.0]
 
 
-def test_an_error_is_told_and_the_next_beat_comes() -> None:
+def test_an_error_is_reported_and_the_next_beat_comes() -> None:
     errors: list[str] = []
 
     async def run() -> int:

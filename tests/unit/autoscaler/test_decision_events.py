@@ -21,7 +21,7 @@ from serving.scaling.scaler.shadow import shadow_of
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, told
+from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
 
 KEY = ("default", "hello-00001")
 
@@ -42,8 +42,8 @@ class Ear:
         return True
 
 
-class Told:
-    """A world, and who is told."""
+class PublishedWorld:
+    """A world whose decisions are published to a log, to subscribers and as Events."""
 
     def __init__(self, class_name: str = "kpa.autoscaling.knative.dev", *, is_heard: bool = True) -> None:
         self.revision = revision_with(spec_with(target_value=7.0), class_name=class_name)
@@ -63,13 +63,13 @@ class Told:
 
     def decide(self) -> None:
         outcome = self.world.decide(DecisionCause.PERIOD)
-        told = self.story.add(outcome, at_wall_s=self.world.now_s)
+        published = self.story.add(outcome, at_wall_s=self.world.now_s)
         self.teller.publish(
             DecisionEvent(
                 revision=self.revision,
                 scaler=self.world.scaler,
                 outcome=outcome,
-                entry=told,
+                entry=published,
                 at_wall_s=self.world.now_s,
             )
         )
@@ -81,28 +81,28 @@ def events_of(data: list[bytes]) -> list[tuple[str, dict[str, object]]]:
 
 
 def test_what_is_new_is_logged_and_a_change_is_an_event_too() -> None:
-    told = Told()
-    told.world.live(60, load=5.0)
-    told.decide()
-    told.decide()
-    assert (len(told.lines), told.changes) == (1, [])
-    told.world.now_s += 1
-    told.world.poke(100)
-    told.world.now_s += 2
-    told.decide()
-    assert len(told.lines) == 2
-    assert told.changes[0].startswith("1 → ")
+    published = PublishedWorld()
+    published.world.live(60, load=5.0)
+    published.decide()
+    published.decide()
+    assert (len(published.lines), published.changes) == (1, [])
+    published.world.now_s += 1
+    published.world.poke(100)
+    published.world.now_s += 2
+    published.decide()
+    assert len(published.lines) == 2
+    assert published.changes[0].startswith("1 → ")
 
 
 def test_who_follows_gets_decisions_and_samples() -> None:
     for class_name, count in (("kpa.autoscaling.knative.dev", 1), (CLASSIC_CLASS, 9)):
-        told = Told(class_name, is_heard=False)
-        told.decide()
-        told.world.live(60, load=5.0)
+        published = PublishedWorld(class_name, is_heard=False)
+        published.decide()
+        published.world.live(60, load=5.0)
         ear = Ear()
-        told.followers.add(FollowRequest(samples=True), ear)
-        told.decide()
-        told.decide()
+        published.followers.add(FollowRequest(samples=True), ear)
+        published.decide()
+        published.decide()
         events = events_of(ear.heard)
         assert [event for event, _ in events] == ["decision", "sample", "sample"]
         assert str(events[0][1]["sentence"]).startswith(f"stays {count}")
@@ -114,43 +114,43 @@ def test_who_follows_gets_decisions_and_samples() -> None:
             "desired_count": count,
             "pods": {f"pod-{number}": pytest.approx(5.0 / count) for number in range(count)},
         }
-        assert sample["target"] == told.world.scaler._target() * count
+        assert sample["target"] == published.world.scaler._target() * count
 
 
 def test_a_sample_without_data_has_none() -> None:
-    told = Told()
+    published = PublishedWorld()
     ear = Ear()
-    told.followers.add(FollowRequest(samples=True), ear)
-    told.decide()
+    published.followers.add(FollowRequest(samples=True), ear)
+    published.decide()
     sample = dict(events_of(ear.heard))["sample"]
     assert (sample["desired_count"], sample["observed_stable"]) == (None, None)
 
 
 def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
-    told = Told()
-    told.decide()
-    told.world.live(60, load=5.0)
-    told.decide()
+    published = PublishedWorld()
+    published.decide()
+    published.world.live(60, load=5.0)
+    published.decide()
     book = DecisionBook(
-        told.followers,
+        published.followers,
         keys=lambda: [KEY],
-        decisions=lambda key: told.story.entries() if key == KEY else [],
+        decisions=lambda key: published.story.entries() if key == KEY else [],
         policies=PolicyBook(keys=lambda: [KEY], scaler=lambda _: None),
     )
-    since = str(told.world.now_s)
+    since = str(published.world.now_s)
     assert len(json.loads(book.encoded({}))) == 2
     assert len(json.loads(book.encoded({"since": since}))) == 1
     assert len(json.loads(book.encoded({"since": "yesterday"}))) == 2
     assert json.loads(book.encoded({"revision": "other"})) == []
     ear = Ear()
     end = book.follow({"since": since}, ear)
-    told.world.poke(100)
-    told.world.now_s += 2
-    told.decide()
+    published.world.poke(100)
+    published.world.now_s += 2
+    published.decide()
     end()
     book.follow({}, Ear())()
     assert len(ear.heard) == 2
-    assert msgspec.json.decode(told.lines[-1])["revision"] == "hello-00001"
+    assert msgspec.json.decode(published.lines[-1])["revision"] == "hello-00001"
 
 
 def test_who_follows_a_revision_hears_of_it_only() -> None:
@@ -205,7 +205,7 @@ def lived(spec: ScalingSpec = SPEC) -> World:
         spec, SETTINGS, present_scale=1, wall_offset_s=WALL_S - world.now_s, now_s=world.now_s
     )
     for second in range(120):
-        world.hear(told(1.0 if second % 24 < 4 else 0.0, by="pod-0"), StatSource.POD)
+        world.hear(stat_of(1.0 if second % 24 < 4 else 0.0, by="pod-0"), StatSource.POD)
         world.now_s += 1.0
         world.scaler.tick(world.facts, DecisionCause.PERIOD, world.now_s)
     return world

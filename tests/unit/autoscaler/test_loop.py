@@ -286,7 +286,7 @@ def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -
     assert run_virtually(run()) == (15, 2)
 
 
-def test_a_scale_that_somebody_else_has_written_meanwhile_is_decided_on_anew() -> None:
+def test_a_conflicting_write_of_the_scale_leads_to_a_new_decision() -> None:
     async def run() -> tuple[list[int], int]:
         async with staged() as stage:
             await pass_s(2.5)
@@ -380,7 +380,7 @@ def test_a_revision_that_is_deleted_is_forgotten() -> None:
     assert run_virtually(run()) == (1, 0)
 
 
-def test_a_revision_of_the_same_name_begins_anew() -> None:
+def test_a_revision_of_the_same_name_starts_from_nothing() -> None:
     async def run() -> int:
         async with awake("p") as stage:
             await stage.report(10, p=5.0)

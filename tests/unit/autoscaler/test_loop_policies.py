@@ -51,13 +51,13 @@ def test_an_occupied_pod_makes_room() -> None:
             await stage.report(15, p=1.0, q=1.0)
             return await stage.store.scaled(4), await status(stage)
 
-    scale, told = run_virtually(run())
+    scale, reported = run_virtually(run())
     assert scale == 4
-    assert told["lastDecision"]["revision"] == NAME
-    assert told["conditions"][0]["status"] == "True"
+    assert reported["lastDecision"]["revision"] == NAME
+    assert reported["conditions"][0]["status"] == "True"
 
 
-def test_a_policy_without_its_target_is_told_so() -> None:
+def test_a_policy_without_its_target_says_so() -> None:
     async def run() -> list[str]:
         async with awake("p") as stage:
             await attach(stage, ROOM, name="lost", target="nobody")
@@ -103,7 +103,7 @@ def test_cpu_makes_it_grow_though_nothing_is_in_flight() -> None:
     assert (scale, "90 % of the requested cpu" in message) == (2, True)
 
 
-def test_while_nobody_measures_no_pod_is_taken_away() -> None:
+def test_without_measurements_no_pod_is_removed() -> None:
     async def run() -> tuple[int, str]:
         async with awake("p", "q") as stage:
             await request_cpu(stage, "p", "q")
@@ -114,7 +114,7 @@ def test_while_nobody_measures_no_pod_is_taken_away() -> None:
     assert run_virtually(run()) == (2, "no-data")
 
 
-def test_cpu_without_requests_is_told() -> None:
+def test_cpu_without_requests_is_reported() -> None:
     async def run() -> str:
         async with awake("p") as stage:
             await attach(stage, CPU)
@@ -235,6 +235,6 @@ def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
             await pass_s(15)
             return scale, await status(stage)
 
-    scale, told = run_virtually(run())
-    assert (scale, told["scheduledMin"]) == (3, 3)
-    assert [one["name"] for one in told["schedules"]] == ["always", "the rest"]
+    scale, reported = run_virtually(run())
+    assert (scale, reported["scheduledMin"]) == (3, 3)
+    assert [one["name"] for one in reported["schedules"]] == ["always", "the rest"]

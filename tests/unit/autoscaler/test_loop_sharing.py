@@ -182,7 +182,7 @@ def test_the_status_of_a_policy_is_written_by_the_one_whose_target_it_is() -> No
     run_virtually(run())
 
 
-def test_what_nobody_owns_is_counted_and_lost() -> None:
+def test_stats_without_an_owner_are_counted_and_dropped() -> None:
     async def run() -> None:
         one = Member("one", MemoryCluster())
         one.tell(5.0)

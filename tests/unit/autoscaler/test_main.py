@@ -38,7 +38,7 @@ def test_a_decision_says_what_it_saw_and_wants(outcome: ScalerOutcome) -> None:
     assert found.rule == rule_of(outcome)
 
 
-def test_requests_a_second_are_told_apart() -> None:
+def test_requests_a_second_are_distinguished() -> None:
     revision = revision_with(msgspec.structs.replace(DEFAULTS, metric="rps"))
     world = World(revision, facts_of(1))
     world.live(4, load=5.0)

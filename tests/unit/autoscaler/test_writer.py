@@ -21,7 +21,7 @@ from serving.model.stat import Stat
 from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from tests.unit.scaling.policy_builders import revision
-from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, told
+from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, stat_of
 
 KEY = ("default", "hello-00001")
 DEPLOYMENT = ScaledDeployment(name="d", key=KEY, revision_uid="r1", replica_count=0, resource_version="5")
@@ -90,7 +90,7 @@ def wanting(count: int) -> tuple[World, ScalerOutcome]:
     """A world in which a revision at 0 wants so many pods."""
     world, one = World(), revision()
     scaler = Scaler(one, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
-    stat = msgspec.structs.replace(told(count * 7.0), at_s=0.1)
+    stat = msgspec.structs.replace(stat_of(count * 7.0), at_s=0.1)
     assert scaler.record(stat, StatSource.ACTIVATOR)
     outcome = scaler.tick(facts_of(0), DecisionCause.LOAD, 0.1)
     assert outcome.apply_count == count
@@ -230,7 +230,7 @@ def test_who_was_marked_once_and_is_busy_now_is_spared() -> None:
     assert cost_changes([pod("a", "-1"), pod("b"), pod("c")], REPORTS, victim_count=1) == [("b", "-1"), ("a", None)]
 
 
-def test_a_cost_that_somebody_else_has_set_stays() -> None:
+def test_a_cost_of_another_writer_stays() -> None:
     assert cost_changes([pod("a", "100"), pod("b")], REPORTS, victim_count=1) == [("b", "-1")]
 
 

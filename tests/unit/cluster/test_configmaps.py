@@ -50,22 +50,22 @@ def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
     run_virtually(check())
 
 
-def test_what_is_refused_is_told_with_the_object_and_remembered_until_it_is_right() -> None:
+def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right() -> None:
     async def check() -> None:
-        cluster, own, told = MemoryCluster(), config(), list[tuple[Taken, Object]]()
+        cluster, own, reported = MemoryCluster(), config(), list[tuple[Taken, Object]]()
         async with followed(cluster, SPACE, [own]) as watch:
-            watch.listeners.append(lambda *one: told.append(one))
-            watch.on_change(told.clear)
+            watch.listeners.append(lambda *one: reported.append(one))
+            watch.on_change(reported.clear)
             await cluster.create(CONFIG_MAP, body(stable_window="never"))
             await seen()
-            ((taken, found),) = told
+            ((taken, found),) = reported
             assert taken.problems[0].where == f"ConfigMap {NAME}"
             assert found["metadata"]["name"] == NAME
             assert len(watch.refused) == 1
             await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "20s"}})
             await seen()
             assert watch.refused == {}
-            assert told == []
+            assert reported == []
         await cluster.close()
 
     run_virtually(check())

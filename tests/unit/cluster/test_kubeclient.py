@@ -34,7 +34,7 @@ from serving.model.errors import (
         ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}, "create tokenreviews.authentication.k8s.io"),
     ],
 )
-def test_a_call_is_told_as_roles_write_it(method: str, path: str, query: dict[str, str], said: str) -> None:
+def test_a_call_is_reported_as_roles_write_it(method: str, path: str, query: dict[str, str], said: str) -> None:
     assert permission_of(method, path, query) == said
 
 
@@ -98,7 +98,7 @@ def test_a_refusal_without_causes_has_no_problems() -> None:
     assert error.problems == ()
 
 
-def test_how_long_to_wait_is_told() -> None:
+def test_the_wait_is_reported() -> None:
     assert str(error_of(503, body(), "7")) == "because (asked to wait 7 s)"
 
 

@@ -74,8 +74,8 @@ class Followed:
             settings=ReflectorSettings(**settings),  # type: ignore[arg-type]
             dice=Steady(),
         )
-        self.told: list[tuple[str, str]] = []
-        self.reflector.on_change(lambda change: self.told.append((change.type.value, change.key[1])))
+        self.reported: list[tuple[str, str]] = []
+        self.reflector.on_change(lambda change: self.reported.append((change.type.value, change.key[1])))
 
     async def make(self, *names: str) -> None:
         for name in names:
@@ -109,14 +109,14 @@ async def turn() -> None:
     await pass_s(0.001)
 
 
-def test_the_first_list_is_told_and_then_it_is_synced() -> None:
+def test_the_first_list_is_reported_and_then_it_is_synced() -> None:
     async def scenario(followed: Followed) -> None:
         assert not followed.reflector.synced.is_set()
         await followed.make("a", "b")
         await followed.reflector.synced.wait()
 
     followed = follow(scenario)
-    assert followed.told == [("ADDED", "a"), ("ADDED", "b")]
+    assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def test_a_list_in_pages_is_read_to_its_end() -> None:
@@ -145,7 +145,7 @@ def test_changes_are_followed_with_what_was_before() -> None:
     assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
 
 
-def test_only_what_is_to_be_kept_is_told_and_cached() -> None:
+def test_only_kept_objects_are_reported_and_cached() -> None:
     seen: list[CacheChange] = []
 
     def kept(found: Object) -> Object:
@@ -177,7 +177,7 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
         await pass_s(1)
 
     followed = follow(scenario, retry_first_s=0.5)
-    assert followed.told == [("ADDED", "a"), ("ADDED", "b")]
+    assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
     assert (len(followed.cluster.list_times_s), followed.cluster.watch_times_s) == (1, [0, 0.5])
 
 
@@ -192,7 +192,7 @@ def test_after_gone_it_lists_again_and_tells_what_it_missed() -> None:
         await pass_s(1)
 
     followed = follow(scenario, retry_first_s=0.5)
-    assert followed.told[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
+    assert followed.reported[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
 
 
 def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
@@ -201,11 +201,11 @@ def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
         followed.cluster.drops = lambda _: True
         await followed.make("a")
         await pass_s(5)
-        assert followed.told == []
+        assert followed.reported == []
         await pass_s(10)
 
     followed = follow(scenario, relist_s=10)
-    assert (followed.told, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
+    assert (followed.reported, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
 
 
 def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
@@ -247,7 +247,7 @@ def event(kind: EventType, name: str, version: int) -> WatchEvent:
     return WatchEvent(type=kind, object=made(name, version))
 
 
-def told_of(*script: WatchEvent) -> list[tuple[str, str]]:
+def reported_of(*script: WatchEvent) -> list[tuple[str, str]]:
     """Events of a watch that brings these."""
 
     async def scenario(followed: Followed) -> None:
@@ -255,7 +255,7 @@ def told_of(*script: WatchEvent) -> list[tuple[str, str]]:
         await followed.reflector.synced.wait()
         await turn()
 
-    return follow(scenario).told
+    return follow(scenario).reported
 
 
 @pytest.mark.parametrize(
@@ -270,25 +270,25 @@ def told_of(*script: WatchEvent) -> list[tuple[str, str]]:
     ],
     ids=["repeated", "older", "older removal", "unknown removal", "bookmark", "unknown change"],
 )
-def test_what_a_watch_repeats_is_told_once(script: list[WatchEvent]) -> None:
-    assert told_of(*script) == [("ADDED", "a")]
+def test_a_repeated_event_of_a_watch_is_reported_once(script: list[WatchEvent]) -> None:
+    assert reported_of(*script) == [("ADDED", "a")]
 
 
 def test_a_callback_that_fails_does_not_blind_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[CacheChange] = []
+    reported: list[CacheChange] = []
 
     def fail(_: CacheChange) -> None:
         raise ValueError
 
     async def scenario(followed: Followed) -> None:
         followed.reflector.on_change(fail)
-        followed.reflector.on_change(told.append)
+        followed.reflector.on_change(reported.append)
         await followed.reflector.synced.wait()
         await followed.make("a")
         await turn()
 
     follow(scenario)
-    assert len(told) == 1
+    assert len(reported) == 1
     assert [record.getMessage() for record in caplog.records] == ["reflector.callback_failed"]
 
 
@@ -307,13 +307,13 @@ async def test_its_repr_is_a_summary() -> None:
     assert repr(Reflector(MemoryCluster(), CONFIG_MAP)) == "Reflector(configmaps, 0 objects, not synced)"
 
 
-def test_everything_can_be_told_again_to_those_who_read_it_in_another_way_now() -> None:
+def test_a_cache_can_report_all_objects_again() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b")
         await followed.reflector.synced.wait()
         await turn()
-        followed.told.clear()
+        followed.reported.clear()
         followed.reflector.tell_again()
         await turn()
 
-    assert sorted(follow(scenario).told) == [("MODIFIED", "a"), ("MODIFIED", "b")]
+    assert sorted(follow(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]

@@ -112,14 +112,16 @@ def test_a_success_forgets_the_failures() -> None:
     assert one.failure_count("a") == 0
 
 
-def test_failures_are_told_and_counted() -> None:
-    told: list[tuple[str, str]] = []
+def test_failures_are_reported_and_counted() -> None:
+    reported: list[tuple[str, str]] = []
     one: WorkQueue[str] = WorkQueue(
-        "test", settings=WorkQueueSettings(retry_first_s=50), on_error=lambda key, error: told.append((key, str(error)))
+        "test",
+        settings=WorkQueueSettings(retry_first_s=50),
+        on_error=lambda key, error: reported.append((key, str(error))),
     )
     one.add("a")
     run_virtually(run_for(one, Worker(failures=1), seconds=1))
-    assert (told, one.failure_count("a")) == ([("a", "a")], 1)
+    assert (reported, one.failure_count("a")) == ([("a", "a")], 1)
 
 
 def test_an_add_does_not_wait_for_the_retry() -> None:
@@ -218,7 +220,7 @@ def test_its_repr_is_a_summary() -> None:
     assert repr(one) == "WorkQueue(test, 1 ready, 0 active, 0 later)"
 
 
-def test_a_failure_is_logged_where_nobody_else_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_without_a_subscriber_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     one: WorkQueue[str] = WorkQueue("test", settings=WorkQueueSettings(retry_first_s=50))
     one.add("a")
     run_virtually(run_for(one, Worker(failures=1), seconds=1))

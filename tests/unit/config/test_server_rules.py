@@ -79,7 +79,7 @@ def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> N
         assert objections(dict(one)) == []
 
 
-def test_what_is_told_passes() -> None:
+def test_a_reported_value_passes() -> None:
     assert objections(event()) == []
 
 

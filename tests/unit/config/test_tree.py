@@ -356,7 +356,7 @@ def test_the_dashboard_only_looks() -> None:
     assert verbs <= {"get", "list", "watch"}
 
 
-def test_a_daemon_that_nobody_named_gets_no_connection() -> None:
+def test_an_unnamed_daemon_gets_no_connection() -> None:
     closed, *opened = of_kind("NetworkPolicy")
     assert closed["spec"]["podSelector"]["matchLabels"] == dict([OUR_LABEL])
     assert "ingress" not in closed["spec"]

@@ -27,9 +27,9 @@ __all__ = [
     "a_revision",
     "a_route",
     "a_service",
+    "condition_values",
     "merged",
     "stored",
-    "told",
     "with_ready",
     "written_status",
 ]
@@ -132,7 +132,7 @@ def written_status(plan: WritePlan, resource: Kind) -> Object:
     return status
 
 
-def told(status: Object, condition_type: str) -> tuple[str, str, str]:
+def condition_values(status: Object, condition_type: str) -> tuple[str, str, str]:
     """Status, reason and message of a condition."""
     found = condition_of({"status": status}, condition_type)
     return found.get("status", ""), found.get("reason", ""), found.get("message", "")

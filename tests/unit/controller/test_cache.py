@@ -27,9 +27,9 @@ from tests.unit.controller.builders import (
     a_revision,
     a_route,
     a_service,
+    condition_values,
     merged,
     stored,
-    told,
     with_ready,
     written_status,
 )
@@ -104,7 +104,7 @@ def test_what_is_beneath_a_revision_wakes_it() -> None:
         assert knowing((resource, one)).drop(resource, ("default", one["metadata"]["name"])) == {REVISION}
 
 
-def test_a_pod_of_nobody_wakes_nobody() -> None:
+def test_a_pod_without_an_owner_wakes_no_reconciler() -> None:
     assert knowing().put(kinds.POD, stored(a_pod(), labels={})) == set()
 
 
@@ -148,10 +148,10 @@ def test_a_route_that_leaves_the_latest_wakes_its_newest_revision() -> None:
     assert (kinds.REVISION, "default", "hello-00002") in cache.put(kinds.ROUTE, pinned)
 
 
-def test_the_later_claim_of_a_host_is_told_by_whom_it_is_held() -> None:
+def test_a_later_claim_of_a_host_names_the_holder() -> None:
     cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.ROUTE, a_route("blue-hello")))
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
-    assert "default/blue-hello" in told(status, "IngressReady")[2]
+    assert "default/blue-hello" in condition_values(status, "IngressReady")[2]
 
 
 def test_an_older_state_is_ignored() -> None:
@@ -210,10 +210,10 @@ def test_pods_are_asked_while_none_is_ready() -> None:
         (kinds.POD, a_pod(containerStatuses=[boom])),
     )
     status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
-    assert told(status, "Ready")[1] == "ExitCode1"
+    assert condition_values(status, "Ready")[1] == "ExitCode1"
     cache.drop(kinds.POD, ("default", "pod"))
     status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
-    assert told(status, "Ready")[1] == "Deploying"
+    assert condition_values(status, "Ready")[1] == "Deploying"
 
 
 def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
@@ -237,10 +237,10 @@ def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
         (kinds.REVISION, taken),
     )
     status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), kinds.SERVING_SERVICE)
-    assert told(status, "RoutesReady")[1] == "RevisionNameTaken"
+    assert condition_values(status, "RoutesReady")[1] == "RevisionNameTaken"
     cache.drop(kinds.REVISION, ("default", "hello-blue"))
     status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), kinds.SERVING_SERVICE)
-    assert told(status, "RoutesReady")[1] == "OutOfDate"
+    assert condition_values(status, "RoutesReady")[1] == "OutOfDate"
 
 
 def test_a_configuration_finds_its_revisions() -> None:
@@ -264,10 +264,10 @@ def test_a_refusal_holds_until_the_spec_changes() -> None:
     cache = knowing((kinds.CONFIGURATION, a_configuration()))
     assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
     status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
-    assert "too many" in told(status, "Ready")[2]
+    assert "too many" in condition_values(status, "Ready")[2]
     cache.put(kinds.CONFIGURATION, newer(a_configuration(generation=2)))
     status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
-    assert told(status, "Ready")[0] == "Unknown"
+    assert condition_values(status, "Ready")[0] == "Unknown"
 
 
 def test_what_is_gone_cannot_be_refused() -> None:
@@ -285,7 +285,7 @@ def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
     )
     cache.drop(kinds.POD, ("default", "gone"))
     status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
-    assert told(status, "Ready")[1] == "ExitCode1"
+    assert condition_values(status, "Ready")[1] == "ExitCode1"
 
 
 def test_a_label_that_changes_moves_a_pod() -> None:
@@ -324,10 +324,10 @@ def test_a_route_waits_until_all_activators_serve_it() -> None:
     cache = a_cache((kinds.CONFIGURATION, ready), (kinds.ROUTE, a_route()), settings=settings)
     assert cache.activator_addresses() == ("127.0.0.1:6082", "127.0.0.1:6083")
     plan = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
-    assert told(written_status(plan, kinds.ROUTE), "Ready")[:2] == ("Unknown", "Uninitialized")
+    assert condition_values(written_status(plan, kinds.ROUTE), "Ready")[:2] == ("Unknown", "Uninitialized")
     assert cache.confirm(("default", "hello"), plan.unconfirmed) == {ROUTE}
     after = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
-    assert (told(written_status(after, kinds.ROUTE), "Ready")[0], after.unconfirmed) == ("True", "")
+    assert (condition_values(written_status(after, kinds.ROUTE), "Ready")[0], after.unconfirmed) == ("True", "")
     cache.drop(kinds.ROUTE, ("default", "hello"))
     assert cache.confirm(("default", "hello"), plan.unconfirmed) == set()
     cache.put(kinds.ROUTE, stored(a_route(), uid="another"))

@@ -19,8 +19,8 @@ from tests.unit.controller.builders import (
     a_pod,
     a_revision,
     a_route,
+    condition_values,
     stored,
-    told,
     written_status,
 )
 
@@ -131,13 +131,13 @@ def test_a_private_route_keeps_the_activators_in_front_of_its_revisions() -> Non
     assert [one["addresses"] for one in patch.patch["endpoints"]] == [["10.1.0.1"]]
 
 
-def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
+def test_a_service_in_the_way_is_reported_and_wakes_when_it_goes() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello"}})
     cache = knowing((kinds.ROUTE, a_route()))
     assert cache.put(kinds.SERVICE, theirs) == {ROUTE}
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     message = 'There is an existing Service "hello" that we do not own.'
-    assert told(status, "IngressReady") == ("False", "NotOwned", message)
+    assert condition_values(status, "IngressReady") == ("False", "NotOwned", message)
     assert cache.drop(kinds.SERVICE, ("default", "hello")) == {ROUTE}
 
 
@@ -145,16 +145,16 @@ def test_a_revision_tells_of_a_service_in_its_way() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
     cache = knowing((kinds.REVISION, a_revision()), (kinds.SERVICE, theirs))
     status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
-    assert 'an existing Service "hello-00001"' in told(status, "Ready")[2]
+    assert 'an existing Service "hello-00001"' in condition_values(status, "Ready")[2]
 
 
-def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> None:
+def test_a_refusal_of_a_route_is_reported_and_not_retried() -> None:
     cache = knowing((kinds.ROUTE, a_route()))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     assert cache.refuse(ROUTE, "no name for a Service") == {ROUTE}
     assert made_by(cache, ROUTE) == {}
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
-    assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
+    assert condition_values(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
 
 
 def behind_a_gateway(*objects: tuple[Kind, Object]) -> ControllerCache:
@@ -185,7 +185,7 @@ def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
     assert cache.set_httproutes_missing("there are none") == {ROUTE}
     assert cache.set_httproutes_missing("there are none") == set()
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
-    assert told(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
+    assert condition_values(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
     assert cache.set_httproutes_missing("") == {ROUTE}
 
 

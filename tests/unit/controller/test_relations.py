@@ -34,7 +34,7 @@ def test_what_moves_to_another_owner_is_found_there_alone() -> None:
         assert not found(("default", "b"))
 
 
-def test_an_httproute_is_found_by_its_name_whoever_made_it() -> None:
+def test_an_httproute_is_found_by_its_name() -> None:
     known, key = Relations(), ("default", "hello.blue")
     one = {"metadata": {"namespace": "default", "name": "hello.blue"}}
     known.put(kinds.HTTP_ROUTE, key, before=None, after=one)
@@ -54,7 +54,7 @@ def test_routes_are_found_by_what_their_traffic_names() -> None:
     assert set(known.routes_to_revision(("default", "hello-00002"))) == {"r"}
 
 
-def test_nothing_belongs_to_nobody_and_names_nobody() -> None:
+def test_an_empty_lease_has_no_holder() -> None:
     assert owners_of(None, REVISION_LABEL) == owners_of(route(), REVISION_LABEL) == set()
     assert configurations_named(None) == revisions_named(None) == set()
 

@@ -38,8 +38,8 @@ def sample(at_s: float = 0.0, **changes: object) -> dict[str, Any]:
 
 def decision(at_s: float, *, apply: int | None = 2, wanted: object = 2) -> dict[str, Any]:
     outcome = {"apply_count": apply, "gate": {"wanted": wanted}}
-    told = {"since_wall_s": at_s, "outcome": outcome}
-    return {"namespace": "default", "revision": "hello-00001", "sentence": "1 → 2: stable", "told": told}
+    reported = {"since_wall_s": at_s, "outcome": outcome}
+    return {"namespace": "default", "revision": "hello-00001", "sentence": "1 → 2: stable", "told": reported}
 
 
 def board() -> Board:
@@ -62,7 +62,7 @@ def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
     assert made.history.read(KEY)["ready"] == [1.0, 1.0]
 
 
-def test_what_was_told_long_ago_is_not_drawn_on() -> None:
+def test_an_old_report_is_not_drawn_on() -> None:
     made = board()
     made.sample(sample(at_s=0.0))
     assert made.tick(60.0)[KEY][:5] == [None] * 5
@@ -81,7 +81,7 @@ def test_a_page_gets_what_is_new_for_it() -> None:
     assert made.since(0) == [new]
 
 
-def test_what_came_back_is_not_told_as_gone() -> None:
+def test_a_returned_object_is_not_reported_as_deleted() -> None:
     made = board()
     before = made.version
     made.put("revision", KEY, None)

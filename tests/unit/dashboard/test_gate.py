@@ -21,7 +21,7 @@ def test_the_holder_of_the_token_may_act() -> None:
     assert status(gate, {**own, "content-type": "application/json; charset=utf-8"}) == 200
 
 
-def test_without_a_token_nobody_may_whatever_they_send() -> None:
+def test_without_a_token_every_action_is_refused() -> None:
     gate = Gate("")
     assert not gate.is_open
     why = "this dashboard is read-only: it was started without token-file"

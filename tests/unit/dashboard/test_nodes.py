@@ -116,7 +116,7 @@ def test_without_scipy_there_is_no_low_risk(monkeypatch: pytest.MonkeyPatch) -> 
     assert points(lines(nodes())["b"]).keys() == {"least requested", "most requested", "balanced", "steady load"}
 
 
-def test_use_is_shown_until_nobody_measures_any_more() -> None:
+def test_usage_is_shown_while_it_is_measured() -> None:
     made = nodes()
     listed = [{"metadata": {"name": "a"}, "timestamp": "t", "usage": {"cpu": "500m", "memory": "1Gi"}}]
     made.measured(listed, 0.0)
@@ -141,7 +141,7 @@ def test_one_node_with_a_size_has_no_scores() -> None:
     assert sorted(lines(made)) == ["a", "sizeless"]
 
 
-def test_nothing_is_made_anew_while_nothing_changes() -> None:
+def test_nothing_is_rebuilt_while_nothing_changes() -> None:
     made = nodes()
     first = made.shown("default/r", 0.0)
     assert made.shown("default/r", 9.0) is first
@@ -152,7 +152,7 @@ def test_nothing_is_made_anew_while_nothing_changes() -> None:
         made.shown(f"default/{number}", 11.0)
 
 
-def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_told() -> None:
+def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_reported() -> None:
     made = nodes(*(f"n{number:03}" for number in range(NODES_MAX + 50)), "z")
     # Full, so that it scores worse than all others, and home of a pod of the revision.
     put(made, "default/p", pod("z", cpu="4"))

@@ -47,7 +47,7 @@ def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> 
     assert found.quantiles_s == pytest.approx((quantile(counts, 0.5), 0.4, 0.4))
 
 
-def test_a_counter_that_begins_anew_counts_from_zero() -> None:
+def test_a_reset_counter_counts_from_zero() -> None:
     requests = Requests()
     requests.read({"a": page(90, 90, 90, 90)}, 0.0)
     assert requests.read({"a": page(4, 4, 4, 4)}, 2.0)[KEY].rates[0] == 2.0

@@ -48,7 +48,7 @@ def test_a_pod_shows_why_it_waits() -> None:
     assert (view["reason"], view["ready"], view["restarts"]) == ("CrashLoopBackOff", False, 2)
 
 
-def test_a_pod_of_somebody_else_is_not_shown() -> None:
+def test_a_pod_of_another_owner_is_not_shown() -> None:
     assert pod_view({"metadata": META}) is None
 
 

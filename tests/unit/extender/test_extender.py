@@ -83,7 +83,7 @@ def test_whole_nodes_are_answered_with_whole_nodes() -> None:
     assert "NodeNames" not in found
 
 
-def test_why_is_told_of_nodes_that_are_known() -> None:
+def test_reasons_are_given_for_known_nodes() -> None:
     (found,) = json.loads(extender().explain(read_call(asking("half", "new", cpu="400m")), now_s=0))
     assert found["node"] == "half"
     assert {part["name"] for part in found["parts"]} == {"LeastRequested", "BalancedResourceAllocation"}

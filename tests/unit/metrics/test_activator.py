@@ -54,7 +54,7 @@ def test_exemplars_are_on_every_histogram_of_requests_and_a_parser_reads_them() 
     assert TRACE not in made.page.text("")
 
 
-def test_one_cold_start_is_counted_once_whoever_waited() -> None:
+def test_a_cold_start_is_counted_once_for_all_waiters() -> None:
     made = metrics(KEY)
     rows = made.of(KEY)
     turn = rows.cold_turn
@@ -64,7 +64,7 @@ def test_one_cold_start_is_counted_once_whoever_waited() -> None:
     assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in made.page.text("")
 
 
-def test_reasons_waits_and_levels_are_told() -> None:
+def test_reasons_waits_and_levels_are_reported() -> None:
     made = metrics(KEY)
     rows = made.of(KEY)
     rows.refused("waited")

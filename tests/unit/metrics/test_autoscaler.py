@@ -65,7 +65,7 @@ def test_a_revision_that_is_gone_is_off_the_page() -> None:
     assert "hello-00001" not in made.page.text("")
 
 
-def test_rows_are_bounded_though_nobody_asks_for_the_page() -> None:
+def test_rows_are_bounded_without_a_reader_of_the_page() -> None:
     made = metrics(("default", "r0"))
     for index in range(1000):
         made.decided(numbers(revision=f"r{index}"))

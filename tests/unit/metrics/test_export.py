@@ -42,7 +42,7 @@ async def test_another_missing_module_is_not_called_the_extra(monkeypatch: pytes
             pass
 
 
-async def test_an_endpoint_that_is_no_url_is_told() -> None:
+async def test_an_endpoint_that_is_no_url_is_reported() -> None:
     with pytest.raises(SettingsError, match=r"'localhost:4318' is no URL.*http://127\.0\.0\.1:4318"):
         async with span_outbox(OtlpSettings(endpoint="localhost:4318"), service="a"):
             pass
@@ -75,7 +75,7 @@ def test_the_oldest_is_dropped_where_there_is_no_place() -> None:
     assert sent == [3, 4]
 
 
-def test_a_batch_that_fails_is_told_and_the_next_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_fails_is_reported_and_the_next_goes(caplog: pytest.LogCaptureFixture) -> None:
     sent, done = [], threading.Event()
 
     def send(batch: list[int]) -> None:
@@ -93,7 +93,7 @@ def test_a_batch_that_fails_is_told_and_the_next_goes(caplog: pytest.LogCaptureF
     assert [record.message for record in caplog.records] == ["otlp.failed"]
 
 
-def test_nobody_waits_for_a_receiver_that_does_not_answer() -> None:
+def test_a_silent_receiver_delays_no_request() -> None:
     stuck = threading.Event()
 
     def send(_: list[int]) -> None:

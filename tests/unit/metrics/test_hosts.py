@@ -27,7 +27,7 @@ NAMES = host_names_of(" Scale.Example ,,other.example")
         ("127.0.0.1:evil.example", False),
     ],
 )
-def test_a_name_that_somebody_can_register_is_none_of_ours(host: str, is_ours: bool) -> None:
+def test_a_registrable_name_is_refused(host: str, is_ours: bool) -> None:
     assert is_own_host(host, NAMES) is is_ours
 
 

@@ -90,7 +90,7 @@ def test_no_answer_and_what_is_5xx_is_an_error(status: int, is_error: bool) -> N
         ("[::1]:82", "::1", 82),
     ],
 )
-def test_an_address_is_told_without_its_port(host: str, address: str, port: int | None) -> None:
+def test_an_address_is_reported_without_its_port(host: str, address: str, port: int | None) -> None:
     server = spans_of(msgspec.structs.replace(traced(trace()), host=host))[0]
     assert (server.attributes["server.address"], server.attributes.get("server.port")) == (address, port)
 

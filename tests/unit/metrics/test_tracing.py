@@ -56,7 +56,7 @@ def test_an_id_is_never_zero() -> None:
     assert (found.trace_id, found.server_id, found.upstream_id) == (1, 1, 1)
 
 
-def test_a_request_that_has_ended_is_told_without_its_query() -> None:
+def test_a_request_that_has_ended_is_reported_without_its_query() -> None:
     sent: list[Traced] = []
     traces = Tracer(1.0, send=sent.append)
     trace = traces.begin(b"")

@@ -54,7 +54,7 @@ def test_equal_words_have_equal_digests_and_parts_do_not_run_together() -> None:
     assert len(digest()) == 16
 
 
-def test_what_is_said_again_is_counted_if_nobody_else_did() -> None:
+def test_a_repeated_event_is_counted_unless_another_writer_did() -> None:
     said = {"metadata": {"name": "n", "resourceVersion": "7"}, "count": 2}
     assert repeated(said, now=NOW) == {"metadata": {"resourceVersion": "7"}, "count": 3, "lastTimestamp": NOW}
     assert repeated({"metadata": {}}, now=NOW)["count"] == 2

@@ -145,7 +145,7 @@ def test_max_nodes_limits_growth() -> None:
     assert (plan.effects, plan.limits) == ((IncreaseSize(count=2),), (GroupLimit.MAX_NODES,))
 
 
-def test_what_the_clouds_minimum_kept_is_told() -> None:
+def test_nodes_kept_by_the_minimum_of_the_cloud_are_reported() -> None:
     group = (*nodes(2), node(2, tainted_ago_s=100.0))
     _, plan = decided(snapshot(group, load(50, group), cloud=(3, 30)))
     assert (plan.effects, plan.limits) == ((), (GroupLimit.CLOUD_MIN,))
@@ -299,7 +299,7 @@ def test_no_more_come_back_than_max_nodes_leaves() -> None:
     assert nodes_to_untaint(view(group, settings(max_nodes=5)), 3) == ()
 
 
-def test_nobody_comes_back_when_nobody_is_wanted() -> None:
+def test_no_process_returns_when_none_is_wanted() -> None:
     assert nodes_to_untaint(view(snapshot((*nodes(6), *TAINTED))), -2) == ()
 
 

@@ -18,7 +18,7 @@ def test_the_fuller_resource_decides() -> None:
     assert usage.percent == 250.0
 
 
-def test_an_empty_group_that_nobody_asks_anything_of_is_idle() -> None:
+def test_an_empty_group_without_demand_is_idle() -> None:
     assert utilisation(Amount(), Amount(), untainted_count=0) == Utilisation(cpu_percent=0.0, memory_percent=0.0)
 
 

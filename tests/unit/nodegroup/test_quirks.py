@@ -37,7 +37,7 @@ WATCHED: dict[str, object] = {
 }
 
 
-def told(plan: GroupPlan) -> tuple[object, ...]:
+def summary_of(plan: GroupPlan) -> tuple[object, ...]:
     """Effects in short: +n asked of the cloud, names tainted, untainted (~) or deleted (!)."""
     return tuple(_short(effect) for effect in (*plan.effects, *plan.withheld))
 
@@ -51,43 +51,43 @@ def _short(effect: Effect) -> object:
 
 
 def max_nodes(asked: NodeGroupSettings) -> object:
-    return told(decided(snapshot(GROUP, FULL), _with(asked, max_nodes=12))[1])
+    return summary_of(decided(snapshot(GROUP, FULL), _with(asked, max_nodes=12))[1])
 
 
 def lock_and_reaper(asked: NodeGroupSettings) -> object:
-    return told(decided(snapshot((*GROUP, DUE), FULL), asked, LOCKED)[1])
+    return summary_of(decided(snapshot((*GROUP, DUE), FULL), asked, LOCKED)[1])
 
 
 def growth_and_reaper(asked: NodeGroupSettings) -> object:
     protected = node(11, tainted_ago_s=100.0, is_ready=False)
     watched = _with(asked, **WATCHED)
-    return told(decided(snapshot((*GROUP, protected), FULL), watched)[1])
+    return summary_of(decided(snapshot((*GROUP, protected), FULL), watched)[1])
 
 
 def sick_nodes(asked: NodeGroupSettings) -> object:
     group = (*nodes(2, is_ready=False), *nodes(3, first=2))
     watched = _with(asked, **WATCHED, min_nodes=4)
-    return told(decided(snapshot(group, load(50, group)), watched)[1])
+    return summary_of(decided(snapshot(group, load(50, group)), watched)[1])
 
 
 def whole_batch(asked: NodeGroupSettings) -> object:
     due = (node(10, tainted_ago_s=100.0), node(11, tainted_ago_s=200.0))
-    return told(decided(snapshot((*GROUP, *due), HALF, cloud=(11, 30)), asked)[1])
+    return summary_of(decided(snapshot((*GROUP, *due), HALF, cloud=(11, 30)), asked)[1])
 
 
 def force_and_protection(asked: NodeGroupSettings) -> object:
     kept = node(10, is_force_tainted=True, is_protected=True)
-    return told(decided(snapshot((*GROUP, kept), HALF), asked)[1])
+    return summary_of(decided(snapshot((*GROUP, kept), HALF), asked)[1])
 
 
 def too_few_nodes(asked: NodeGroupSettings) -> object:
     plan = decided(snapshot(nodes(1)), _with(asked, min_nodes=3))[1]
-    return (*told(plan), plan.error)
+    return (*summary_of(plan), plan.error)
 
 
 def below_min_again(asked: NodeGroupSettings) -> object:
     group = (*nodes(2), node(2, is_cordoned=True))
-    return told(decided(snapshot(group, target=4), _with(asked, min_nodes=3), LOCKED)[1])
+    return summary_of(decided(snapshot(group, target=4), _with(asked, min_nodes=3), LOCKED)[1])
 
 
 def dry_lock(asked: NodeGroupSettings) -> object:
@@ -107,18 +107,18 @@ def cached_capacity(asked: NodeGroupSettings) -> object:
 
 def foreign_pods(asked: NodeGroupSettings) -> object:
     other = pod(on=DUE, placement=Placement(node_selector={"customer": "other"}))
-    return told(decided(snapshot((*GROUP, DUE), (*HALF, other)), asked)[1])
+    return summary_of(decided(snapshot((*GROUP, DUE), (*HALF, other)), asked)[1])
 
 
 def impossible_pod(asked: NodeGroupSettings) -> object:
     pods = (*HALF, pod(4100, memory_bytes=1))
-    return told(decided(snapshot(GROUP, pods), _with(asked, scale_on_starve=True))[1])
+    return summary_of(decided(snapshot(GROUP, pods), _with(asked, scale_on_starve=True))[1])
 
 
 def starting_pod(asked: NodeGroupSettings) -> object:
     pods = (*HALF, pod(2000, on=GROUP[0], memory_bytes=1, phase=PodPhase.PENDING))
     busy = tuple(pod(1, on=one, memory_bytes=1) for one in GROUP)
-    return told(decided(snapshot(GROUP, (*pods, *busy)), _with(asked, scale_on_starve=True))[1])
+    return summary_of(decided(snapshot(GROUP, (*pods, *busy)), _with(asked, scale_on_starve=True))[1])
 
 
 def split_room(asked: NodeGroupSettings) -> object:
@@ -129,16 +129,16 @@ def split_room(asked: NodeGroupSettings) -> object:
         pod(1000, memory_bytes=2**30),
     )
     asking = _with(asked, scale_on_starve=True, scale_up_threshold_percent=80)
-    return told(decided(snapshot(group, pods), asking)[1])
+    return summary_of(decided(snapshot(group, pods), asking)[1])
 
 
 def below_cloud_min(asked: NodeGroupSettings) -> object:
-    return told(decided(snapshot(GROUP, load(20, GROUP), target=2, cloud=(3, 30)), asked)[1])
+    return summary_of(decided(snapshot(GROUP, load(20, GROUP), target=2, cloud=(3, 30)), asked)[1])
 
 
 def small_group(asked: NodeGroupSettings) -> object:
     group = nodes(2)
-    return told(decided(snapshot(group, load(36, group)), asked)[1])
+    return summary_of(decided(snapshot(group, load(36, group)), asked)[1])
 
 
 def _with(asked: NodeGroupSettings, **changes: object) -> NodeGroupSettings:
@@ -218,8 +218,8 @@ def test_the_original_has_all_quirks_and_the_product_none() -> None:
 
 def test_growth_to_the_minimum_stops_reaping_only_with_the_quirk() -> None:
     seen = snapshot((*nodes(2), node(2, is_force_tainted=True)))
-    assert told(decided(seen, settings(min_nodes=3))[1]) == ("!n002", 1)
-    assert told(decided(seen, quirky("scale_up_stops_reaping", min_nodes=3))[1]) == (1,)
+    assert summary_of(decided(seen, settings(min_nodes=3))[1]) == ("!n002", 1)
+    assert summary_of(decided(seen, quirky("scale_up_stops_reaping", min_nodes=3))[1]) == (1,)
 
 
 def test_a_negative_rate_of_the_original_grows_an_idle_group() -> None:
@@ -227,5 +227,5 @@ def test_a_negative_rate_of_the_original_grows_an_idle_group() -> None:
     assert plan.effects == (IncreaseSize(count=1),)
 
 
-def test_tainting_and_untainting_are_told_apart_in_this_file() -> None:
+def test_tainting_and_untainting_are_distinguished_in_this_file() -> None:
     assert (_short(Taint(node_name="n", at_s=0, effect="")), _short(Untaint(node_name="n"))) == ("n", "~n")

@@ -51,7 +51,7 @@ def wish(rule: GroupRule, delta: int) -> WantedNodes:
     return WantedNodes(rule=rule, delta=delta)
 
 
-def test_an_empty_group_that_nobody_needs_is_left_alone() -> None:
+def test_an_empty_group_without_demand_is_left_alone() -> None:
     assert verdict((), min_nodes=0) == RuleVerdict(course=Course.STOP, decided_by=GroupRule.EMPTY)
 
 
@@ -109,7 +109,7 @@ def test_starvation_does_not_cut_a_larger_wish() -> None:
     assert (found.decided_by, found.delta) == (GroupRule.SCALE_UP, 3)
 
 
-def test_nobody_starves_unless_asked_and_below_the_maximum() -> None:
+def test_no_waiter_starves_below_the_maximum() -> None:
     group = nodes(2)
     pods = (*load(45, group), pod(3000, memory_bytes=1))
     assert verdict(group, pods, scale_up_threshold_percent=90).decided_by is GroupRule.STEADY

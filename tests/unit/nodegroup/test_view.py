@@ -160,7 +160,7 @@ def test_ready_and_cordoned_nodes_are_not_unhealthy() -> None:
     assert not is_unhealthy(sick_of_health(0, is_cordoned=True), grace_s=300.0, now_s=NOW_S)
 
 
-def test_nobody_is_unhealthy_where_nobody_looks() -> None:
+def test_an_unprobed_target_counts_as_healthy() -> None:
     assert unhealthy_names([sick_of_health(0)], settings=settings(), now_s=NOW_S) == frozenset()
     assert group_is_healthy([sick_of_health(0)], settings=settings(), now_s=NOW_S)
 

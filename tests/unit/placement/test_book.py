@@ -42,7 +42,7 @@ def test_a_pod_that_goes_gives_back_what_it_took() -> None:
     assert requested(book) == {"a": 0}
 
 
-def test_a_pod_moves_as_one_of_its_name_is_made_anew() -> None:
+def test_a_pod_moves_by_recreation_under_its_name() -> None:
     book = book_of("a", "b")
     take(book, pod("p", on="a", cpu="1"))
     take(book, pod("p", on="b", cpu="2"))

@@ -66,7 +66,7 @@ def test_a_text_that_is_not_right_is_named(variable: str, text: str) -> None:
     assert problem.where == f"environment {variable}"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         spec_from_environment({"SERVING_READY_FD": "out", "SERVING_QUEUEPROXY_NO_SUCH": "1"})
     assert len(caught.value.problems) == 6

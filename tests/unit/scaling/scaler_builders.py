@@ -12,7 +12,7 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import DEFAULTS
 
-__all__ = ["SETTINGS", "World", "facts_of", "revision_with", "told"]
+__all__ = ["SETTINGS", "World", "facts_of", "revision_with", "stat_of"]
 
 SETTINGS = AutoscalerSettings()
 
@@ -55,7 +55,7 @@ def facts_of(
     )
 
 
-def told(concurrency: float, *, by: str = "activator", requests: float | None = None, proxied: float = 0.0) -> Stat:
+def stat_of(concurrency: float, *, by: str = "activator", requests: float | None = None, proxied: float = 0.0) -> Stat:
     """What a source tells."""
     return Stat(
         pod=by,
@@ -101,14 +101,14 @@ class World:
         for second in range(seconds):
             count = self.facts.ready_count
             for number in range(count):
-                self.hear(told(load / count, by=f"pod-{number}"), StatSource.POD, at_s=self.now_s + 0.3)
+                self.hear(stat_of(load / count, by=f"pod-{number}"), StatSource.POD, at_s=self.now_s + 0.3)
             self.now_s += 1.0
             if second % 2:
                 self.decide()
 
     def poke(self, concurrency: float) -> bool:
         """An activator tells of so many more; whether that cannot wait."""
-        return self.hear(told(concurrency), StatSource.ACTIVATOR)
+        return self.hear(stat_of(concurrency), StatSource.ACTIVATOR)
 
     def hear(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
         """A stat is received, now unless told; whether it cannot wait."""

@@ -39,7 +39,7 @@ def test_nothing_is_known_of_the_second_that_is_not_over() -> None:
     assert of_pods(stat(10.1, 5)).complete(10.9) == []
 
 
-def test_a_second_that_is_over_is_told_once() -> None:
+def test_a_second_that_is_over_is_reported_once() -> None:
     sources = of_pods(stat(10.1, 5))
     assert loads(sources.complete(11.0)) == {10: 5}
     assert sources.complete(11.5) == []
@@ -71,13 +71,13 @@ def test_what_an_activator_tells_in_a_second_adds_up() -> None:
     assert loads(of_activators(stat(10.1, 5), stat(10.2, 10)).complete(11.0)) == {10: 15}
 
 
-def test_seconds_in_which_nobody_told_anything_are_not_there() -> None:
+def test_seconds_without_a_report_are_absent() -> None:
     sources = of_activators(stat(10.1, 5))
     assert loads(sources.complete(14.0)) == {10: 5}
     assert loads(sources.complete(15.0)) == {}
 
 
-def test_activators_that_told_nothing_leave_the_second_to_the_pods() -> None:
+def test_silent_activators_leave_the_second_to_the_pods() -> None:
     (second,) = of_pods(stat(10.1, 5)).complete(11.0)
     assert second.activators is None
 
@@ -90,7 +90,7 @@ def test_time_that_goes_back_tells_nothing() -> None:
     assert of_pods(stat(10.1, 5)).complete(9.0) == []
 
 
-def test_present_is_what_was_told_in_the_last_moment() -> None:
+def test_the_latest_reports_are_the_present() -> None:
     sources = of_activators(stat(10.5, 100), stat(11.2, 20))
     assert sources.present(11.3) == Stat(concurrency=120, request_count=0)
 
@@ -130,7 +130,7 @@ def test_sources_that_went_silent_take_no_room() -> None:
 
 def test_an_activator_that_never_stops_telling_takes_little_room() -> None:
     sources = of_activators(*(stat(10 + number / 1000, 1) for number in range(5000)))
-    assert sum(len(told) for told in sources._activators.values()) == 40
+    assert sum(len(reported) for reported in sources._activators.values()) == 40
     assert loads(sources.complete(15.0)) == {14: 1000}
     assert sources.present(15.0).concurrency == 1000
 

@@ -105,7 +105,7 @@ def test_spellings_that_disagree_are_refused() -> None:
         ({"metric": "", "class": HPA_CLASS}, "metric: empty; expected a metric's name"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_is_right(annotations: dict[str, str], text: str) -> None:
+def test_a_problem_is_reported_with_the_right_value(annotations: dict[str, str], text: str) -> None:
     (problem,) = problems_of(annotations)
     assert text in problem
 
@@ -127,7 +127,7 @@ def test_zero_initial_scale_may_be_allowed() -> None:
     assert problems_of({"initial-scale": "0"}, AutoscalerSettings(allow_zero_initial_scale=True)) == []
 
 
-def test_what_is_unknown_is_a_warning_and_other_groups_are_nobodys() -> None:
+def test_an_unknown_name_is_a_warning_and_other_groups_are_ignored() -> None:
     found = read_annotations({"autoscaling.knative.dev/min-scal": "1", "example.com/min-scal": "1"}, SETTINGS)
     (warning,) = found.warnings
     assert "autoscaling.knative.dev/min-scal: no such annotation; it has no effect" in str(warning)

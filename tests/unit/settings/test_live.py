@@ -42,8 +42,8 @@ def test_the_same_again_changes_nothing() -> None:
 def test_a_bad_one_is_refused_as_a_whole_and_the_last_good_one_stays() -> None:
     one = live()
     taken(one, stable_window="30s")
-    told = taken(one, stable_window="40s", max_scale_up_rate="nonsense")
-    (problem,) = told.problems
+    reported = taken(one, stable_window="40s", max_scale_up_rate="nonsense")
+    (problem,) = reported.problems
     assert problem.where == "ConfigMap config-autoscaler"
     assert problem.what == "max-scale-up-rate: 'nonsense' is not right"
     assert "number above 1" in problem.expected
@@ -75,8 +75,8 @@ def test_what_cannot_change_while_it_runs_waits_for_a_restart() -> None:
     taken(one, stats_address="127.0.0.1:1")
     one.begin()
     assert value(one, "stats_address") == "127.0.0.1:1"
-    told = taken(one, stats_address="127.0.0.1:2", stable_window="30s")
-    assert (told.changed, told.waiting) == (("stable_window_s",), ("stats_address",))
+    reported = taken(one, stats_address="127.0.0.1:2", stable_window="30s")
+    assert (reported.changed, reported.waiting) == (("stable_window_s",), ("stats_address",))
     assert value(one, "stats_address") == "127.0.0.1:1"
     assert taken(one, stats_address="127.0.0.1:1").waiting == ()
 
@@ -120,8 +120,8 @@ def test_two_that_are_right_together_only_are_taken_together() -> None:
     one = LiveSettings(daemon, registry=[daemon], environment={})
     assert [problem.what for problem in taken(one, "config-low", low="20").problems] == ["20 above 10"]
     assert taken(one, "config-high", high="nonsense").problems
-    told = taken(one, "config-high", high="30")
-    assert (told.changed, one.settings) == (("low", "high"), _Pair(low=20, high=30))
+    reported = taken(one, "config-high", high="30")
+    assert (reported.changed, one.settings) == (("low", "high"), _Pair(low=20, high=30))
 
 
 def test_a_bad_one_keeps_no_other_from_being_taken() -> None:
@@ -157,14 +157,14 @@ def test_keys_of_knatives_features_are_accepted_beside_ours_and_others_are_not()
 
 def test_an_unknown_key_is_reported_and_the_others_apply() -> None:
     one = live()
-    told = taken(one, stable_window="30s", stabel_window="40s")
-    assert told.changed == ("stable_window_s",)
-    assert told.problems == ()
-    assert [problem.what for problem in told.unknown] == ["config-autoscaler has no key stabel-window"]
+    reported = taken(one, stable_window="30s", stabel_window="40s")
+    assert reported.changed == ("stable_window_s",)
+    assert reported.problems == ()
+    assert [problem.what for problem in reported.unknown] == ["config-autoscaler has no key stabel-window"]
     assert value(one) == 30.0
 
 
 def test_an_unknown_key_beside_an_invalid_value_is_reported_too() -> None:
-    told = taken(live(), stable_window="never", stabel_window="40s")
-    assert [problem.what for problem in told.problems] == ["stable-window: 'never' is not right"]
-    assert len(told.unknown) == 1
+    reported = taken(live(), stable_window="never", stabel_window="40s")
+    assert [problem.what for problem in reported.problems] == ["stable-window: 'never' is not right"]
+    assert len(reported.unknown) == 1

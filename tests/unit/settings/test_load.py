@@ -73,7 +73,7 @@ def test_five_mistakes_are_five_lines() -> None:
     ]
 
 
-def test_unknown_variables_and_flags_are_told_with_the_nearest_name() -> None:
+def test_unknown_variables_and_flags_are_reported_with_the_nearest_name() -> None:
     assert problems_of(environment={"SERVING_AUTOSCALER_MIN_SCAL": "1"}, flags={"max_scal": "1"}) == [
         (
             "environment SERVING_AUTOSCALER_MIN_SCAL: autoscaler has no such setting; "
@@ -100,13 +100,13 @@ def test_problems_from_reading_come_along() -> None:
     assert caught.value.problems == (earlier,)
 
 
-def test_a_contradiction_stands_where_somebody_wrote_it() -> None:
+def test_a_contradiction_names_the_place_that_was_written() -> None:
     assert problems_of(config_map("config-autoscaler", max_scale="3", min_scale="5")) == [
         "config-autoscaler.yaml:7: min-scale 5 is above max-scale 3; expected min-scale of at most 3"
     ]
 
 
-def test_a_contradiction_with_a_broken_value_is_not_told() -> None:
+def test_a_contradiction_with_a_broken_value_is_not_reported() -> None:
     (problem,) = problems_of(config_map("config-autoscaler", initial_scale="0", allow_zero_initial_scale="perhaps"))
     assert "'perhaps' is not right" in problem
 
@@ -119,7 +119,7 @@ def test_problems_are_read_from_the_top() -> None:
     assert in_reading_order(reversed(order)) == order
 
 
-def test_a_config_map_that_no_daemon_reads_is_told() -> None:
+def test_a_config_map_that_no_daemon_reads_is_reported() -> None:
     (problem,) = unknown_config_maps([config_map("config-autoscaler"), config_map("config-logging")], DAEMONS)
     assert problem.where == "config-logging.yaml:1"
     assert "config-autoscaler" in problem.expected

@@ -41,7 +41,7 @@ def test_a_list_is_not_text() -> None:
     ]
 
 
-def test_a_key_that_is_written_twice_is_told() -> None:
+def test_a_key_that_is_written_twice_is_reported() -> None:
     assert problems_of(HEAD + '  min-scale: "1"\n  min-scale: "2"\n') == [
         "f.yaml:7: min-scale is written twice, first at f.yaml:6; expected each key once"
     ]
@@ -52,18 +52,18 @@ def test_what_is_not_yaml_says_on_which_line() -> None:
     assert problem.startswith("f.yaml:7: not YAML: ")
 
 
-def test_characters_that_yaml_forbids_are_told() -> None:
+def test_characters_that_yaml_forbids_are_reported() -> None:
     (problem,) = problems_of("a: \x00")
     assert problem.startswith("f.yaml: not YAML: ")
 
 
-def test_other_kinds_are_told() -> None:
+def test_other_kinds_are_reported() -> None:
     assert problems_of("kind: Service\nmetadata: {name: a}\n") == [
         "f.yaml:1: kind is Service; expected kind: ConfigMap with a metadata.name"
     ]
 
 
-def test_a_text_that_is_no_mapping_is_told() -> None:
+def test_a_text_that_is_no_mapping_is_reported() -> None:
     assert problems_of("just words") == ["f.yaml:1: kind is missing; expected kind: ConfigMap with a metadata.name"]
 
 

@@ -19,7 +19,7 @@ def simulated(times_s: list[float], plan: Plan | None = None, *, until_s: float 
     return world
 
 
-def test_a_service_nobody_calls_stays_at_zero() -> None:
+def test_an_idle_service_stays_at_zero() -> None:
     world = simulated([], until_s=60)
     assert {moment.scale for moment in world.moments} == {0}
     assert summary(world, 60) == "no request in 60 s"

@@ -220,7 +220,7 @@ def test_slots_of_one_pod_change_alone() -> None:
     assert made.in_flight_by_pod() == {"a": 2, "b": 1}
 
 
-def test_fewer_slots_than_requests_interrupt_nobody() -> None:
+def test_fewer_slots_than_requests_interrupt_no_request() -> None:
     made = balancer(a=2)
     take(made, 2)
     made.set_slots("a", 1)

@@ -112,7 +112,7 @@ def test_a_newcomer_does_not_pass_who_waits() -> None:
     assert isinstance(made.admit("d", 1.0), Queued)
 
 
-def test_a_released_slot_is_free_for_a_newcomer_when_nobody_waits() -> None:
+def test_a_released_slot_is_free_for_a_newcomer_when_the_queue_is_empty() -> None:
     made = filled("ab")
     made.release("a", 1.0)
     assert made.admit("c", 1.0) is ADMITTED
@@ -142,13 +142,13 @@ def test_no_limit_grants_all() -> None:
     assert filled("abcde").set_capacity(None, 1.0) == granted("c", "d", "e")
 
 
-def test_less_capacity_interrupts_nobody() -> None:
+def test_less_capacity_interrupts_no_request() -> None:
     made = filled("abcd", capacity=4)
     made.set_capacity(1, 1.0)
     assert (made.capacity, made.running_count) == (1, 4)
 
 
-def test_after_less_capacity_nobody_is_granted_before_enough_have_finished() -> None:
+def test_after_less_capacity_no_slot_is_granted_before_enough_have_finished() -> None:
     made = filled("abcde", capacity=4)
     made.set_capacity(2, 1.0)
     assert [list(made.release(name, 1.0)) for name in "abc"] == [[], [], granted("e")]
@@ -169,7 +169,7 @@ def test_who_waited_for_as_long_as_allowed_times_out_in_order() -> None:
     ]
 
 
-def test_nobody_times_out_before_the_wake_time() -> None:
+def test_no_request_times_out_before_the_wake_time() -> None:
     assert filled("abc").expire(29.999) == []
 
 
@@ -180,7 +180,7 @@ def test_the_wake_time_is_when_the_oldest_times_out() -> None:
     assert [one.request_id for one in made.expire(wake_s)] == ["c"]
 
 
-def test_there_is_no_wake_time_while_nobody_waits() -> None:
+def test_there_is_no_wake_time_while_the_queue_is_empty() -> None:
     assert filled("ab").next_wake_s() is None
 
 

@@ -299,7 +299,7 @@ def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() ->
     assert not made.finish(KEY, "a", 0.2)
 
 
-def test_a_revision_that_nobody_asks_for_may_go() -> None:
+def test_an_unreferenced_revision_may_go() -> None:
     made = router()
     assert [made.remove_revision(KEY, 0.0), made.remove_revision(KEY, 0.0)] == [RoutingOutcome(), RoutingOutcome()]
 
@@ -316,7 +316,7 @@ def test_a_report_tells_the_load_of_each_revision() -> None:
     assert made.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
 
 
-def test_a_report_leaves_out_what_a_poke_has_told() -> None:
+def test_a_report_leaves_out_what_a_poke_has_reported() -> None:
     made = router()
     come(made, "a", "b")
     made.tick(0.0)
@@ -342,7 +342,7 @@ def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
     assert made.tick(2.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
 
 
-def test_an_autoscaler_that_is_new_is_told_anew() -> None:
+def test_a_new_autoscaler_is_sent_everything() -> None:
     made = router()
     come(made, "a", "b")
     made.tick(0.0)
@@ -504,7 +504,7 @@ def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) 
         assert level_of(made) == len(inside)
 
 
-def test_who_is_inside_is_told_by_revision() -> None:
+def test_requests_in_flight_are_reported_by_revision() -> None:
     made = RequestRouter[str](ActivatorSettings(), random=lambda: 0.0)
     made.arrive(("default", "hello-00001"), "a", 0.0)
     assert made.inside() == [(("default", "hello-00001"), 1, 1)]

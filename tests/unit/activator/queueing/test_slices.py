@@ -124,7 +124,7 @@ def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
     assert list(slices.pods_of(("default", "hello-00001"))) == ["10.0.0.2:8012"]
 
 
-def test_a_slice_that_never_was_is_nobodys() -> None:
+def test_a_missing_slice_has_no_owner() -> None:
     assert SliceIndex().remove("default/s") is None
 
 

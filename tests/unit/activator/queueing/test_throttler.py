@@ -363,7 +363,7 @@ def test_a_slot_that_becomes_ours_is_used_by_who_waits() -> None:
     assert shown(made, made.set_slots("p", 1, 1.0)) == ["a@p"]
 
 
-def test_a_slot_that_is_ours_no_longer_is_used_by_nobody_once_its_request_ends() -> None:
+def test_a_slot_taken_away_is_not_reused_after_its_request() -> None:
     made = shared(slots={"p": 1})
     made.come("a", "b")
     assert shown(made, made.set_slots("p", 0, 1.0)) == []
@@ -409,7 +409,7 @@ def test_without_pods_none_is_silent() -> None:
     assert made.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False) == []
 
 
-def test_a_silent_pod_is_ejected_and_told_with_its_requests() -> None:
+def test_a_silent_pod_is_ejected_and_reported_with_its_requests() -> None:
     made = held(pods=["p", "q"], slots=3)
     assert made.come(*"abc") == ["a@p", "b@p", "c@p"]
     made.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False)

@@ -70,12 +70,12 @@ def poked(count: int, *, windowed: float = 0.0) -> RevisionLoad:
     )
 
 
-def test_the_first_that_waits_is_told_at_once() -> None:
+def test_the_first_waiter_is_reported_at_once() -> None:
     _, decision = step(WakeState(), facts(1), 5.0)
     assert decision.poke == Poke(load=poked(1), reason=PokeReason.FIRST)
 
 
-def test_nobody_here_is_nothing_to_tell() -> None:
+def test_an_empty_queue_reports_nothing() -> None:
     _, decision = step(WakeState(), facts(), 5.0)
     assert decision == WakeDecision(poke=None, flip=False, next_wake_s=None, quiet_level=0)
 
@@ -85,19 +85,19 @@ def test_requests_that_pods_are_for_are_nothing_to_tell() -> None:
     assert (decision.poke, decision.quiet_level) == (None, 14)
 
 
-def test_more_than_the_desired_pods_are_for_is_told() -> None:
+def test_load_above_the_desired_capacity_is_reported() -> None:
     _, decision = step(WakeState(), facts(running=15, desired=2), 5.0)
     assert reason(decision) is PokeReason.EXCEEDED
 
 
-def test_more_than_that_is_told_once() -> None:
+def test_an_excess_is_reported_once() -> None:
     seen = facts(running=15, desired=2)
     _, decision = step(after(seen), seen, 1.0)
     assert (decision.poke, decision.quiet_level) == (None, 15)
 
 
 @pytest.mark.parametrize(("waiting", "said"), [(10, None), (19, None), (20, PokeReason.DOUBLED)])
-def test_twice_as_many_waiting_are_told(waiting: int, said: PokeReason | None) -> None:
+def test_twice_as_many_waiters_are_reported(waiting: int, said: PokeReason | None) -> None:
     _, decision = step(after(facts(10, desired=9)), facts(waiting, desired=9), 1.0)
     assert reason(decision) is said
 
@@ -126,7 +126,7 @@ def test_calm_forgets_who_waited() -> None:
     assert calm(after(facts(10, state=RESERVE))).known_waiting_count == 0
 
 
-def test_who_has_rejected_for_a_failure_is_told_once_a_period() -> None:
+def test_rejections_for_a_failure_are_reported_once_a_period() -> None:
     seen = facts(has_rejected=True)
     state, decision = step(WakeState(), seen, 0.0)
     # It is not inside, and so in no report: windows get it with the poke.
@@ -138,7 +138,7 @@ def test_who_has_rejected_for_a_failure_is_told_once_a_period() -> None:
     assert reason(decision) is PokeReason.FIRST
 
 
-def test_a_report_leaves_out_what_pokes_have_told() -> None:
+def test_a_report_leaves_out_what_pokes_have_reported() -> None:
     state = after(facts(10))
     state, load = reported(state, report(12.5, 15), level=15, waiting_count=15, period_s=1.0)
     assert (load.concurrency, load.request_count) == (2.5, 5)
@@ -153,7 +153,7 @@ def test_a_report_is_never_below_nothing() -> None:
     assert load.window_concurrency == 90.0
 
 
-def test_counts_are_told_per_second() -> None:
+def test_counts_are_reported_per_second() -> None:
     _, load = reported(WakeState(), report(1.0, 10), level=1, waiting_count=0, period_s=2.0)
     assert (load.concurrency, load.request_count, load.window_request_count) == (1.0, 5.0, 5.0)
 
@@ -169,7 +169,7 @@ def test_a_revision_that_is_not_in_reserve_is_not_flipped(state: ServingState | 
     assert not decision.flip
 
 
-def test_a_revision_in_reserve_that_nobody_wants_is_not_flipped() -> None:
+def test_an_unrouted_reserve_revision_is_not_flipped() -> None:
     _, decision = step(WakeState(), facts(state=RESERVE), 0.0)
     assert not decision.flip
 
@@ -199,11 +199,11 @@ def test_a_revision_that_became_active_is_flipped_at_once_when_it_is_in_reserve_
 def test_a_full_revision_reports_what_is_inside_and_not_each_request_that_waits() -> None:
     # Three clients, two slots: each 0.1 s one request ends, the next one waits a moment later.
     state = reported(WakeState(), report(3.0, 30), level=3, waiting_count=1, period_s=1.0)[0]
-    told = 0.0
+    poked = 0.0
     for number in range(10):
         at_s = number * 0.1
         state, _ = step(state, facts(0, running=2, desired=2), at_s)
         state, decision = step(state, facts(1, running=2, desired=2), at_s + 0.01)
-        told += 0.0 if decision.poke is None else decision.poke.load.concurrency
+        poked += 0.0 if decision.poke is None else decision.poke.load.concurrency
     _, load = reported(state, report(2.9, 10), level=3, waiting_count=1, period_s=1.0)
-    assert told + load.concurrency == 2.9
+    assert poked + load.concurrency == 2.9

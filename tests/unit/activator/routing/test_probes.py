@@ -30,7 +30,7 @@ def test_the_activator_says_that_it_is_in_the_path(is_site: bool) -> None:
     assert answer(probe=b"activator", is_site=is_site) == ACTIVATOR
 
 
-def test_how_a_host_is_shared_out_is_told_as_a_digest() -> None:
+def test_the_traffic_of_a_host_is_reported_as_a_digest() -> None:
     assert answer(probe=b"probe") == ProbeAnswer(status=200, body=split_digest([("a", 90), ("b", 10)]).encode())
     assert answer(probe=b"probe", is_site=False) is None
 
@@ -55,7 +55,7 @@ def test_another_network_probe_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("target", [b"/healthz", b"/healthz?verbose"])
-def test_health_is_told_where_no_service_has_the_host(target: bytes) -> None:
+def test_health_is_reported_where_no_service_has_the_host(target: bytes) -> None:
     assert answer(target, is_site=False) == OK
 
 

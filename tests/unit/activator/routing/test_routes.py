@@ -109,7 +109,7 @@ def test_a_host_is_found_whatever_its_case_and_port(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["", "other.default.localhost", "hello.default.localhost:80a", "[::1]:80", "localhost"]
 )
-def test_a_host_that_nobody_claims_is_not_found(host: str) -> None:
+def test_an_unclaimed_host_is_not_found(host: str) -> None:
     assert routes(facts()).find(PUBLIC, host) is None
 
 

@@ -49,7 +49,7 @@ def test_who_waits_is_given_what_another_does_not_need() -> None:
     assert [first.broker.ledger.right(KEY, pod, 1) for pod in PODS] == [0, 0, 0]
 
 
-def test_a_slot_that_comes_free_goes_to_who_asked_when_nobody_here_waits() -> None:
+def test_a_free_slot_goes_to_a_peer_that_asked_when_no_own_request_waits() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -60,7 +60,7 @@ def test_a_slot_that_comes_free_goes_to_who_asked_when_nobody_here_waits() -> No
     assert world.running == {2: (second, PODS[0])}
 
 
-def test_a_slot_stays_where_it_was_given_until_somebody_asks() -> None:
+def test_a_given_slot_stays_until_a_peer_asks() -> None:
     world, (first, second) = world_of(PODS[0])
     come(second, 1)
     settle(world)
@@ -128,7 +128,7 @@ def test_one_ask_lets_one_request_pass_before_ours() -> None:
     assert set(world.running) == {3, 5}
 
 
-def test_nobody_asks_again_before_10_ms_have_passed() -> None:
+def test_a_retry_waits_at_least_10_ms() -> None:
     world, (_, second) = world_of()
     second.see([PODS[0]])
     come(second, 1)
@@ -168,7 +168,7 @@ def test_who_waits_no_more_says_so() -> None:
     assert not world.messages
 
 
-def test_without_pods_nobody_asks() -> None:
+def test_without_pods_no_request_is_sent() -> None:
     world, (_, second) = world_of()
     come(second, 1)
     second.tick()

@@ -83,7 +83,7 @@ def test_two_share() -> None:
     assert not net.ledgers[0].is_frozen
 
 
-def test_a_slot_that_is_given_is_nobodys_until_it_arrives() -> None:
+def test_a_given_slot_has_no_owner_until_it_arrives() -> None:
     net = two(slots=10)
     net.ledgers[0].give(KEY, "p", peer=1, count=2)
     assert net.rights(slots=10) == [3, 5]
@@ -136,7 +136,7 @@ def test_a_gift_of_an_earlier_view_is_void() -> None:
     assert sum(before) == 10
 
 
-def test_nobody_hears_one_that_is_not_a_peer() -> None:
+def test_messages_of_strangers_are_ignored() -> None:
     net = two()
     net.ledgers[0].receive(7, Declare(round=1, in_use=()))
     assert not net.ledgers[0].is_frozen
@@ -217,7 +217,7 @@ def test_what_is_used_beyond_a_share_is_had_of_those_with_room() -> None:
     assert loans_between([1, 1], [0, 2]) == {(1, 0): 1}
 
 
-def test_what_is_used_within_shares_is_nobodys_loan() -> None:
+def test_use_within_shares_is_no_loan() -> None:
     assert loans_between([2, 1], [2, 0]) == {}
 
 
@@ -229,5 +229,5 @@ def test_several_may_need_the_room_of_one() -> None:
     assert loans_between([4, 1, 1], [1, 3, 2]) == {(1, 0): 2, (2, 0): 1}
 
 
-def test_what_is_used_beyond_all_slots_is_nobodys_loan() -> None:
+def test_use_beyond_all_slots_is_no_loan() -> None:
     assert loans_between([1, 1], [1, 3]) == {}

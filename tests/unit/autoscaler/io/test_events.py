@@ -2,10 +2,10 @@ from serving.autoscaler.io.events import EventBudget, EventPermit, scale_event
 from tests.unit.scaling.scaler_builders import revision_with
 
 
-def test_a_few_changes_are_told_at_once_then_one_each_half_minute() -> None:
+def test_a_few_changes_are_reported_at_once_then_one_each_half_minute() -> None:
     budget = EventBudget()
-    told = [budget.take("u", 0.0) for _ in range(8)]
-    assert [one is not None for one in told] == [True] * 5 + [False] * 3
+    reported = [budget.take("u", 0.0) for _ in range(8)]
+    assert [one is not None for one in reported] == [True] * 5 + [False] * 3
     assert budget.take("other", 0.0) == EventPermit(number=0, left_out_count=0)
     assert budget.take("u", 29.0) is None
     assert budget.take("u", 30.0) == EventPermit(number=5, left_out_count=4)

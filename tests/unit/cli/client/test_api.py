@@ -8,7 +8,7 @@ from serving.cli.main import main
 from serving.home.state import kubeconfig
 
 # Nobody listens on it: ports below 1024 are the system's, and this one is no service's.
-NOBODY = "http://127.0.0.1:9"
+CLOSED_URL = "http://127.0.0.1:9"
 
 
 def serving(*arguments: str, **environment: str) -> Result:
@@ -36,12 +36,12 @@ def test_the_default_state_folder_is_named_too(tmp_path: Path) -> None:
     assert f"{tmp_path}/serving/kubeconfig: there is none" in done.stderr
 
 
-def test_a_system_that_ended_is_told_with_its_state_folder(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(kubeconfig(NOBODY, "t"))
+def test_a_system_that_ended_is_reported_with_its_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(kubeconfig(CLOSED_URL, "t"))
     done = serving("get", "--state", str(tmp_path))
     assert done.exit_code == 1
     assert done.stderr == (
-        f"the API at {NOBODY} does not answer: Connection refused; is `serving up` running?"
+        f"the API at {CLOSED_URL} does not answer: Connection refused; is `serving up` running?"
         f" Its state folder is {tmp_path}\n"
     )
 
@@ -55,7 +55,7 @@ def test_a_kubeconfig_goes_before_the_environment_and_the_environment_before_the
 
 
 @pytest.mark.parametrize("text", ["{", "3", "a: b", "apiVersion: v1\nkind: Config\nclusters: []\n"])
-def test_what_is_no_kubeconfig_is_told(tmp_path: Path, text: str) -> None:
+def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     done = serving("get", "--kubeconfig", str(path))
@@ -63,8 +63,8 @@ def test_what_is_no_kubeconfig_is_told(tmp_path: Path, text: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_context_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_a_context_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    path.write_text(json.dumps(json.loads(kubeconfig(NOBODY, "t"))))
+    path.write_text(json.dumps(json.loads(kubeconfig(CLOSED_URL, "t"))))
     done = serving("get", "--kubeconfig", str(path), "--context", "nope")
     assert (done.exit_code, done.stderr) == (2, f"{path}: there is no context nope; expected one of serving\n")

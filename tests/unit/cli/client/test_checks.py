@@ -38,7 +38,7 @@ def test_the_holder_of_a_state_folder_is_found_without_touching_its_lock(tmp_pat
         assert holder_of(tmp_path) == os.getpid()
 
 
-def test_a_folder_that_others_read_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_others_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret")
     (tmp_path / "key").chmod(0o644)
     found = list(check_state(tmp_path, None))
@@ -60,7 +60,7 @@ def test_a_port_that_is_taken_is_in_the_way() -> None:
     assert states(check_free_ports({"public": port})) == [("ports", "ok")]
 
 
-def test_names_that_do_not_resolve_are_told_with_the_way_around() -> None:
+def test_names_that_do_not_resolve_are_reported_with_the_way_around() -> None:
     assert states(check_names("localhost")) == [("names", "ok")]
     (found,) = check_names("no such host")
     assert (found.state, "curl -H" in found.advice) == ("warn", True)
@@ -96,14 +96,14 @@ def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
     assert found.advice.startswith("memory is watched")
 
 
-def test_too_few_descriptors_are_told_with_the_number_to_ask_for() -> None:
+def test_too_few_descriptors_are_reported_with_the_number_to_ask_for() -> None:
     assert states(check_descriptors((4096, 4096))) == [("files", "ok")]
     (few,) = check_descriptors((1024, 8192))
     assert (few.state, few.advice.startswith("`ulimit -n 8192`")) == ("warn", True)
     assert states(check_descriptors((64, 64))) == [("files", "fail")]
 
 
-def test_a_clock_that_was_set_back_is_told(tmp_path: Path) -> None:
+def test_a_clock_that_was_set_back_is_reported(tmp_path: Path) -> None:
     now_s = 1_800_000_000.0
     (tmp_path / "journal.db").touch()
     for path in (tmp_path / "journal.db", tmp_path):

@@ -62,14 +62,14 @@ def test_what_is_over_soon_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr() == ("", "")
 
 
-def test_each_new_state_is_a_plain_line_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_new_state_is_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("waiting") as progress:
         due(progress).tell("waiting")
         progress.tell("[bold]more[/]")
     assert capsys.readouterr().err == "waiting ...\n[bold]more[/] ...\n"
 
 
-def test_what_an_inner_one_is_told_the_outer_one_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outer_event_has_the_text_of_the_inner_one(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("outer") as outer, Progress("inner") as inner:
         due(outer)
         inner.tell("more")

@@ -17,7 +17,7 @@ def test_every_kind_has_a_word_that_means_it() -> None:
     assert {kind_named(word) for word in known_words()} == set(KINDS) - {POD_METRICS, *UNUSED_KINDS}
 
 
-def test_what_is_no_kind_is_told_with_those_that_are() -> None:
+def test_an_unknown_kind_is_reported_with_the_known_ones() -> None:
     with pytest.raises(InvalidValue, match="'frob' is not a kind; known are services, namespaces, "):
         kind_named("frob")
     with pytest.raises(InvalidValue, match=r"'leasse' is not a kind; the nearest is lease$"):

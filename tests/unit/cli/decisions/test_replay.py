@@ -39,14 +39,14 @@ def test_other_numbers_show_what_would_have_been_decided(tmp_path: Path) -> None
     assert "limited by max-scale 8\n" in done.output
 
 
-def test_what_cannot_be_set_is_told(tmp_path: Path) -> None:
+def test_a_setting_that_is_not_settable_is_reported(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scal=8"])
     assert (done.exit_code, "one of activation_scale" in done.output) == (1, True)
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale"])
     assert (done.exit_code, "expected KEY=VALUE" in done.output) == (1, True)
 
 
-def test_a_file_that_is_no_log_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello\n")
     done = CliRunner().invoke(main, ["replay", str(tmp_path / "x")])
     assert (done.exit_code, f"{tmp_path / 'x'}:1:" in done.output) == (1, True)

@@ -15,7 +15,7 @@ def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["simulate", *arguments])
 
 
-def test_a_day_in_the_life_is_told_with_reasons() -> None:
+def test_a_day_is_explained_with_reasons() -> None:
     done = simulate("--load", "5:2 20:0", "--until", "120")
     assert done.exit_code == 0
     assert "pods 0 -> 1" in done.stdout
@@ -29,7 +29,7 @@ def test_annotations_are_those_of_a_revision() -> None:
     assert done.exit_code == 0
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_a_problem_is_reported() -> None:
     assert simulate("--load", "5").exit_code == 2
     done = simulate("--annotate", "max-scale=many", "--annotate", "min-scal=1")
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)

@@ -10,12 +10,12 @@ from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from tests.unit.scaling.scaler.test_replay import a_day
 
 
-def told(records: Sequence[DecisionRecord]) -> list[ExplainedDecision]:
+def explained_records(records: Sequence[DecisionRecord]) -> list[ExplainedDecision]:
     return [explained(("default", "hello-00001"), record.entry) for record in records]
 
 
 def test_a_line_says_when_who_what_and_why() -> None:
-    one = told(a_day())[0]
+    one = explained_records(a_day())[0]
     assert re.fullmatch(
         r"[\d: -]+ hello-00001 0 → 5: panic; 6 s average 30\.0 in flight over 0 ready pods, target 7 each", line_of(one)
     )
@@ -30,14 +30,14 @@ def test_a_line_says_how_often_it_was_said() -> None:
 
 
 def test_the_log_tells_what_is_not_remembered_any_more_and_no_samples() -> None:
-    day = told(a_day())
+    day = explained_records(a_day())
     new = [one for one in day[:5] if not one.entry.repeated_count]
     assert list(filter(forgotten(day[5:]), day)) == new
     assert list(filter(forgotten([]), day)) == [one for one in day if not one.entry.repeated_count]
 
 
 def test_a_decision_that_was_made_again_before_it_was_seen_is_new_once() -> None:
-    first, second = told([one for one in a_day() if not one.entry.repeated_count])[:2]
+    first, second = explained_records([one for one in a_day() if not one.entry.repeated_count])[:2]
     again = msgspec.structs.replace(second, entry=msgspec.structs.replace(second.entry, repeated_count=2))
     shown = ShownDecisions([first])
     assert [shown.is_new(one) for one in (first, again, again, second)] == [False, True, False, False]

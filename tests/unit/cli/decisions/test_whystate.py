@@ -65,7 +65,7 @@ def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(st
     assert line.endswith(f"ejected once); activator: it gets no requests until {clock_text(SINCE_S + 5)}")
 
 
-def test_a_pod_that_takes_no_connection_is_told_from_one_that_hangs(state: Path) -> None:
+def test_a_pod_that_takes_no_connection_is_distinguished_from_one_that_hangs(state: Path) -> None:
     (line,) = lines(state, report(is_silent=False, failure_count=3, until_wall_s=None))
     assert "takes no connection (3 times in a row); activator: it gets requests again" in line
 

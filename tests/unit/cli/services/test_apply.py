@@ -51,7 +51,7 @@ def test_an_annotation_that_is_no_manifest_takes_nothing_away() -> None:
         assert "spec" not in patch_between(with_last_applied({**manifest(), "spec": {}}), there)
 
 
-def test_changes_are_told_by_their_path_without_the_servers_own() -> None:
+def test_changes_are_reported_by_their_path_without_the_servers_own() -> None:
     before = live(manifest(), a=1, gone="x", items=[{"n": 1}, {"n": 2}], notes={"a/b": "1"})
     after = live(manifest(y=1), a=2, items=[{"n": 1}, {"n": 3}], notes={"a/b": "2\n3"}, long="z" * 100)
     after["metadata"]["resourceVersion"] = "9"

@@ -72,12 +72,12 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("---\n# nothing\n---\n", ": it is empty; expected a manifest"),
     ],
 )
-def test_what_is_no_manifest_is_told_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_manifest_is_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     (problem,) = problems_of(written(tmp_path, a=text))
     assert problem.startswith(f"{tmp_path}/a.yaml{said}")
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     found = problems_of(

@@ -61,6 +61,6 @@ def test_it_is_not_waited_for_without_end() -> None:
     assert asked
 
 
-def test_nobody_there_is_no_error() -> None:
+def test_a_missing_server_is_no_error() -> None:
     nowhere = ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=1)
     assert not until_in_force(nowhere, SERVICE, within_s=0.02)

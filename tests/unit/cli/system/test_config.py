@@ -95,13 +95,13 @@ def test_show_refuses_what_check_refuses(broken: Path) -> None:
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 5)
 
 
-def test_a_flag_that_names_no_daemon_is_told() -> None:
+def test_a_flag_that_names_no_daemon_is_reported() -> None:
     done = serving("config", "show", "--set", "scaler.min_scale=1")
     assert done.exit_code == 2
     assert "flag --set: 'scaler.min_scale=1' is not right; expected DAEMON.FIELD=VALUE" in done.stderr
 
 
-def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "config-x.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     assert "not readable" in serving("config", "check", str(path)).stderr

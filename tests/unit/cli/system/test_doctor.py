@@ -8,7 +8,7 @@ from serving.home.state import kubeconfig
 from serving.home.supervisor.children import CHILDREN
 
 
-def test_a_daemon_that_does_not_run_is_told_with_its_last_error(tmp_path: Path) -> None:
+def test_a_daemon_that_does_not_run_is_reported_with_its_last_error(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     lines = [{"level": "error", "error": "no room"}, {"level": "info", "event": "later"}]
     (tmp_path / "logs" / "control.log").write_text("\n".join(map(json.dumps, lines)))
@@ -30,7 +30,7 @@ def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
     assert found[-3:] == ["activator", "activator-1", "activator-2"]
 
 
-def test_a_port_where_nobody_answers_is_in_the_way(tmp_path: Path) -> None:
+def test_a_port_without_a_response_is_in_the_way(tmp_path: Path) -> None:
     # Bound, but not listening: nobody else can come there meanwhile.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

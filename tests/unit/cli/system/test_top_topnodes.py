@@ -27,7 +27,7 @@ def test_the_best_comes_first_with_what_is_asked_for_and_used() -> None:
     assert other[0] == "a"
 
 
-def test_what_nobody_knows_is_a_dash_and_a_node_without_anything_is_left_out() -> None:
+def test_unknown_values_are_dashes_and_an_empty_node_is_left_out() -> None:
     nothing = {"cpu_millicores": 0, "memory_bytes": 0, "requested_millicores": 0, "requested_bytes": 0}
     bare = node("bare", used=None, ready="Unknown", **{**nothing, "requested_millicores": 500})
     _, line = printed(bare, node("none", **nothing), is_roomy=False)

@@ -105,7 +105,7 @@ def test_the_first_one_leads_and_the_other_waits() -> None:
     run_virtually(run())
 
 
-def test_a_leader_that_is_told_to_stop_lets_go_and_the_next_one_begins_at_its_next_look() -> None:
+def test_a_stopping_leader_releases_and_the_next_one_starts_at_its_next_retry() -> None:
     async def run() -> None:
         cluster = Troubled()
         one, two = Worker("one", cluster), Worker("two", cluster)
@@ -134,7 +134,7 @@ def test_a_leader_that_is_cancelled_lets_go_too() -> None:
     run_virtually(run())
 
 
-def test_one_who_waits_and_is_told_to_stop_ends_without_a_word() -> None:
+def test_a_waiting_standby_stops_silently() -> None:
     async def run() -> None:
         cluster = Troubled()
         one, two = Worker("one", cluster), Worker("two", cluster)
@@ -271,7 +271,7 @@ def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_proc
     run_virtually(run())
 
 
-def test_work_that_fails_while_it_is_cancelled_is_told_and_costs_no_more_than_the_term() -> None:
+def test_work_that_fails_on_cancellation_is_reported_and_costs_no_more_than_the_term() -> None:
     async def run() -> None:
         cluster = Troubled()
         one = Worker("one", cluster)
@@ -296,7 +296,7 @@ def test_work_that_fails_while_it_is_cancelled_is_told_and_costs_no_more_than_th
     run_virtually(run())
 
 
-def test_a_release_that_fails_is_told_and_no_more() -> None:
+def test_a_release_that_fails_is_reported_and_no_more() -> None:
     async def run() -> None:
         cluster = Troubled()
         one = Worker("one", cluster)

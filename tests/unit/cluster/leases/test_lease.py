@@ -21,7 +21,7 @@ STAMP = "2026-11-21T03:30:00.250000Z"
 MINE = LeaseRecord(holder="me", duration_s=15.0, acquired=STAMP, renewed=STAMP)
 
 
-def test_a_lease_is_read_as_a_record_and_what_is_left_out_is_nobody() -> None:
+def test_a_lease_without_a_holder_reads_as_free() -> None:
     spec: dict[str, Any] = {
         "holderIdentity": "me",
         "leaseDurationSeconds": 15,
@@ -42,7 +42,7 @@ def test_a_transition_is_a_change_of_the_holder() -> None:
     assert acquired_record(first, "other", times, wall_s=WALL_S).transition_count == 1
 
 
-def test_a_renewal_changes_its_stamp_alone_and_a_release_leaves_nobody() -> None:
+def test_a_renewal_changes_only_its_stamp_and_a_release_clears_the_holder() -> None:
     later = renewed_record(MINE, wall_s=WALL_S + 2)
     assert (later.acquired, later.renewed) == (STAMP, "2026-11-21T03:30:02.250000Z")
     free = released_record(later, wall_s=WALL_S + 3)
@@ -63,7 +63,7 @@ async def test_a_lease_is_made_and_then_replaced_with_what_others_wrote_beside()
     assert record_of(found).renewed == "2026-11-21T03:30:02.250000Z"
 
 
-async def test_of_two_who_write_at_once_one_is_told_so() -> None:
+async def test_of_two_concurrent_writers_one_gets_a_conflict() -> None:
     cluster = MemoryCluster()
     one, two = LeaseClient(cluster, NAME), LeaseClient(cluster, NAME)
     await one.read()

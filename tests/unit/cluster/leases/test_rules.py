@@ -33,7 +33,7 @@ def step(election: Election, *, now_s: float) -> tuple[LeaseAction, float]:
     return found.action, found.until_s
 
 
-def test_a_lease_that_nobody_has_is_acquired_at_once() -> None:
+def test_a_free_lease_is_acquired_at_once() -> None:
     assert step(Election(), now_s=5.0) == (LeaseAction.ACQUIRE, 5.0)
     assert step(seen(Election(), LeaseRecord(holder="", duration_s=1.0), now_s=5.0), now_s=5.0) == (
         LeaseAction.ACQUIRE,
@@ -58,7 +58,7 @@ def test_the_duration_that_counts_is_the_holders_and_ours_where_it_names_none() 
     assert step(one, now_s=13.75) == (LeaseAction.WAIT, 14.0)
 
 
-def test_whoever_waits_looks_again_four_times_a_retry_period() -> None:
+def test_a_standby_retries_four_times_a_retry_period() -> None:
     assert step(seen(Election(), OTHERS, now_s=0.0), now_s=3.0) == (LeaseAction.WAIT, 3.5)
 
 
@@ -113,7 +113,7 @@ def test_who_does_not_lead_holds_nothing() -> None:
         LeaseTimes(retry_period_s=0.0),
     ],
 )
-def test_times_that_do_not_follow_each_other_are_told(times: LeaseTimes) -> None:
+def test_times_that_do_not_follow_each_other_are_reported(times: LeaseTimes) -> None:
     assert len(list(times.problems())) == 1
 
 

@@ -103,7 +103,7 @@ def held_once(*members: Member) -> list[int]:
     return [len(one.shards.held) for one in members]
 
 
-def test_who_is_alone_holds_all_and_lets_go_of_all_when_told_to_stop() -> None:
+def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> None:
     async def run() -> None:
         store = MemoryCluster()
         one = Member("a", store)
@@ -257,7 +257,7 @@ def test_work_that_does_not_rest_keeps_its_shard_from_others_and_not_the_other_s
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_is_cut_off_when_no_shard_is_ever_held_twice(seed: int) -> None:
+def test_no_shard_is_held_twice_whichever_process_is_cut_off(seed: int) -> None:
     async def run() -> None:
         store, dice = MemoryCluster(), random.Random(seed)
         names = "abc"
@@ -280,7 +280,7 @@ def test_whoever_is_cut_off_when_no_shard_is_ever_held_twice(seed: int) -> None:
     run_virtually(run())
 
 
-def test_one_who_cannot_see_the_leases_takes_none_and_ends_when_told() -> None:
+def test_a_process_without_leases_takes_no_shard_and_stops_on_request() -> None:
     async def run() -> None:
         one = Member("a", MemoryCluster())
         one.line.is_cut = True
@@ -348,9 +348,7 @@ def test_more_members_than_shards_is_no_trouble() -> None:
     names=st.lists(st.sampled_from("abcdef"), min_size=1, unique=True),
     data=st.data(),
 )
-def test_whoever_begins_with_what_all_comes_to_be_held_in_fair_parts(
-    shard_count: int, names: list[str], data: st.DataObject
-) -> None:
+def test_shards_become_fair_parts_from_any_start(shard_count: int, names: list[str], data: st.DataObject) -> None:
     holders = data.draw(st.dictionaries(st.integers(0, shard_count - 1), st.sampled_from(names), max_size=shard_count))
     for _ in range(4 * shard_count * len(names)):
         for me in names:

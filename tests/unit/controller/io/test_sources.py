@@ -43,7 +43,7 @@ def test_what_is_missing_for_a_gateway_is_named() -> None:
     assert "does not let us list HTTPRoutes" in httproutes_missing("gateways/front", Forbidden("no"))
 
 
-def test_a_gateway_that_cannot_be_used_is_told_of_the_settings() -> None:
+def test_an_unusable_gateway_is_reported_with_its_settings() -> None:
     note = httproutes_note("knative-serving", "there are none")
     assert note.about["metadata"] == {"name": "config-controller", "namespace": "knative-serving"}
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)

@@ -49,7 +49,7 @@ def test_of_two_ports_that_of_most_counts() -> None:
     assert (activators.backends["IPv4"].port, named(activators)) == (8081, ["10.0.0.1", "10.0.0.2"])
 
 
-def test_a_slice_without_the_port_of_requests_names_nobody() -> None:
+def test_a_slice_without_the_request_port_names_no_pod() -> None:
     activators = Activators()
     assert not activators.put(KEY, {**a_slice("10.0.0.1"), "ports": [{"name": "other", "port": 1}]})
     assert not activators.put(KEY, {**a_slice("10.0.0.1"), "ports": None})

@@ -18,9 +18,9 @@ from tests.unit.controller.builders import (
     SETTINGS,
     a_configuration,
     a_revision,
+    condition_values,
     merged,
     stored,
-    told,
     with_ready,
     written_status,
 )
@@ -55,7 +55,7 @@ def test_a_new_generation_gets_a_revision() -> None:
     assert plan.notes[0].message == 'Created Revision "hello-00002"'
     status = written_status(plan, kinds.CONFIGURATION)
     assert status["latestCreatedRevisionName"] == "hello-00002"
-    assert told(status, "Ready") == ("Unknown", "", "")
+    assert condition_values(status, "Ready") == ("Unknown", "", "")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_of_the_first_revision_its_own_events_tell() -> None:
     assert plan_for(a_configuration(), ready(1)).notes == ()
 
 
-def test_traffic_that_moves_on_to_a_newer_revision_is_told() -> None:
+def test_traffic_that_moves_on_to_a_newer_revision_is_reported() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     (note,) = plan_for(configuration, ready(1), ready(2)).notes
     assert note.message == 'LatestReadyRevisionName updated to "hello-00002"'
@@ -100,7 +100,7 @@ def test_traffic_that_moves_on_to_a_newer_revision_is_told() -> None:
 
 def test_a_ready_revision_makes_it_ready() -> None:
     status = status_of(a_configuration(), ready(1))
-    assert (status["latestReadyRevisionName"], told(status, "Ready")[0]) == ("hello-00001", "True")
+    assert (status["latestReadyRevisionName"], condition_values(status, "Ready")[0]) == ("hello-00001", "True")
 
 
 def test_a_settled_configuration_is_left_alone() -> None:
@@ -118,7 +118,11 @@ def test_a_failed_revision_leaves_the_last_good_one() -> None:
     plan = plan_for(configuration, ready(1), ready(2, "False", message="boom"))
     status = written_status(plan, kinds.CONFIGURATION)
     assert "latestReadyRevisionName" not in status
-    assert told(status, "Ready") == ("False", "RevisionFailed", 'Revision "hello-00002" failed with message: boom.')
+    assert condition_values(status, "Ready") == (
+        "False",
+        "RevisionFailed",
+        'Revision "hello-00002" failed with message: boom.',
+    )
     assert [(note.reason, note.warning) for note in plan.notes] == [("LatestCreatedFailed", True)]
 
 
@@ -167,18 +171,18 @@ def test_a_name_that_is_taken_with_another_content_is_refused() -> None:
     configuration = a_configuration(generation=2, spec=OTHER, **named)
     plan = plan_for(configuration, a_revision(generation=1, **named))
     status = written_status(plan, kinds.CONFIGURATION)
-    assert told(status, "Ready") == ("False", "RevisionFailed", TAKEN.format("hello-blue"))
+    assert condition_values(status, "Ready") == ("False", "RevisionFailed", TAKEN.format("hello-blue"))
     assert "latestCreatedRevisionName" not in status
     assert [note.reason for note in plan.notes] == ["CreationFailed"]
 
 
 @pytest.mark.parametrize("template", [{"metadata": {"name": "hello-00001"}}, {}])
-def test_a_revision_of_somebody_else_is_not_taken_over(template: dict[str, Any]) -> None:
+def test_a_revision_of_another_owner_is_not_taken_over(template: dict[str, Any]) -> None:
     status = status_of(a_configuration(**template), stored(a_revision(), ownerReferences=[]))
-    assert told(status, "Ready")[2] == TAKEN.format("hello-00001")
+    assert condition_values(status, "Ready")[2] == TAKEN.format("hello-00001")
 
 
-def test_a_name_that_nobody_has_is_free() -> None:
+def test_an_unused_name_is_free() -> None:
     configuration = a_configuration(metadata={"name": "hello-blue"})
     assert not revision_name_is_taken(configuration, {}, SETTINGS)
     assert not revision_name_is_taken(a_configuration(), {}, SETTINGS)
@@ -187,17 +191,17 @@ def test_a_name_that_nobody_has_is_free() -> None:
 def test_annotations_that_make_no_sense_are_refused_with_what_would() -> None:
     metadata = {"annotations": {"autoscaling.knative.dev/min-scale": "few"}}
     status = status_of(a_configuration(metadata=metadata))
-    assert told(status, "Ready")[1] == "RevisionFailed"
-    assert "autoscaling.knative.dev/min-scale: 'few' is not right" in told(status, "Ready")[2]
+    assert condition_values(status, "Ready")[1] == "RevisionFailed"
+    assert "autoscaling.knative.dev/min-scale: 'few' is not right" in condition_values(status, "Ready")[2]
 
 
-def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
+def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
     plan = reconcile_configuration(
         a_configuration(), {}, settings=SETTINGS, scaling=SCALING, now=NOW, refusal="containers: too many"
     )
     assert not [write for write in plan.writes if isinstance(write, Create)]
     status = written_status(plan, kinds.CONFIGURATION)
-    assert told(status, "Ready")[2] == "Revision creation failed with message: containers: too many."
+    assert condition_values(status, "Ready")[2] == "Revision creation failed with message: containers: too many."
 
 
 def test_a_timeout_above_the_longest_is_refused() -> None:

@@ -160,7 +160,7 @@ def test_one_that_is_wanted_no_more_goes() -> None:
     assert isinstance(write, Delete)
 
 
-def test_one_that_is_somebody_elses_is_left_alone() -> None:
+def test_an_object_of_another_owner_is_left_alone() -> None:
     found = stored({**made(revision()), "spec": {}})
     found["metadata"]["ownerReferences"] = []
     assert hpa_writes(revision(), found, SCALING) == ()

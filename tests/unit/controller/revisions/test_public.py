@@ -113,18 +113,18 @@ def test_without_an_activator_the_pods_serve() -> None:
     assert patch["ports"][0]["port"] == 8012
 
 
-def test_activators_that_are_gone_stay_named_when_nobody_else_is_there() -> None:
+def test_the_last_activators_stay_named() -> None:
     assert public_writes(REVISION, public(service_of(REVISION), slice_of(REVISION), activators={})) == ()
 
 
-def test_pods_that_are_gone_stay_as_not_ready_when_nobody_else_is_there() -> None:
+def test_the_last_pods_stay_in_a_slice_as_not_ready() -> None:
     pods = pod_backends([ready_pod()])["IPv4"]
     served = slice_of(REVISION, endpoints=[*pods.endpoints], ports=[{"name": "http", "port": 8012, "protocol": "TCP"}])
     patch = patched(REVISION, public(service_of(REVISION), served, activators={}))
     assert [one["conditions"] for one in patch["endpoints"]] == [{"ready": False}]
     assert patch["ports"][0]["port"] == 8012
-    told = {**served, "endpoints": patch["endpoints"]}
-    assert public_writes(REVISION, public(service_of(REVISION), told, activators={})) == ()
+    reported = {**served, "endpoints": patch["endpoints"]}
+    assert public_writes(REVISION, public(service_of(REVISION), reported, activators={})) == ()
 
 
 def test_before_anybody_is_there_no_slice_is_made() -> None:
@@ -133,7 +133,7 @@ def test_before_anybody_is_there_no_slice_is_made() -> None:
     assert write.kind is kinds.SERVICE
 
 
-def test_a_slice_that_somebody_emptied_is_left_until_there_is_somebody() -> None:
+def test_an_emptied_slice_stays_until_there_is_an_address() -> None:
     empty = slice_of(REVISION, endpoints=None, ports=[])
     (patch,) = public_writes(REVISION, public(service_of(REVISION), empty, activators={}))
     assert isinstance(patch, Patch)
@@ -169,13 +169,13 @@ def test_a_slice_holds_a_thousand_and_no_more() -> None:
     assert len(pod_backends(pods)["IPv4"].endpoints) == 1000
 
 
-def test_a_service_of_somebody_else_is_left_alone() -> None:
+def test_a_service_of_another_owner_is_left_alone() -> None:
     theirs = public(stored({"kind": "Service", "metadata": {"name": "hello-00001"}}))
     assert is_foreign(REVISION, theirs)
     assert public_writes(REVISION, theirs) == ()
 
 
-def test_a_slice_of_somebody_else_is_not_written() -> None:
+def test_a_slice_of_another_owner_is_not_written() -> None:
     theirs = stored(slice_of(REVISION), ownerReferences=[])
     (write,) = public_writes(REVISION, public(service_of(REVISION), theirs))
     assert isinstance(write, Create), "which the server refuses as it exists"

@@ -23,9 +23,9 @@ from tests.unit.controller.builders import (
     a_deployment,
     a_pod,
     a_revision,
+    condition_values,
     merged,
     stored,
-    told,
     with_ready,
     written_status,
 )
@@ -172,19 +172,19 @@ def test_only_a_count_of_pods_can_wait() -> None:
     assert not plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
 
 
-def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
+def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
     plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), refusal="no such quantity")
     assert not [write for write in plan.writes if isinstance(write, Create)]
     assert plan.notes[0].message == "no such quantity"
 
 
-def test_that_it_is_ready_again_is_told() -> None:
+def test_a_recovery_is_reported() -> None:
     assert plan_for(a_revision()).notes == (), "of the first time its annotation tells, and an Event of its service"
     (note,) = plan_for(with_ready(a_revision(), "False")).notes
     assert (note.reason, note.warning) == ("RevisionReady", False)
 
 
-def test_a_failure_is_told_once() -> None:
+def test_a_failure_is_reported_once() -> None:
     status = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     revision = a_revision()
     beneath = RevisionChildren(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
@@ -231,5 +231,5 @@ def test_a_failure_does_not_wait_for_pods() -> None:
     )
     children = RevisionChildren(deployment=a_deployment(revision, ready=0), pods=[pod])
     plan = plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
-    assert told(written_status(plan, kinds.REVISION), "Ready")[0] == "False"
+    assert condition_values(written_status(plan, kinds.REVISION), "Ready")[0] == "False"
     assert plan.debounce_s == 0.0

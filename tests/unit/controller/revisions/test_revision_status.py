@@ -19,7 +19,7 @@ from serving.controller.revisions.revision_status import (
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
 from serving.settings.autoscaler import AutoscalerSettings
-from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, stored, told, with_ready
+from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, condition_values, stored, with_ready
 
 ONE = StartScale(start_count=1, min_count=0, progress_deadline_s=600)
 BOOM = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
@@ -40,7 +40,7 @@ def deploying(**status: Any) -> Object:  # noqa: ANN401 - JSON
 
 def test_a_revision_without_a_deployment_is_deploying() -> None:
     status = status_of(a_revision(), None)
-    assert [told(status, one) for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")] == [
+    assert [condition_values(status, one) for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")] == [
         ("Unknown", "Deploying", "")
     ] * 4
     assert (status["actualReplicas"], status["desiredReplicas"], status["observedGeneration"]) == (0, 1, 1)
@@ -52,81 +52,87 @@ def test_a_revision_in_reserve_without_a_deployment_wants_no_pod() -> None:
 
 def test_a_revision_with_a_ready_pod_is_ready_and_active() -> None:
     status = status_of(a_revision(), deploying(ready=1))
-    assert [told(status, one)[0] for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")] == [
-        "True"
-    ] * 4
+    assert [
+        condition_values(status, one)[0] for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")
+    ] == ["True"] * 4
     assert (status["actualReplicas"], status["desiredReplicas"]) == (1, 1)
 
 
 def test_pods_that_come_up_are_waited_for() -> None:
     status = status_of(a_revision(), deploying(), a_pod())
-    assert told(status, "Ready") == ("Unknown", "Deploying", "")
-    assert told(status, "Active") == ("Unknown", "Deploying", "")
+    assert condition_values(status, "Ready") == ("Unknown", "Deploying", "")
+    assert condition_values(status, "Active") == ("Unknown", "Deploying", "")
 
 
 @pytest.mark.parametrize(("ready", "said"), [(2, "Unknown"), (3, "True")])
 def test_all_initial_pods_must_have_been_ready(ready: int, said: str) -> None:
     scale = StartScale(start_count=3, min_count=0, progress_deadline_s=600)
     status = status_of(a_revision(), deploying(replicas=3, ready=ready), scale=scale)
-    assert told(status, "Ready")[0] == said
+    assert condition_values(status, "Ready")[0] == said
 
 
 def test_a_revision_below_its_min_scale_is_not_yet_active() -> None:
     scale = StartScale(start_count=3, min_count=3, progress_deadline_s=600)
     status = status_of(with_ready(a_revision(), "True"), deploying(replicas=3, ready=1), scale=scale)
-    assert (told(status, "Ready")[0], told(status, "Active")[:2]) == ("True", ("Unknown", "Queued"))
+    assert (condition_values(status, "Ready")[0], condition_values(status, "Active")[:2]) == (
+        "True",
+        ("Unknown", "Queued"),
+    )
 
 
 def test_a_new_revision_that_exits_has_failed() -> None:
     status = status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))
-    assert told(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
-    assert told(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
-    assert told(status, "ResourcesAvailable") == ("Unknown", "ExitCode1", "")
+    assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
+    assert condition_values(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
+    assert condition_values(status, "ResourcesAvailable") == ("Unknown", "ExitCode1", "")
 
 
 def test_one_ready_pod_shows_that_pods_can_be() -> None:
     scale = StartScale(start_count=2, min_count=0, progress_deadline_s=600)
     status = status_of(a_revision(), deploying(replicas=2, ready=1), a_pod(containerStatuses=[BOOM]), scale=scale)
-    assert told(status, "Ready") == ("Unknown", "Deploying", "")
+    assert condition_values(status, "Ready") == ("Unknown", "Deploying", "")
 
 
 def test_one_exit_of_what_has_worked_is_no_failure() -> None:
     revision = with_ready(a_revision(), "True")
     status = status_of(revision, deploying(), a_pod(containerStatuses=[BOOM]))
-    assert (told(status, "Ready")[0], told(status, "Active")[:2]) == ("True", ("Unknown", "Queued"))
+    assert (condition_values(status, "Ready")[0], condition_values(status, "Active")[:2]) == (
+        "True",
+        ("Unknown", "Queued"),
+    )
 
 
 def test_a_crash_loop_of_what_has_worked_is_a_failure() -> None:
     revision = with_ready(a_revision(), "True")
     status = status_of(revision, deploying(), a_pod(containerStatuses=[{**BOOM, "restartCount": 2}]))
-    assert told(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
+    assert condition_values(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
 
 
-def test_what_keeps_pods_from_being_made_is_told() -> None:
+def test_the_reason_for_missing_pods_is_reported() -> None:
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"}
     other = {"type": "Available", "status": "False"}
     status = status_of(a_revision(), deploying(conditions=[other, failed]))
-    assert told(status, "ResourcesAvailable") == ("False", "FailedCreate", "quota")
-    assert told(status, "ContainerHealthy") == ("Unknown", "FailedCreate", "")
+    assert condition_values(status, "ResourcesAvailable") == ("False", "FailedCreate", "quota")
+    assert condition_values(status, "ContainerHealthy") == ("Unknown", "FailedCreate", "")
 
 
-def test_a_deployment_of_somebody_else_is_told() -> None:
+def test_a_deployment_of_another_owner_is_reported() -> None:
     status = status_of(a_revision(), stored(deploying(ready=1), ownerReferences=[]))
     message = 'There is an existing Deployment "hello-00001-deployment" that we do not own.'
-    assert told(status, "ResourcesAvailable") == ("False", "NotOwned", message)
+    assert condition_values(status, "ResourcesAvailable") == ("False", "NotOwned", message)
 
 
 @pytest.mark.parametrize(("now", "said"), [("2026-11-21T04:10:00Z", "Unknown"), ("2026-11-21T04:10:01Z", "False")])
 def test_the_time_to_start_is_over_after_the_deadline(now: str, said: str) -> None:
-    assert told(status_of(a_revision(), deploying(), now=now), "Ready")[0] == said
+    assert condition_values(status_of(a_revision(), deploying(), now=now), "Ready")[0] == said
 
 
 def test_what_is_late_says_what_it_waited_for() -> None:
     probe = {"type": "Ready", "status": "False", "reason": "ProbeFailed", "message": "connection refused"}
     late = status_of(a_revision(), deploying(), a_pod(conditions=[probe]), now="2026-11-21T05:00:00Z")
-    assert told(late, "Ready") == ("False", "ProgressDeadlineExceeded", "connection refused")
+    assert condition_values(late, "Ready") == ("False", "ProgressDeadlineExceeded", "connection refused")
     silent = status_of(a_revision(), deploying(), now="2026-11-21T05:00:00Z")
-    assert told(silent, "Ready")[2] == "no pod was ready within 600 s"
+    assert condition_values(silent, "Ready")[2] == "no pod was ready within 600 s"
 
 
 def test_the_deployments_own_deadline_counts() -> None:
@@ -137,19 +143,19 @@ def test_the_deployments_own_deadline_counts() -> None:
         "message": "timed out",
     }
     status = status_of(a_revision(), deploying(conditions=[progressing]))
-    assert told(status, "ResourcesAvailable") == ("False", "ProgressDeadlineExceeded", "timed out")
+    assert condition_values(status, "ResourcesAvailable") == ("False", "ProgressDeadlineExceeded", "timed out")
 
 
 def test_a_deployment_without_a_time_is_never_late() -> None:
     status = status_of(a_revision(), stored(deploying(), creationTimestamp=None), now="2027-11-21T05:00:00Z")
-    assert told(status, "Ready")[0] == "Unknown"
+    assert condition_values(status, "Ready")[0] == "Unknown"
 
 
 def test_a_revision_at_zero_is_ready_and_not_active() -> None:
     revision = with_ready(a_revision(state="Reserve"), "True")
     status = status_of(revision, deploying(replicas=0))
-    assert told(status, "Ready")[0] == "True"
-    assert told(status, "Active") == ("False", "NoTraffic", "The target is not receiving traffic.")
+    assert condition_values(status, "Ready")[0] == "True"
+    assert condition_values(status, "Active") == ("False", "NoTraffic", "The target is not receiving traffic.")
 
 
 def test_active_is_information() -> None:
@@ -160,41 +166,51 @@ def test_active_is_information() -> None:
 def test_a_waking_revision_is_ready_and_queues() -> None:
     revision = with_ready(a_revision(state="Active"), "True")
     status = status_of(revision, deploying(replicas=0))
-    assert (told(status, "Ready")[0], told(status, "Active")) == ("True", ("Unknown", "Queued", QUEUED))
+    assert (condition_values(status, "Ready")[0], condition_values(status, "Active")) == (
+        "True",
+        ("Unknown", "Queued", QUEUED),
+    )
 
 
 def test_pods_that_are_still_there_after_the_decision_for_zero_change_nothing() -> None:
     revision = with_ready(a_revision(state="Reserve"), "True")
-    assert told(status_of(revision, deploying(replicas=0, ready=1)), "Active")[0] == "False"
+    assert condition_values(status_of(revision, deploying(replicas=0, ready=1)), "Active")[0] == "False"
 
 
 def test_a_revision_that_needs_no_pod_is_ready_at_once() -> None:
     scale = StartScale(start_count=0, min_count=0, progress_deadline_s=600)
-    assert told(status_of(a_revision(state="Reserve"), deploying(replicas=0), scale=scale), "Ready")[0] == "True"
+    assert (
+        condition_values(status_of(a_revision(state="Reserve"), deploying(replicas=0), scale=scale), "Ready")[0]
+        == "True"
+    )
 
 
 def test_a_revision_that_was_given_up_before_it_was_ready_has_failed() -> None:
     status = status_of(a_revision(state="Reserve"), deploying(replicas=0))
-    assert told(status, "Ready") == ("False", "ProgressDeadlineExceeded", "Initial scale was never achieved")
+    assert condition_values(status, "Ready") == (
+        "False",
+        "ProgressDeadlineExceeded",
+        "Initial scale was never achieved",
+    )
 
 
 def test_a_revision_that_was_given_up_keeps_saying_why() -> None:
     failed = {**a_revision(), "status": status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))}
     given_up = {**failed, "spec": {**failed["spec"], "servingState": "Reserve"}}
     status = status_of(given_up, deploying(replicas=0))
-    assert told(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
+    assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
 
 
 def test_a_retired_revision_says_so() -> None:
     revision = with_ready(a_revision(state="Retired"), "True")
-    assert told(status_of(revision, deploying(replicas=0)), "Active")[:2] == ("False", "Retired")
+    assert condition_values(status_of(revision, deploying(replicas=0)), "Active")[:2] == ("False", "Retired")
 
 
 @pytest.mark.parametrize("annotation", [BECAME_READY_ANNOTATION, "serving.dev/became-ready"])
 def test_metadata_knows_of_readiness_where_status_is_lost(annotation: str) -> None:
     revision = stored(a_revision(state="Reserve"), annotations={annotation: NOW})
     assert was_ready(revision)
-    assert told(status_of(revision, deploying(replicas=0)), "Ready")[0] == "True"
+    assert condition_values(status_of(revision, deploying(replicas=0)), "Ready")[0] == "True"
 
 
 def test_times_of_conditions_stay_while_nothing_changes() -> None:
@@ -285,13 +301,13 @@ def failure_of_container(**status: object) -> Failure | None:
     ],
 )
 @pytest.mark.parametrize("state", ["state", "lastState"])
-def test_an_exit_is_told_with_its_last_lines(state: str, terminated: Object, reason: str, message: str) -> None:
+def test_an_exit_is_reported_with_its_last_lines(state: str, terminated: Object, reason: str, message: str) -> None:
     assert failure_of_container(**{state: terminated}) == Failure(
         layer=HealthLayer.CONTAINER, reason=reason, message=message
     )
 
 
-def test_a_crash_loop_is_told_by_its_last_exit() -> None:
+def test_a_crash_loop_is_reported_by_its_last_exit() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     found = failure_of_container(state=waiting, lastState=exited(2, "boom"))
     assert found is not None
@@ -299,15 +315,15 @@ def test_a_crash_loop_is_told_by_its_last_exit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "reported"),
     [
         ("back-off 10s", "Container failed with: back-off 10s"),
         ("", "Container failed with: the container keeps exiting"),
     ],
 )
-def test_a_crash_loop_without_an_exit_is_one_all_the_same(message: str, told: str) -> None:
+def test_a_crash_loop_without_an_exit_is_one_all_the_same(message: str, reported: str) -> None:
     found = failure_of_container(state={"waiting": {"reason": "CrashLoopBackOff", "message": message}})
-    assert found == Failure(layer=HealthLayer.CONTAINER, reason="CrashLoopBackOff", message=told)
+    assert found == Failure(layer=HealthLayer.CONTAINER, reason="CrashLoopBackOff", message=reported)
 
 
 def test_an_image_that_cannot_be_had_is_a_missing_container() -> None:
@@ -317,7 +333,7 @@ def test_an_image_that_cannot_be_had_is_a_missing_container() -> None:
     )
 
 
-def test_what_keeps_a_container_from_starting_is_told_as_the_pod_tells_it() -> None:
+def test_a_container_that_cannot_start_is_reported_with_the_reason_of_its_pod() -> None:
     waiting = {"reason": "NoCommand", "message": "set command, or the annotation serving.dev/command"}
     assert failure_of_container(state={"waiting": waiting}) == Failure(
         layer=HealthLayer.RESOURCES, reason="NoCommand", message="set command, or the annotation serving.dev/command"
@@ -329,7 +345,7 @@ def test_a_start_is_no_failure(state: Object) -> None:
     assert failure_of_container(state=state) is None
 
 
-def test_a_pod_without_a_place_is_told() -> None:
+def test_a_pod_without_a_place_is_reported() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no memory"}
     assert failure_of([a_pod(conditions=[condition])]) == Failure(
         layer=HealthLayer.RESOURCES, reason="Unschedulable", message="no memory"
@@ -339,13 +355,13 @@ def test_a_pod_without_a_place_is_told() -> None:
 @pytest.mark.parametrize(
     ("status", "reason"), [({"reason": "Evicted", "message": "node is full"}, "Evicted"), ({}, "PodFailed")]
 )
-def test_a_pod_that_failed_before_any_container_is_told(status: Object, reason: str) -> None:
+def test_a_pod_that_failed_before_any_container_is_reported(status: Object, reason: str) -> None:
     found = failure_of([a_pod(phase="Failed", **status)])
     assert found is not None
     assert found.reason == reason
 
 
-def test_the_oldest_pod_that_failed_is_told() -> None:
+def test_the_oldest_pod_that_failed_is_reported() -> None:
     young = a_pod("a", containerStatuses=[container(state=exited(1))])
     young = stored(young, creationTimestamp="2026-11-21T05:00:00Z")
     well = a_pod("b")
@@ -364,7 +380,7 @@ def test_the_queue_proxy_is_not_the_users() -> None:
     assert failure_of([a_pod(containerStatuses=[{**container(state=exited(1)), "name": "queue-proxy"}])]) is None
 
 
-def test_a_queue_proxy_that_cannot_be_started_is_told() -> None:
+def test_a_queue_proxy_that_cannot_be_started_is_reported() -> None:
     state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     proxy = {**container(state=state, lastState=exited(1)), "name": "queue-proxy", "image": "serving"}
     found = failure_of([a_pod(containerStatuses=[container(state={"running": {}}), proxy])])
@@ -390,7 +406,7 @@ def test_a_long_message_keeps_its_end() -> None:
     assert len(found.message) < 4200
 
 
-def test_a_probe_that_has_not_succeeded_is_told_while_there_is_hope() -> None:
+def test_a_failing_probe_is_reported_before_the_deadline() -> None:
     probe = {"type": "Ready", "status": "False", "reason": "ProbeFailed", "message": "port 8080: connection refused"}
     other = {"type": "Initialized", "status": "True"}
     assert not_ready_because([a_pod(conditions=[other, probe])]) == "port 8080: connection refused"

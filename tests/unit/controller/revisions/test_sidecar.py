@@ -126,7 +126,7 @@ def test_an_app_without_a_readiness_probe_gets_none() -> None:
     assert "SERVING_POD_READINESS" not in {one["name"] for one in proxy["env"]}
 
 
-def test_the_app_is_told_where_to_listen_and_who_stands_beside_it_is_not() -> None:
+def test_only_the_app_gets_the_port_to_listen_on() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{"containerPort": 9000}]}, {"image": "b"}]})
     ports = [[one["value"] for one in app["env"] if one["name"] == "PORT"] for app in pod["containers"][:2]]
     assert ports == [["9000"], []]

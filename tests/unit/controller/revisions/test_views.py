@@ -6,7 +6,7 @@ import pytest
 
 from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
 from serving.model.objects import Object, labels_of, nested
-from tests.unit.controller.builders import NOW, a_deployment, a_revision, merged, told
+from tests.unit.controller.builders import NOW, a_deployment, a_revision, condition_values, merged
 
 PODS = {"endpoints": [{"addresses": ["127.64.0.1"], "targetRef": {"kind": "Pod", "name": "p"}}]}
 ACTIVATORS = {"endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}]}
@@ -37,19 +37,19 @@ def test_the_scale_is_that_of_the_deployment() -> None:
     assert (view["status"]["desiredScale"], view["status"]["actualScale"]) == (3, 2)
     assert view["spec"]["scaleTargetRef"]["name"] == "hello-00001-deployment"
     assert view["metadata"]["ownerReferences"][0]["kind"] == "Revision"
-    assert told(view["status"], "Ready")[0] == "True"
+    assert condition_values(view["status"], "Ready")[0] == "True"
 
 
 def test_without_a_deployment_there_is_no_scale() -> None:
     view = pod_autoscaler_view(a_revision(), None, (), before=None, now=NOW)
     assert (view["status"]["desiredScale"], view["status"]["actualScale"]) == (0, 0)
-    assert told(view["status"], "ScaleTargetInitialized")[0] == "Unknown"
+    assert condition_values(view["status"], "ScaleTargetInitialized")[0] == "Unknown"
 
 
 def test_a_revision_at_zero_is_not_ready_for_lack_of_traffic() -> None:
     view = autoscaler(with_active("False", "NoTraffic"), ACTIVATORS)
-    assert told(view["status"], "Ready")[:2] == ("False", "NoTraffic")
-    assert told(view["status"], "SKSReady")[0] == "True"
+    assert condition_values(view["status"], "Ready")[:2] == ("False", "NoTraffic")
+    assert condition_values(view["status"], "SKSReady")[0] == "True"
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_the_path_is_proxy_while_activators_are_the_endpoints() -> None:
     view = path(a_revision(), ACTIVATORS)
     assert (view["spec"]["mode"], view["spec"]["numActivators"]) == ("Proxy", 2)
     assert view["status"]["privateServiceName"] == "hello-00001-private"
-    assert told(view["status"], "Ready")[0] == "True"
-    assert told(view["status"], "ActivatorEndpointsPopulated")[0] == "True"
+    assert condition_values(view["status"], "Ready")[0] == "True"
+    assert condition_values(view["status"], "ActivatorEndpointsPopulated")[0] == "True"
 
 
 def test_the_path_is_serve_while_pods_are_the_endpoints() -> None:
     view = path(a_revision(), PODS, ready=1)
     assert (view["spec"]["mode"], view["spec"]["numActivators"]) == ("Serve", 0)
-    assert told(view["status"], "ActivatorEndpointsPopulated")[0] == "False"
+    assert condition_values(view["status"], "ActivatorEndpointsPopulated")[0] == "False"
 
 
 def test_without_a_public_service_the_path_is_what_the_autoscaler_wants() -> None:
     assert path(revision(metadata={"annotations": {"serving.dev/traffic-path": "serve"}}))["spec"]["mode"] == "Serve"
     view = path(a_revision())
     assert view["spec"]["mode"] == "Proxy"
-    assert told(view["status"], "Ready")[:2] == ("Unknown", "NoHealthyBackends")
+    assert condition_values(view["status"], "Ready")[:2] == ("Unknown", "NoHealthyBackends")
 
 
 def test_times_of_conditions_that_stay_are_kept() -> None:

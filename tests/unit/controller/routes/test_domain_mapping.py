@@ -14,7 +14,16 @@ from serving.controller.routes.domain_mapping import (
     target_of,
 )
 from serving.model.objects import Object
-from tests.unit.controller.builders import NOW, SETTINGS, a_route, a_service, merged, stored, told, written_status
+from tests.unit.controller.builders import (
+    NOW,
+    SETTINGS,
+    a_route,
+    a_service,
+    condition_values,
+    merged,
+    stored,
+    written_status,
+)
 
 CLAIMING = msgspec.structs.replace(SETTINGS, autocreate_cluster_domain_claims=True)
 HOST = "shop.example.com"
@@ -142,7 +151,7 @@ def test_a_route_and_its_public_service_are_targets_too() -> None:
 
 
 def test_a_host_that_a_route_has_is_not_mapped() -> None:
-    found = told(status_of(a_mapping(), holder=("other", "shop")), "IngressReady")
+    found = condition_values(status_of(a_mapping(), holder=("other", "shop")), "IngressReady")
     assert (found[0], found[1]) == ("False", "DomainAlreadyClaimed")
 
 

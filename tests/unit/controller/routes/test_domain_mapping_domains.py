@@ -31,7 +31,7 @@ def test_mappings_are_found_by_host_and_forgotten() -> None:
     assert (domains.of_host(HOST), domains._by_host) == (set(), {})
 
 
-def test_two_mappings_of_one_target_are_told_apart() -> None:
+def test_two_mappings_of_one_target_are_distinguished() -> None:
     domains = Domains()
     for name in ("a.b", "c.d"):
         domains.put(("default", name), before=None, after=a_mapping())

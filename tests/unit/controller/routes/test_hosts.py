@@ -58,5 +58,5 @@ def test_a_host_that_is_given_up_goes_to_the_next() -> None:
     claims.validate()
 
 
-def test_what_nobody_claimed_is_dropped_without_a_word() -> None:
+def test_unclaimed_objects_are_dropped_silently() -> None:
     assert Claims().drop(HELLO) == set()

@@ -90,7 +90,7 @@ def test_a_rule_names_services_and_tells_activators_which_revision_it_is() -> No
     assert own["spec"]["parentRefs"] == [
         {"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "gateways", "name": "front"}
     ]
-    told = [
+    reported = [
         {"name": "Knative-Serving-Namespace", "value": "default"},
         {"name": "Knative-Serving-Revision", "value": "hello-00002"},
     ]
@@ -104,7 +104,7 @@ def test_a_rule_names_services_and_tells_activators_which_revision_it_is() -> No
                     "name": "hello-00002",
                     "port": 80,
                     "weight": 100,
-                    "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": told}}],
+                    "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": reported}}],
                 }
             ],
             "timeouts": {"request": "0s"},
@@ -165,18 +165,18 @@ def test_without_traffic_only_tags_have_one() -> None:
         ([{"revisionName": "r", "tag": f"t{i}"} for i in range(65)], "64 tags"),
     ],
 )
-def test_more_than_an_httproute_takes_is_told_and_what_is_there_stays(targets: list[Object], what: str) -> None:
+def test_more_than_an_httproute_takes_is_reported_and_what_is_there_stays(targets: list[Object], what: str) -> None:
     writes, (status, reason, message) = decided(there(), targets)
     assert (writes, status, reason) == ((), "False", "TooManyTargets")
     assert f"An HTTPRoute takes {what}, and there are {len(targets)}." == message
 
 
 def test_what_is_not_there_is_made_and_waited_for() -> None:
-    writes, told = decided([])
+    writes, reported = decided([])
     assert [one.body["metadata"]["name"] for one in writes if isinstance(one, Create)] == ["hello", "hello.old"]
     assert {one.kind for one in writes} == {kinds.HTTP_ROUTE}
     message = 'HTTPRoute "hello" waits for Gateway "gateways/front" to accept it.'
-    assert told == ("Unknown", "HTTPRouteNotReady", message)
+    assert reported == ("Unknown", "HTTPRouteNotReady", message)
 
 
 def test_what_the_server_fills_in_is_no_change() -> None:
@@ -212,7 +212,7 @@ def test_a_tag_that_is_gone_takes_its_httproute_along() -> None:
     assert [one.name for one in writes if isinstance(one, Delete)] == ["hello.old"]
 
 
-def test_one_of_somebody_else_is_left_alone_and_told() -> None:
+def test_an_object_of_another_owner_is_left_alone_and_reported() -> None:
     own, tagged = there(conditions=GOOD)
     theirs = {**tagged, "metadata": {**tagged["metadata"], "ownerReferences": []}}
     message = 'There is an existing HTTPRoute "hello.old" that we do not own.'
@@ -225,7 +225,7 @@ def test_without_traffic_that_is_assigned_what_is_there_stays() -> None:
     assert decided(there(), None) == ((), ("Unknown", "IngressNotConfigured", "No traffic is assigned yet."))
 
 
-def test_a_server_without_httproutes_is_told_of() -> None:
+def test_a_server_without_httproutes_is_reported() -> None:
     assert decided([], missing="there are none") == ((), ("False", "GatewayApiMissing", "there are none"))
 
 
@@ -261,7 +261,7 @@ def test_it_is_ready_when_the_gateway_has_accepted_it(conditions: list[Object]) 
 
 
 @pytest.mark.parametrize("kind", ["Accepted", "ResolvedRefs", "Programmed"])
-def test_what_the_gateway_does_not_take_is_told_in_its_words(kind: str) -> None:
+def test_a_refusal_of_the_gateway_is_reported_in_its_words(kind: str) -> None:
     good, bad = there(conditions=GOOD)[0], said(kind, "False", reason="NoSuch")
     tagged = there(conditions=[said("Accepted", "True"), {**bad, "message": "no such thing"}])[1]
     message = 'Gateway "gateways/front" does not take HTTPRoute "hello.old": no such thing'

@@ -23,9 +23,9 @@ from tests.unit.controller.builders import (
     a_configuration,
     a_revision,
     a_route,
+    condition_values,
     merged,
     stored,
-    told,
     with_ready,
     written_status,
 )
@@ -60,8 +60,12 @@ def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
     assert status["url"] == "http://hello.default.localhost:8080"
     assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
     assert status["traffic"] == [{"revisionName": "hello-00002", "latestRevision": True, "percent": 100}]
-    assert [told(status, one)[0] for one in ("Ready", "AllTrafficAssigned", "IngressReady")] == ["True"] * 3
-    assert told(status, "CertificateProvisioned") == ("True", "TLSNotEnabled", "external-domain-tls is not enabled")
+    assert [condition_values(status, one)[0] for one in ("Ready", "AllTrafficAssigned", "IngressReady")] == ["True"] * 3
+    assert condition_values(status, "CertificateProvisioned") == (
+        "True",
+        "TLSNotEnabled",
+        "external-domain-tls is not enabled",
+    )
 
 
 def test_port_80_is_left_out_of_urls() -> None:
@@ -90,7 +94,7 @@ def test_a_cluster_local_route_has_no_public_url() -> None:
     status = status_of(a_route(traffic=SPLIT, labels={VISIBILITY_LABEL: "cluster-local"}))
     assert status["url"] == status["address"]["url"] == "http://hello.default.svc.cluster.local:8081"
     assert status["traffic"][1]["url"] == "http://old-hello.default.svc.cluster.local:8081"
-    assert told(status, "CertificateProvisioned")[2] == "TLS is not enabled for cluster-local"
+    assert condition_values(status, "CertificateProvisioned")[2] == "TLS is not enabled for cluster-local"
 
 
 def test_traffic_stays_where_it_is_until_all_of_it_can_move() -> None:
@@ -98,7 +102,7 @@ def test_traffic_stays_where_it_is_until_all_of_it_can_move() -> None:
     route = {**a_route(), "status": {"traffic": before}}
     status = status_of(route, NONE)
     assert "traffic" not in status
-    assert told(status, "Ready")[:2] == ("Unknown", "RevisionMissing")
+    assert condition_values(status, "Ready")[:2] == ("Unknown", "RevisionMissing")
 
 
 def test_a_new_route_without_a_revision_has_no_traffic() -> None:
@@ -112,13 +116,13 @@ def test_a_host_that_another_claimed_first_is_left_to_it() -> None:
     assert "url" not in status
     assert "address" in status
     message = 'The host "hello.default.localhost" is already in use by Route "default/other", which claimed it first.'
-    assert told(status, "IngressReady") == ("False", "DomainAlreadyClaimed", message)
-    assert told(status, "Ready")[0] == "False"
+    assert condition_values(status, "IngressReady") == ("False", "DomainAlreadyClaimed", message)
+    assert condition_values(status, "Ready")[0] == "False"
 
 
 def test_an_annotation_that_cannot_be_read_makes_the_route_not_ready() -> None:
     status = status_of(a_route(annotations={ACCESS_ANNOTATION: "secret"}))
-    state, reason, message = told(status, "IngressReady")
+    state, reason, message = condition_values(status, "IngressReady")
     assert (state, reason) == ("False", "InvalidAnnotation")
     assert '"secret", expected "public" or "private"' in message
     assert status["traffic"], "its traffic goes on"
@@ -129,7 +133,7 @@ def test_a_tag_without_its_host_has_no_url_and_keeps_its_traffic() -> None:
     status = status_of(a_route(traffic=SPLIT), lost=lost)
     assert "url" in status
     assert [("url" in target, target["percent"]) for target in status["traffic"]] == [(False, 90), (False, 10)]
-    assert told(status, "IngressReady")[0] == "False"
+    assert condition_values(status, "IngressReady")[0] == "False"
 
 
 def test_an_inner_host_of_another_is_no_address() -> None:
@@ -174,7 +178,11 @@ def test_a_route_behind_a_gateway_waits_for_it() -> None:
     plan = by_gateway(a_route(traffic=SPLIT))
     assert made_names(plan) == ["hello", "hello.old"]
     status = written_status(plan, kinds.ROUTE)
-    assert told(status, "IngressReady")[:2] == told(status, "Ready")[:2] == ("Unknown", "HTTPRouteNotReady")
+    assert (
+        condition_values(status, "IngressReady")[:2]
+        == condition_values(status, "Ready")[:2]
+        == ("Unknown", "HTTPRouteNotReady")
+    )
     assert status["url"] == "http://hello.default.localhost:8080"
 
 
@@ -187,10 +195,14 @@ def test_what_was_assigned_before_keeps_its_httproutes() -> None:
 def test_what_the_server_refuses_is_not_asked_again() -> None:
     plan = by_gateway(a_route(), refusal="no such name")
     assert made_names(plan) == []
-    assert told(written_status(plan, kinds.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
+    assert condition_values(written_status(plan, kinds.ROUTE), "IngressReady") == (
+        "False",
+        "CreationFailed",
+        "no such name",
+    )
 
 
-def test_that_nobody_gets_there_is_told_once() -> None:
+def test_an_unreachable_route_is_reported_once() -> None:
     plan = by_gateway(a_route(), missing="there are none")
     (note,) = plan.notes
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
@@ -200,7 +212,7 @@ def test_that_nobody_gets_there_is_told_once() -> None:
     assert by_gateway(after).notes == ()
 
 
-def test_a_host_that_is_lost_is_told_in_an_event() -> None:
+def test_a_host_that_is_lost_is_reported_in_an_event() -> None:
     route = a_route()
     (note,) = plan_for(route, lost={"hello.default.localhost": ("default", "other")}).notes
     assert (note.about, note.reason) == (route, "DomainAlreadyClaimed")
@@ -230,19 +242,19 @@ def shares_of(route: Object) -> list[tuple[str, int, bool]]:
 
 def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
     route, plan = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
-    assert told(route["status"], "Ready")[0] == "True"
+    assert condition_values(route["status"], "Ready")[0] == "True"
     assert plan.again_after_s is None
     route, plan = rolled(route, "hello-00002", now_s=100.25)
     assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
     expected = ("Unknown", "RolloutInProgress", "A gradual rollout of the latest revision(s) is in progress.")
-    assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
+    assert condition_values(route["status"], "IngressReady") == condition_values(route["status"], "Ready") == expected
     assert plan.again_after_s == 1.0
     route, plan = rolled(route, "hello-00002", now_s=101.25)
     assert shares_of(route) == [("hello-00001", 89, False), ("hello-00002", 11, True)]
     for second in range(2, 11):
         route, plan = rolled(route, "hello-00002", now_s=100.25 + second)
     assert shares_of(route) == [("hello-00002", 100, True)]
-    assert told(route["status"], "Ready")[0] == "True"
+    assert condition_values(route["status"], "Ready")[0] == "True"
     assert plan.again_after_s is None
 
 
@@ -281,7 +293,7 @@ def test_a_rollout_stands_still_while_traffic_cannot_be_assigned() -> None:
     route, plan = rolled(route, "", now_s=200.0)
     assert shares_of(route) == before
     assert plan.again_after_s is None
-    assert told(route["status"], "Ready")[:2] == ("Unknown", "RevisionMissing")
+    assert condition_values(route["status"], "Ready")[:2] == ("Unknown", "RevisionMissing")
 
 
 def test_a_duration_that_cannot_be_read_moves_all_traffic_and_is_reported() -> None:
@@ -309,11 +321,11 @@ def test_a_route_is_ready_once_the_activators_serve_it() -> None:
     plan = awaiting(a_route(), "")
     route = applied(a_route(), plan)
     expected = ("Unknown", "Uninitialized", "Waiting for load balancer to be ready")
-    assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
+    assert condition_values(route["status"], "IngressReady") == condition_values(route["status"], "Ready") == expected
     assert plan.unconfirmed == route_digest(route, SETTINGS.host_rules)
     assert awaiting(route, "another").writes == ()
     plan = awaiting(route, plan.unconfirmed)
-    assert told(applied(route, plan)["status"], "Ready")[0] == "True"
+    assert condition_values(applied(route, plan)["status"], "Ready")[0] == "True"
     assert plan.unconfirmed == ""
 
 
@@ -330,13 +342,16 @@ def test_a_route_whose_traffic_moves_waits_again() -> None:
         route_digest(route, SETTINGS.host_rules),
         RouteTargets(configurations={"hello": configuration}, revisions={}),
     )
-    assert told(applied(route, moved)["status"], "Ready")[:2] == ("Unknown", "Uninitialized")
+    assert condition_values(applied(route, moved)["status"], "Ready")[:2] == ("Unknown", "Uninitialized")
 
 
 def test_a_route_without_traffic_asks_no_activator() -> None:
     plan = awaiting(a_route(), "", NONE)
     assert plan.unconfirmed == ""
-    assert told(applied(a_route(), plan)["status"], "IngressReady")[:2] == ("Unknown", "IngressNotConfigured")
+    assert condition_values(applied(a_route(), plan)["status"], "IngressReady")[:2] == (
+        "Unknown",
+        "IngressNotConfigured",
+    )
 
 
 def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None:
@@ -349,13 +364,13 @@ def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     plan = at(route, route_digest(route, SETTINGS.host_rules), 100.0)
     route = applied(route, plan)
-    assert told(route["status"], "IngressReady")[1] == "Uninitialized"
+    assert condition_values(route["status"], "IngressReady")[1] == "Uninitialized"
     assert plan.again_after_s is None
     plan = at(route, plan.unconfirmed, 102.5)
     route = applied(route, plan)
-    assert told(route["status"], "IngressReady")[1] == "RolloutInProgress"
+    assert condition_values(route["status"], "IngressReady")[1] == "RolloutInProgress"
     # The activators took 3 s, and so does each step: 3 steps in 10 s.
     assert plan.again_after_s is not None
     assert round(plan.again_after_s, 3) == 3.333
     # After a restart of the controller the rollout goes on.
-    assert told(applied(route, at(route, "", 103.0))["status"], "IngressReady")[1] == "RolloutInProgress"
+    assert condition_values(applied(route, at(route, "", 103.0))["status"], "IngressReady")[1] == "RolloutInProgress"

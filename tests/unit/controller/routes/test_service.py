@@ -16,9 +16,9 @@ from tests.unit.controller.builders import (
     a_configuration,
     a_route,
     a_service,
+    condition_values,
     merged,
     stored,
-    told,
     with_ready,
     written_status,
 )
@@ -60,7 +60,7 @@ def test_an_empty_field_changes_no_child() -> None:
     children = ready_children()
     plan = plan_for(service, children)
     assert not patches(plan, kinds.CONFIGURATION)
-    assert told(status_of(service, children), "ConfigurationsReady")[0] == "True"
+    assert condition_values(status_of(service, children), "ConfigurationsReady")[0] == "True"
 
 
 def test_a_service_gets_a_configuration_and_a_route_of_its_name() -> None:
@@ -101,15 +101,19 @@ def test_a_new_service_is_out_of_date_with_its_children() -> None:
     plan = plan_for(a_service(), ServiceChildren(configuration=None, route=None))
     assert all(isinstance(write, Create) for write in plan.writes), "they tell of themselves in a moment"
     status = status_of(a_service(), ServiceChildren(configuration=a_configuration(), route=a_route()))
-    assert told(status, "ConfigurationsReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Configuration"))
-    assert told(status, "RoutesReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Route"))
-    assert told(status, "Ready")[0] == "Unknown"
+    assert condition_values(status, "ConfigurationsReady") == (
+        "Unknown",
+        "OutOfDate",
+        OUT_OF_DATE.format("Configuration"),
+    )
+    assert condition_values(status, "RoutesReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Route"))
+    assert condition_values(status, "Ready")[0] == "Unknown"
 
 
 def test_a_service_says_what_its_children_say() -> None:
     plan = plan_for(a_service(), ready_children())
     status = written_status(plan, kinds.SERVING_SERVICE)
-    assert [told(status, one)[0] for one in ("Ready", "ConfigurationsReady", "RoutesReady")] == ["True"] * 3
+    assert [condition_values(status, one)[0] for one in ("Ready", "ConfigurationsReady", "RoutesReady")] == ["True"] * 3
     assert (status["url"], status["address"]) == ("http://hello", {"url": "http://inner"})
     assert status["latestReadyRevisionName"] == status["latestCreatedRevisionName"] == "hello-00001"
     assert status["traffic"][0]["revisionName"] == "hello-00001"
@@ -128,11 +132,11 @@ def test_a_service_on_its_way_out_is_left_alone() -> None:
     )
 
 
-def test_a_failed_configuration_is_told_once() -> None:
+def test_a_failed_configuration_is_reported_once() -> None:
     children = ServiceChildren(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
     plan = plan_for(a_service(), children)
     status = written_status(plan, kinds.SERVING_SERVICE)
-    assert told(status, "Ready") == ("False", "", "boom")
+    assert condition_values(status, "Ready") == ("False", "", "boom")
     assert [(note.message, note.warning) for note in plan.notes] == [("boom", True)]
     assert plan_for({**a_service(), "status": status}, children).notes == ()
 
@@ -141,7 +145,7 @@ def test_a_change_of_the_template_goes_to_the_configuration() -> None:
     plan = plan_for(a_service(spec=OTHER), ready_children())
     (patch,) = patches(plan, kinds.CONFIGURATION)
     assert patch == {"spec": {"template": {"spec": OTHER}}, "metadata": {"resourceVersion": "7"}}
-    assert told(written_status(plan, kinds.SERVING_SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
+    assert condition_values(written_status(plan, kinds.SERVING_SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
 
 
 def test_a_change_of_traffic_goes_to_the_route() -> None:
@@ -149,7 +153,7 @@ def test_a_change_of_traffic_goes_to_the_route() -> None:
     plan = plan_for(a_service(traffic=traffic), ready_children())
     (patch,) = patches(plan, kinds.ROUTE)
     assert patch["spec"] == {"traffic": [{**traffic[0], "latestRevision": False}]}
-    assert told(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady")[1] == "OutOfDate"
+    assert condition_values(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady")[1] == "OutOfDate"
 
 
 def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
@@ -165,13 +169,13 @@ def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
 
 
 @pytest.mark.parametrize(("percent", "revision"), [(50, "hello-00001"), (100, "hello-00002")])
-def test_traffic_that_has_not_moved_yet_is_told(percent: int, revision: str) -> None:
+def test_traffic_that_has_not_moved_yet_is_reported(percent: int, revision: str) -> None:
     status = status_of(a_service(), ready_children(percent=percent, revisionName=revision))
     message = "Traffic is not yet migrated to the latest revision."
-    assert told(status, "RoutesReady") == ("Unknown", "TrafficNotMigrated", message)
+    assert condition_values(status, "RoutesReady") == ("Unknown", "TrafficNotMigrated", message)
 
 
-def test_children_of_somebody_else_are_told_and_left_alone() -> None:
+def test_children_of_another_owner_are_reported_and_left_alone() -> None:
     children = ServiceChildren(
         configuration=stored(a_configuration(spec=OTHER), ownerReferences=[]),
         route=stored(a_route(), ownerReferences=[]),
@@ -179,12 +183,12 @@ def test_children_of_somebody_else_are_told_and_left_alone() -> None:
     plan = plan_for(a_service(), children)
     assert len(plan.writes) == 1
     status = written_status(plan, kinds.SERVING_SERVICE)
-    assert told(status, "ConfigurationsReady") == (
+    assert condition_values(status, "ConfigurationsReady") == (
         "False",
         "NotOwned",
         'There is an existing Configuration "hello" that we do not own.',
     )
-    assert told(status, "RoutesReady")[2] == 'There is an existing Route "hello" that we do not own.'
+    assert condition_values(status, "RoutesReady")[2] == 'There is an existing Route "hello" that we do not own.'
 
 
 def test_a_route_waits_until_a_revision_of_ones_own_name_is_accepted() -> None:
@@ -206,7 +210,11 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
     plan = plan_for(service, children)
     assert patches(plan, kinds.ROUTE) == []
     message = 'The revision name "hello-blue" is taken by a conflicting Revision, so traffic will not be migrated'
-    assert told(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
+    assert condition_values(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady") == (
+        "False",
+        "RevisionNameTaken",
+        message,
+    )
 
 
 def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:

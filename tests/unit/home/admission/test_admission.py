@@ -208,7 +208,7 @@ def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:
     assert admit(SERVING_SERVICE, body)
 
 
-def test_an_annotation_that_does_not_exist_is_told() -> None:
+def test_an_annotation_that_does_not_exist_is_reported() -> None:
     assert "no such annotation" in annotation_warnings(SERVING_SERVICE, annotated(min_scales="1"))[0]
 
 
@@ -300,7 +300,7 @@ def test_manifests_that_people_have_are_taken_without_an_unknown_field(path: Pat
     admit(SERVING_SERVICE, body)
 
 
-def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
+def test_a_policy_for_an_unscalable_target_says_so() -> None:
     policy = {"metadata": {"name": "p"}, "spec": {"targetRef": {"apiVersion": "v1", "kind": "Service", "name": "a"}}}
     with pytest.raises(
         Invalid, match=r'spec\.targetRef\.apiVersion: Invalid value: "v1": must be serving.knative.dev/v1'
@@ -308,7 +308,7 @@ def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
         admit(SCALING_POLICY, policy)
 
 
-def test_a_policy_without_a_target_is_told_so() -> None:
+def test_a_policy_without_a_target_says_so() -> None:
     with pytest.raises(Invalid, match=r"spec\.targetRef: Required value"):
         admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"min": 1}})
 

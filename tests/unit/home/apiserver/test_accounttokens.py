@@ -41,7 +41,7 @@ def test_a_token_is_identified_by_its_key_only() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "...", "é", "eyJ.eyJ"])
-def test_what_is_no_token_is_nobodys(text: str) -> None:
+def test_an_invalid_token_has_no_owner(text: str) -> None:
     assert read_account_token(KEY, text) is None
 
 

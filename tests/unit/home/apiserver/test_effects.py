@@ -32,19 +32,19 @@ def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
         ({"volumes": [{"hostPath": {"path": "/x"}}]}, "spec.template.spec.volumes[0].hostPath"),
     ],
 )
-def test_what_does_nothing_is_told_by_its_path(pod: dict[str, Any], path: str) -> None:
-    (told,) = effectless(SERVING_SERVICE, service(pod))
-    assert told.startswith(f"{path}: accepted without effect: ")
+def test_a_field_without_effect_is_reported_by_its_path(pod: dict[str, Any], path: str) -> None:
+    (reported,) = effectless(SERVING_SERVICE, service(pod))
+    assert reported.startswith(f"{path}: accepted without effect: ")
 
 
 @pytest.mark.parametrize("field", ["runtimeClassName", "dnsPolicy"])
 def test_containers_are_not_called_processes(field: str) -> None:
-    (told,) = effectless(SERVING_SERVICE, service({field: "x"}), runs_images=True)
-    assert "pods are processes" not in told
-    assert "as on this machine" not in told
+    (reported,) = effectless(SERVING_SERVICE, service({field: "x"}), runs_images=True)
+    assert "pods are processes" not in reported
+    assert "as on this machine" not in reported
 
 
-def test_what_the_scheduler_reads_is_not_told() -> None:
+def test_a_field_of_the_scheduler_is_not_reported() -> None:
     required: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
     pod = {
         "nodeSelector": {"disk": "ssd"},
@@ -57,11 +57,11 @@ def test_what_the_scheduler_reads_is_not_told() -> None:
 @pytest.mark.parametrize(
     "pod", [{"enableServiceLinks": False}, {"nodeSelector": {}}, {"affinity": None}, {"containers": [{}]}]
 )
-def test_what_asks_for_nothing_is_not_told(pod: dict[str, Any]) -> None:
+def test_a_pod_without_effectless_fields_has_no_report(pod: dict[str, Any]) -> None:
     assert effectless(SERVING_SERVICE, service(pod)) == []
 
 
-def test_annotations_of_another_platform_are_told() -> None:
+def test_annotations_of_another_platform_are_reported() -> None:
     body = service({}, annotations={"run.googleapis.com/ingress": "all", "serving.dev/command": "x"})
     expected = "metadata.annotations[run.googleapis.com/ingress]: accepted without effect: it is for another platform"
     assert effectless(SERVING_SERVICE, body) == [expected]
@@ -81,13 +81,13 @@ def test_kinds_of_kubernetes_tell_nothing() -> None:
 
 @pytest.mark.parametrize(("kind", "root"), [(SERVING_SERVICE, "spec.template."), (DEPLOYMENT, "spec.template.")])
 def test_a_container_that_names_only_an_image_cannot_run(kind: Kind, root: str) -> None:
-    (told,) = unrunnable(kind, service({"containers": [{"image": "nginx"}, {"image": "x", "command": ["x"]}]}))
-    assert told.startswith(f"{root}spec.containers[0]: no container runtime runs images here; give it a command")
+    (reported,) = unrunnable(kind, service({"containers": [{"image": "nginx"}, {"image": "x", "command": ["x"]}]}))
+    assert reported.startswith(f"{root}spec.containers[0]: no container runtime runs images here; give it a command")
 
 
 def test_a_pod_has_no_template() -> None:
-    (told,) = unrunnable(POD, {"spec": {"containers": [{"image": "nginx"}]}})
-    assert told.startswith("spec.containers[0]: ")
+    (reported,) = unrunnable(POD, {"spec": {"containers": [{"image": "nginx"}]}})
+    assert reported.startswith("spec.containers[0]: ")
 
 
 def test_what_has_a_command_can_run() -> None:
@@ -125,7 +125,7 @@ def test_an_event_names_its_object_and_fits_into_the_api() -> None:
     }
 
 
-async def test_what_is_told_again_is_counted() -> None:
+async def test_a_repeated_report_is_counted() -> None:
     cluster = MemoryCluster()
     for texts in ((SAID, "other"), (SAID,)):
         await record_remarks(cluster, SERVING_SERVICE, ABOUT, texts=texts)

@@ -11,12 +11,12 @@ WRONG: list[dict[str, Any]] = [{"spec": {"foo": 1}}]
 
 
 @pytest.mark.parametrize("level", ["", "Warn"])
-def test_unknown_and_repeated_fields_are_told(level: str) -> None:
+def test_unknown_and_repeated_fields_are_reported(level: str) -> None:
     expected = ['unknown field "spec.foo"', 'duplicate field "a"']
     assert check_fields(SERVING_SERVICE, WRONG, duplicates=["a"], level=level) == expected
 
 
-def test_nobody_is_told_who_does_not_want_to_know() -> None:
+def test_only_subscribers_are_notified() -> None:
     assert check_fields(SERVING_SERVICE, WRONG, duplicates=["a"], level="Ignore") == []
 
 

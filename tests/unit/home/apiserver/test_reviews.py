@@ -34,7 +34,7 @@ def test_a_known_token_is_that_of_an_account_and_a_pod() -> None:
     }
 
 
-def test_a_token_that_nobody_knows_or_that_has_expired_is_not_authenticated() -> None:
+def test_an_unknown_or_expired_token_is_not_authenticated() -> None:
     expired = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us",), until_s=wall_s() - 1)
     assert "authenticated" not in status_of(name="other")
     assert "authenticated" not in status_of(expired)
@@ -44,7 +44,7 @@ def test_a_token_that_is_made_out_for_others_is_not_authenticated() -> None:
     assert "none of ['elsewhere']" in status_of(audiences=("elsewhere",))["error"]
 
 
-def test_by_itself_the_server_knows_nobodys() -> None:
+def test_a_server_without_accounts_knows_no_token() -> None:
     answer = TokenReviews().review({"spec": {"token": "t", "audiences": ["us"]}})
     assert "authenticated" not in answer["status"]
 

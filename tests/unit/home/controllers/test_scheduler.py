@@ -91,7 +91,7 @@ async def until_refused(stage: Stage, name: str, message: str) -> None:
     await until(is_refused)
 
 
-async def until_told(cluster: Cluster) -> Object:
+async def until_reported(cluster: Cluster) -> Object:
     """The first event."""
 
     async def events() -> list[Object]:
@@ -110,7 +110,7 @@ async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
         await until_refused(stage, "p4", "0/2 nodes are available: 2 Insufficient cpu.")
         found = await stage.scheduled("p4")
         assert (found["status"], found["reason"]) == ("False", "Unschedulable")
-        event = await until_told(stage.cluster)
+        event = await until_reported(stage.cluster)
         assert (event["reason"], event["involvedObject"]["name"]) == ("FailedScheduling", "p4")
         await put_node(stage.cluster, "c")
         assert await until_scheduled(stage, "p4") == "c"
@@ -278,7 +278,7 @@ async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None
     await cluster.create(NODE, {"metadata": {"name": "local"}, "spec": {"unschedulable": True}})
     running = asyncio.create_task(scheduler.run())
     await cluster.create(POD, pod("p"))
-    await until_told(cluster)
+    await until_reported(cluster)
     assert not scheduler._waiting
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):

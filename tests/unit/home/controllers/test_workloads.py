@@ -119,7 +119,7 @@ def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
     ]
 
 
-def test_a_service_without_a_selector_selects_nobody() -> None:
+def test_a_service_without_a_selector_selects_no_pod() -> None:
     assert not selects(service(None), pod("a"))
     assert not selects(service({"app": "b"}), pod("a"))
 

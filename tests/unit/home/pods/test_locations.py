@@ -13,7 +13,7 @@ def test_no_two_have_the_same_place() -> None:
     assert len({one.address for one in taken}) == len({one.port for one in taken}) == 50
 
 
-def test_what_somebody_else_listens_on_is_passed_over() -> None:
+def test_a_port_in_use_is_passed_over() -> None:
     free = places().take()
     with socket.create_server((free.address, 8012)), socket.create_server(("127.0.0.1", free.port)):
         other = places().take()

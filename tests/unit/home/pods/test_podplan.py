@@ -55,12 +55,12 @@ def test_nothing_to_run_says_what_is_missing() -> None:
         plan({"image": "hello"})
 
 
-def test_words_that_do_not_parse_are_told() -> None:
+def test_words_that_do_not_parse_are_reported() -> None:
     with pytest.raises(InvalidValue, match="no closing quotation"):
         plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
 
 
-def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
+def test_a_queue_proxy_gets_its_identity_and_the_limits_of_its_revision() -> None:
     revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
     manifest = pod({"command": ["x"]})
     manifest["spec"]["terminationGracePeriodSeconds"] = 60

@@ -36,7 +36,7 @@ def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
     assert explain(ObservedContainer(container="app", port=20123, ports=[20123, 9000])) is None
 
 
-def test_an_app_that_is_its_own_queue_proxy_is_told_where_to_listen() -> None:
+def test_an_app_that_is_its_own_queue_proxy_gets_its_address() -> None:
     found = explain(ObservedContainer(container="app", port=8012, ports=[8012], host="127.64.0.9"))
     assert found is not None
     assert found.reason == "NoQueueProxy"

@@ -107,7 +107,7 @@ async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subproce
     assert parse_bytes(usage["memory"]) > 2**20
 
 
-async def test_a_pod_that_is_gone_is_told_no_more(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+async def test_a_pod_that_is_gone_is_reported_no_more(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
     teller = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
@@ -117,7 +117,7 @@ async def test_a_pod_that_is_gone_is_told_no_more(cluster: MemoryCluster, burner
     assert (await cluster.list(POD_METRICS)).items == []
 
 
-async def test_what_somebody_deletes_is_told_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+async def test_a_deleted_object_is_reported_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
     for _ in range(2):
         await teller.look()
@@ -134,7 +134,7 @@ async def test_what_somebody_deletes_is_told_again(cluster: MemoryCluster, burne
     assert len((await cluster.list(POD_METRICS)).items) == 1
 
 
-async def test_the_machine_is_told_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
+async def test_the_machine_is_reported_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
     teller = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
     await teller.look()
     assert (await cluster.list(NODE_METRICS)).items == []
@@ -143,11 +143,11 @@ async def test_the_machine_is_told_as_a_node_with_what_it_uses(cluster: MemoryCl
         await teller.look()
         return (await cluster.list(NODE_METRICS)).items
 
-    (told,) = await until(nodes)
+    (reported,) = await until(nodes)
     await teller.look()
     assert len((await cluster.list(NODE_METRICS)).items) == 1
-    assert told["metadata"]["name"] == "here"
-    assert parse_bytes(told["usage"]["memory"]) > 2**20
+    assert reported["metadata"]["name"] == "here"
+    assert parse_bytes(reported["usage"]["memory"]) > 2**20
     await cluster.delete(NODE_METRICS, "", "here")
     for _ in range(2):
         await teller.look()

@@ -50,7 +50,7 @@ def test_a_namespace_has_a_plain_short_name(name: str) -> None:
         checked_metadata(NAMESPACE, {"metadata": {"name": name}})
 
 
-def test_everything_that_is_wrong_is_told() -> None:
+def test_everything_that_is_wrong_is_reported() -> None:
     with pytest.raises(Invalid) as caught:
         checked_metadata(CONFIG_MAP, {"metadata": {"name": "A", "labels": {" ": ""}, "finalizers": [""]}})
     assert len(caught.value.problems) == 3

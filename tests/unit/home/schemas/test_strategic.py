@@ -78,7 +78,7 @@ def test_an_object_is_emptied() -> None:
     assert pod_spec({"securityContext": {"$patch": "delete"}}, securityContext={"a": 1}) == {"securityContext": {}}
 
 
-def test_a_directive_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_directive_is_refused() -> None:
     with pytest.raises(Invalid, match="unknown patch type"):
         pod_spec({"$patch": "swap"})
 

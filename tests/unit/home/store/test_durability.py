@@ -80,7 +80,7 @@ def test_a_state_that_vanished_meanwhile_stays_away() -> None:
     assert "servingState" not in made["spec"]
 
 
-def test_a_state_that_is_written_stays_if_nobody_flipped_it() -> None:
+def test_a_written_state_stays_until_it_is_flipped() -> None:
     made = carried_over(REVISION, revision("Reserve"), labelled("Retired"), present=revision("Reserve", status={}))
     assert made["spec"]["servingState"] == "Retired"
 

@@ -138,7 +138,7 @@ async def test_a_write_from_before_a_restart_is_stale(tmp_path: Path) -> None:
             await cluster.replace(CONFIG_MAP, made | {"data": {"a": "b"}})
 
 
-async def test_nobody_sees_what_is_not_yet_on_disk(tmp_path: Path) -> None:
+async def test_a_write_is_visible_once_it_is_on_disk(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         creation = asyncio.create_task(cluster.create(CONFIG_MAP, config_map("one")))
         # One turn of the loop: handed over, not answered.
@@ -230,8 +230,8 @@ async def test_a_removal_that_waited_tells_the_last_status(tmp_path: Path) -> No
         await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
         await slow
         async with cluster.watch(REVISION, resource_version=made["metadata"]["resourceVersion"]) as events:
-            told = [await anext(events) for _ in range(2)]
-    assert [(event.type, event.object["status"]) for event in told] == [
+            reported = [await anext(events) for _ in range(2)]
+    assert [(event.type, event.object["status"]) for event in reported] == [
         (EventType.MODIFIED, {"x": 1}),
         (EventType.DELETED, {"x": 1}),
     ]
@@ -340,7 +340,7 @@ def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
         Journal(tmp_path / "journal.db")
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
         Journal(tmp_path / "nowhere" / "journal.db")
 
@@ -374,7 +374,7 @@ def no_database(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [damaged, of_another_program, of_the_future, no_database])
-def test_a_file_that_cannot_be_read_is_told_and_kept(tmp_path: Path, make: object) -> None:
+def test_an_unreadable_file_is_reported_and_the_last_one_kept(tmp_path: Path, make: object) -> None:
     path = tmp_path / "journal.db"
     assert callable(make)
     make(path)
@@ -390,13 +390,13 @@ def put(path: Path, *, kind: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"metadata": {"name": 1}}', b"[]"])
-def test_an_object_that_cannot_be_read_is_told(tmp_path: Path, data: bytes) -> None:
+def test_an_object_that_cannot_be_read_is_reported(tmp_path: Path, data: bytes) -> None:
     put(tmp_path / "journal.db", kind="configmaps", data=data)
     with journal(tmp_path / "journal.db") as one, pytest.raises(JournalDamaged, match="configmaps default/one"):
         MemoryCluster(one)
 
 
-def test_an_object_of_a_kind_that_nobody_knows_is_kept(tmp_path: Path) -> None:
+def test_an_object_of_an_unknown_kind_is_kept(tmp_path: Path) -> None:
     put(tmp_path / "journal.db", kind="things.example.com", data=b"{}")
     with journal(tmp_path / "journal.db") as one:
         MemoryCluster(one)

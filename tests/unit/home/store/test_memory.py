@@ -49,14 +49,14 @@ async def test_an_event_of_leaving_is_encoded_once_for_all_watches() -> None:
     made = await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "labels": {"a": "b"}}})
     start = made["metadata"]["resourceVersion"]
     await cluster.patch(CONFIG_MAP, "default", "one", patch={"metadata": {"labels": None}})
-    told = []
+    reported = []
     for _ in range(2):
         async with cluster.watch(CONFIG_MAP, resource_version=start, label_selector="a=b") as events:
-            told.append(await anext(events))
-    assert told[0].encoded is told[1].encoded
+            reported.append(await anext(events))
+    assert reported[0].encoded is reported[1].encoded
 
 
-async def test_a_watch_that_falls_behind_is_gone_and_holds_nobody_up() -> None:
+async def test_a_slow_watch_is_closed_and_holds_up_no_other() -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=3))
     async with cluster.watch(CONFIG_MAP, resource_version="0") as slow:
         for number in range(5):
@@ -73,8 +73,8 @@ async def test_what_is_replayed_does_not_count_as_falling_behind() -> None:
         await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
     async with cluster.watch(CONFIG_MAP, resource_version=start) as events:
         await cluster.create(CONFIG_MAP, config_map("map-5"))
-        told = [(await anext(events)).object["metadata"]["name"] for _ in range(6)]
-    assert told == [f"map-{number}" for number in range(6)]
+        reported = [(await anext(events)).object["metadata"]["name"] for _ in range(6)]
+    assert reported == [f"map-{number}" for number in range(6)]
 
 
 @pytest.mark.parametrize("limits", [StoreLimits(history_count_max=3), StoreLimits(history_bytes_max=800)])
@@ -202,7 +202,7 @@ async def test_a_list_is_a_snapshot_though_it_lets_writers_in() -> None:
     assert len((await listing).items) == 200
 
 
-async def test_a_generated_name_that_is_taken_is_made_anew() -> None:
+async def test_a_taken_generated_name_is_generated_again() -> None:
     cluster = MemoryCluster(dice=FewSuffixes())
     made = [await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}}) for _ in range(3)]
     assert len({one["metadata"]["name"] for one in made}) == 3
@@ -284,7 +284,7 @@ async def test_a_patch_that_makes_no_sense_is_refused(patch: Any, patch_type: Pa
 
 
 @pytest.mark.parametrize("body", [{"spec": []}, {"spec": {"selector": []}}, {"spec": None}, {}])
-async def test_a_scale_of_what_nobody_has_checked_is_a_scale(body: Object) -> None:
+async def test_a_scale_of_an_unchecked_target_is_a_scale(body: Object) -> None:
     cluster = MemoryCluster()
     await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, **body})
     assert (await cluster.get(DEPLOYMENT, "default", "one", subresource="scale"))["spec"] == {"replicas": 1}

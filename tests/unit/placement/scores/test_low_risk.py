@@ -127,11 +127,11 @@ def test_changed_nodes_are_renewed(steps: int) -> None:
     hot = node("busy", demand(1000, limit_m=5000), usage=load(90, 10))
     for step in range(steps):
         table = table.with_nodes([hot], version=2 + step)
-    anew = LowRiskOverCommitment(OURS).evaluate(place(node_table([hot, node()], version=9), BURSTABLE, now_s=0.0))
-    assert scorer.evaluate(place(table, BURSTABLE, now_s=0.0)).score.tolist() == anew.score.tolist()
+    again = LowRiskOverCommitment(OURS).evaluate(place(node_table([hot, node()], version=9), BURSTABLE, now_s=0.0))
+    assert scorer.evaluate(place(table, BURSTABLE, now_s=0.0)).score.tolist() == again.score.tolist()
 
 
-def test_a_table_made_anew_is_computed_anew() -> None:
+def test_a_new_table_is_computed_again() -> None:
     scorer = LowRiskOverCommitment(OURS)
     scorer.evaluate(held(BURSTABLE, node()))
     found = scorer.evaluate(place(node_table([BUSY], version=2), BURSTABLE, now_s=0.0))

@@ -51,7 +51,7 @@ def test_the_original_too_needs_an_entry() -> None:
     assert isinstance(cpu([], ORIGINAL), NoData)
 
 
-def test_types_are_told_apart_and_case_counts() -> None:
+def test_types_are_distinguished_and_case_counts() -> None:
     found = read_usage(
         [NodeMetric(type="Memory", operator="AVG", value=30), NodeMetric(type="cpu", operator="AVG", value=50)],
         at_s=9.0,

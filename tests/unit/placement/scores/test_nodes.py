@@ -89,7 +89,7 @@ def test_largest_pod_on_fullest_node_does_not_wrap() -> None:
 
 
 @pytest.mark.parametrize("owner", ["node a", "the pod"])
-def test_nobody_asks_for_less_than_nothing(owner: str) -> None:
+def test_no_request_is_negative(owner: str) -> None:
     less = PodDemand(request_cpu_m=-1)
     with pytest.raises(InvalidValue, match=f"-1 asked for by {owner}"):
         place(node_table([node(pods=less if owner == "node a" else PodDemand())], version=1), less, now_s=0.0)

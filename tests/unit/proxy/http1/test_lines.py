@@ -6,7 +6,7 @@ from serving.proxy.http1 import lines
 from serving.proxy.http1.lines import BadHeaderLine, header_lines, read_line, read_lines
 
 
-def test_a_line_is_written_anew_with_its_names_own_case() -> None:
+def test_a_line_is_rewritten_with_the_case_of_its_name() -> None:
     line = read_line(b"X-Name:\t  some value \t")
     assert (line.name, line.value, line.wire) == (b"x-name", b"some value", b"X-Name: some value\r\n")
     assert (line.plain, line.matters) == (True, False)

@@ -88,7 +88,7 @@ def test_an_answer_to_head_gets_no_length_that_it_did_not_have() -> None:
         [(b":status", b"200"), (b"x", b"a\nb")],
     ],
 )
-def test_a_malformed_answer_is_told(fields: list[tuple[bytes, bytes]]) -> None:
+def test_a_malformed_answer_is_reported(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Malformed):
         read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
 

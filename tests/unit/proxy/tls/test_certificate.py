@@ -78,7 +78,7 @@ def test_one_that_is_for_clients_only_is_refused() -> None:
     assert "unsuitable certificate purpose" in refused(certificate_pem, key_pem)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it() -> None:
+def test_a_key_with_a_password_is_refused_without_a_prompt() -> None:
     pair = issued("a.example")
     key = serialization.load_pem_private_key(pair.key_pem, password=None)
     encrypted = key.private_bytes(
@@ -105,7 +105,7 @@ def test_a_wildcard_stands_for_one_label() -> None:
         assert choice.find(name) is None
 
 
-def test_without_a_default_nobody_is_nobody() -> None:
+def test_without_a_default_an_unknown_name_has_no_certificate() -> None:
     assert CertificateChoice([identity("one", "a.example")]).find(None) is None
     assert CertificateChoice([identity("one", "a.example")], default="two").find("x") is None
 
@@ -125,7 +125,7 @@ def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), names), max_size=6), names)
-def test_whoever_is_chosen_has_the_name(hosts: list[tuple[bool, str]], asked: str) -> None:
+def test_the_chosen_node_has_the_name(hosts: list[tuple[bool, str]], asked: str) -> None:
     written = [f"*.{name}" if is_wild else name for is_wild, name in hosts]
     choice = CertificateChoice([identity(host, host) for host in written])
     parent = f"*.{asked.partition('.')[2]}"

@@ -28,7 +28,7 @@ def unreadable(reason: str) -> InvalidCertificate:
     return InvalidCertificate(where="here", reason=reason)
 
 
-def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     certificates = Certificates(handshake_max_s=1)
     one, two, bad = issued("a.example"), issued("a.example"), issued("a.example")
@@ -47,9 +47,9 @@ def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         ({"a": two}, [("certificate.gone", "b")]),
         ({}, [("certificate.gone", "a")]),
     ]
-    for found, told in steps:
+    for found, reported in steps:
         certificates.update(found)
-        assert lines(caplog) == told
+        assert lines(caplog) == reported
 
 
 def test_the_last_good_one_stays(caplog: pytest.LogCaptureFixture) -> None:
@@ -59,8 +59,8 @@ def test_the_last_good_one_stays(caplog: pytest.LogCaptureFixture) -> None:
     certificates.update({"a": unreadable("no file"), "b": unreadable("no file")})
     assert certificates.expiries() == before
     assert certificates.count == 1
-    told = {vars(record)["certificate"]: vars(record)["last_good_stays"] for record in caplog.records}
-    assert told == {"a": True, "b": False}
+    reported = {vars(record)["certificate"]: vars(record)["last_good_stays"] for record in caplog.records}
+    assert reported == {"a": True, "b": False}
 
 
 def test_an_expired_one_is_served_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,13 +75,13 @@ def test_an_expired_one_is_served_with_a_warning(caplog: pytest.LogCaptureFixtur
 
 
 def test_only_names_that_are_not_ascii_are_passed_over_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
     silence_unreadable_names()
     error = UnicodeDecodeError("ascii", b"\xff", 0, 1, "no")
     for raised, about in ((error, b"\xff.example"), (error, "text"), (ValueError(), b"bytes")):
         sys.unraisablehook(cast("Any", SimpleNamespace(exc_value=raised, object=about)))
-    assert [vars(cast("Any", one))["object"] for one in told] == ["text", b"bytes"]
+    assert [vars(cast("Any", one))["object"] for one in reported] == ["text", b"bytes"]
 
 
 def write(folder: Path, **texts: str) -> None:

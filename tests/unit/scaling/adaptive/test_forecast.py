@@ -59,11 +59,11 @@ def test_a_burst_shows_in_the_deviation() -> None:
 
 def test_silent_seconds_count_as_none() -> None:
     forecast = forecast_of(*[10.0] * 100)
-    told, silent = forecast_of(*[10.0] * 100, *[0.0] * 30), forecast.level(ahead_s=2.0, now_s=130.0)
+    reported, silent = forecast_of(*[10.0] * 100, *[0.0] * 30), forecast.level(ahead_s=2.0, now_s=130.0)
     forecast.take(130, 10.0)
     again = forecast.level(ahead_s=2.0, now_s=131.0)
 
-    assert silent.recent == pytest.approx(told.level(ahead_s=2.0, now_s=130.0).recent)
+    assert silent.recent == pytest.approx(reported.level(ahead_s=2.0, now_s=130.0).recent)
     assert again.recent < 2.0
 
 

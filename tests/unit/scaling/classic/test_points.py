@@ -58,7 +58,7 @@ def test_points_of_one_batch_may_come_in_any_order() -> None:
     assert (read(points, 9.5).stable_sum, read(points, 9.5).panic_sum) == (7.0, 5.0)
 
 
-def test_traffic_is_told_once_and_only_of_points_that_live() -> None:
+def test_traffic_is_reported_once_and_only_of_points_that_live() -> None:
     points = points_of(("a", 1.0, 0.0, 1.0), ("a", 2.0, 0.0, 0.0))
     assert read(points, 2.5).traffic_at_ns == 1 * NANOSECONDS_PER_SECOND
     assert read(points, 2.5).traffic_at_ns is None

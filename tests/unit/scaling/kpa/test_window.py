@@ -80,7 +80,7 @@ def test_a_query_in_the_past_reads_the_newest_second_as_the_present() -> None:
     assert filled(WeightedWindow(10), [5, 5, 5]).average(-50) == pytest.approx(5.0)
 
 
-def test_after_a_silence_of_a_window_all_begins_anew() -> None:
+def test_after_a_silent_window_state_is_reset() -> None:
     window = filled(LinearWindow(5), [100, 100])
     window.record(6, 4)
     assert window.average(6) == 4.0

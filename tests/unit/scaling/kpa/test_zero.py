@@ -61,7 +61,7 @@ def looked(
     return step(state, facts, spec=spec, now_s=now_s, quirks=quirks)
 
 
-def told(decision: GateDecision) -> tuple[GateAction, GateReason, int | NoData, float | None]:
+def summary_of(decision: GateDecision) -> tuple[GateAction, GateReason, int | NoData, float | None]:
     return decision.action, decision.reason, decision.wanted, decision.recheck_in_s
 
 
@@ -118,7 +118,7 @@ def test_two_phases_are_inactive(*, phase: GatePhase, is_inactive: bool) -> None
 def test_pods_that_are_wanted_pass_in_every_phase() -> None:
     for phase in GatePhase:
         state, decision = looked(state_of(phase), desired=3, now_s=10.0)
-        assert told(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
+        assert summary_of(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
         assert state.phase is GatePhase.ACTIVE
 
 
@@ -134,7 +134,7 @@ def test_a_scale_that_is_unset_counts_as_one() -> None:
 @pytest.mark.parametrize("phase", [GatePhase.ACTIVE, GatePhase.INACTIVE])
 def test_without_a_decision_nothing_is_done_and_the_phase_stays(phase: GatePhase) -> None:
     state, decision = looked(state_of(phase), desired=UNDECIDED, now_s=1e6)
-    assert told(decision) == (GateAction.HOLD, GateReason.NO_DECISION, UNDECIDED, None)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.NO_DECISION, UNDECIDED, None)
     assert state.phase is phase
 
 
@@ -147,14 +147,14 @@ def test_without_a_decision_pods_that_are_no_longer_ready_are_activating() -> No
 def test_without_a_decision_an_activating_revision_gets_its_minimum() -> None:
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
     _, decision = looked(state, desired=UNDECIDED, ready_count=0, spec=spec_with(initial_scale=3), now_s=1.0)
-    assert told(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
 
 
 def test_where_zero_is_disabled_one_pod_stays() -> None:
     _, decision = looked(
         state_of(GatePhase.ACTIVE), present_scale=4, spec=spec_with(enable_scale_to_zero=False), now_s=1e6
     )
-    assert told(decision) == (GateAction.APPLY, GateReason.ZERO_DISABLED, 1, None)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.ZERO_DISABLED, 1, None)
 
 
 # --- while activating ---
@@ -162,15 +162,15 @@ def test_where_zero_is_disabled_one_pod_stays() -> None:
 
 def test_an_activation_has_its_deadline_and_30_s() -> None:
     state, decision = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=10.0)
-    assert told(decision) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 620.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 620.0)
     assert (state.phase, state.reason) == (GatePhase.ACTIVATING, InactiveReason.QUEUED)
 
 
 def test_at_exactly_the_end_of_its_time_an_activation_goes_on_a_moment_later_it_failed() -> None:
     pending = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=630.0)[1]
-    assert told(pending) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 1.0)
+    assert summary_of(pending) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 1.0)
     state, failed = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=630.5)
-    assert told(failed) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
+    assert summary_of(failed) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
     assert (state.phase, state.reason) == (GatePhase.INACTIVE, InactiveReason.TIMED_OUT)
 
 
@@ -178,7 +178,7 @@ def test_an_activation_of_which_some_pods_are_ready_proves_the_hand_off_first() 
     spec = spec_with(initial_scale=3, reachable=False)
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
     state, decision = looked(state, present_scale=3, ready_count=2, spec=spec, now_s=700.0)
-    assert told(decision) == (GateAction.HOLD, GateReason.ACTIVATION_FAILED, 0, 1.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.ACTIVATION_FAILED, 0, 1.0)
     _, decision = looked(state, present_scale=3, ready_count=2, spec=spec, now_s=701.0)
     assert decision.action is GateAction.PROBE
 
@@ -187,7 +187,7 @@ def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() ->
     spec = spec_with(initial_scale=3, reachable=False)
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
     decision = looked(state, ready_count=2, spec=spec, now_s=700.0, quirks=ORIGINAL)[1]
-    assert told(decision) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
 
 
 # --- while active ---
@@ -195,13 +195,13 @@ def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() ->
 
 def test_a_revision_is_active_for_a_stable_window_with_one_pod() -> None:
     state, decision = looked(state_of(GatePhase.ACTIVE), present_scale=4, now_s=20.0)
-    assert told(decision) == (GateAction.APPLY, GateReason.ACTIVE_TOO_SHORT, 1, 40.0)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.ACTIVE_TOO_SHORT, 1, 40.0)
     assert state.phase is GatePhase.ACTIVE
 
 
 def test_after_that_it_is_marked_inactive_which_puts_the_activator_in_the_path() -> None:
     state, decision = looked(state_of(GatePhase.ACTIVE), now_s=60.0)
-    assert told(decision) == (GateAction.HOLD, GateReason.MARKED_INACTIVE, 0, None)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.MARKED_INACTIVE, 0, None)
     assert (state.phase, state.since_s, state.reason) == (GatePhase.INACTIVE, 60.0, InactiveReason.NO_TRAFFIC)
 
 
@@ -222,7 +222,7 @@ def test_too_few_ready_pods_are_activating_again() -> None:
 
 def test_zero_waits_for_proof_that_the_activator_answers() -> None:
     state, decision = looked(state_of(GatePhase.INACTIVE), now_s=1000.0)
-    assert told(decision) == (GateAction.PROBE, GateReason.HAND_OFF_IN_DOUBT, 0, 1.0)
+    assert summary_of(decision) == (GateAction.PROBE, GateReason.HAND_OFF_IN_DOUBT, 0, 1.0)
     assert state.phase is GatePhase.INACTIVE
 
 
@@ -244,26 +244,26 @@ def test_zero_waits_until_the_activator_is_in_the_path_for_the_grace_period() ->
     # docs/calculations.md: inactive at 0 s, the activators are the endpoints from 2 s on.
     state = state_of(GatePhase.INACTIVE)
     waiting = looked(state, proxy_since_s=2.0, proved_at_s=12.0, now_s=12.0)[1]
-    assert told(waiting) == (GateAction.HOLD, GateReason.GRACE, 0, 18.0)
+    assert summary_of(waiting) == (GateAction.HOLD, GateReason.GRACE, 0, 18.0)
     applied = looked(state, proxy_since_s=2.0, proved_at_s=30.0, now_s=30.0)[1]
-    assert told(applied) == (GateAction.APPLY, GateReason.INACTIVE_LONG_ENOUGH, 0, None)
+    assert summary_of(applied) == (GateAction.APPLY, GateReason.INACTIVE_LONG_ENOUGH, 0, None)
 
 
 def test_an_activator_that_was_in_the_path_before_shortens_the_wait() -> None:
     decision = looked(state_of(GatePhase.INACTIVE, since_s=60.0), proxy_since_s=10.0, proved_at_s=61.0, now_s=61.0)[1]
-    assert told(decision) == (GateAction.APPLY, GateReason.PROXIED_LONG_ENOUGH, 0, None)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.PROXIED_LONG_ENOUGH, 0, None)
 
 
 def test_while_the_time_of_the_hand_off_is_not_known_the_time_of_being_inactive_counts() -> None:
     decision = looked(state_of(GatePhase.INACTIVE), proved_at_s=10.0, now_s=10.0)[1]
-    assert told(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 20.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 20.0)
 
 
 def test_retention_keeps_the_last_pod() -> None:
     # docs/calculations.md: retention 45 s: at 40 s 5 s are left, though the grace is over.
     spec = spec_with(scale_to_zero_pod_retention_s=45.0)
     waiting = looked(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=40.0, spec=spec, now_s=40.0)[1]
-    assert told(waiting) == (GateAction.HOLD, GateReason.POD_RETENTION, 0, 5.0)
+    assert summary_of(waiting) == (GateAction.HOLD, GateReason.POD_RETENTION, 0, 5.0)
     applied = looked(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=45.0, spec=spec, now_s=45.0)[1]
     assert applied.action is GateAction.APPLY
 
@@ -271,7 +271,7 @@ def test_retention_keeps_the_last_pod() -> None:
 def test_a_retention_that_is_over_leaves_the_grace() -> None:
     spec = spec_with(scale_to_zero_pod_retention_s=10.0)
     decision = looked(state_of(GatePhase.INACTIVE), proxy_since_s=5.0, proved_at_s=20.0, spec=spec, now_s=20.0)[1]
-    assert told(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 10.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 10.0)
 
 
 def test_an_unreachable_revision_retains_nothing() -> None:
@@ -282,7 +282,7 @@ def test_an_unreachable_revision_retains_nothing() -> None:
 
 def test_at_zero_there_is_nothing_to_prove() -> None:
     decision = looked(state_of(GatePhase.INACTIVE), present_scale=0, ready_count=0, now_s=10.0)[1]
-    assert told(decision) == (GateAction.HOLD, GateReason.ALREADY_ZERO, 0, None)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.ALREADY_ZERO, 0, None)
 
 
 def test_an_activator_that_never_leaves_the_path_is_proved_too() -> None:
@@ -293,7 +293,7 @@ def test_an_activator_that_never_leaves_the_path_is_proved_too() -> None:
 def test_the_original_asks_no_proof_of_an_activator_that_never_leaves_the_path() -> None:
     spec = spec_with(target_burst_capacity=-1)
     decision = looked(state_of(GatePhase.INACTIVE), spec=spec, now_s=30.0, quirks=ORIGINAL)[1]
-    assert told(decision) == (GateAction.APPLY, GateReason.INACTIVE_LONG_ENOUGH, 0, None)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.INACTIVE_LONG_ENOUGH, 0, None)
     with_limit = looked(state_of(GatePhase.INACTIVE), now_s=30.0, quirks=ORIGINAL)[1]
     assert with_limit.action is GateAction.PROBE
 

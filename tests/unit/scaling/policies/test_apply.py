@@ -173,7 +173,7 @@ def test_one_panic_keeps_another_away_and_its_lock_stays() -> None:
     assert (decision.verdict, decision.locked_until_s) == (PanicVerdict.LOCKED, 101.0)
 
 
-def test_a_lock_that_ran_out_keeps_nobody_away() -> None:
+def test_an_expired_lock_blocks_no_process() -> None:
     assert panics(locked_until_s=100.0).verdict is PanicVerdict.PANIC
 
 

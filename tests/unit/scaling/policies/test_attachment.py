@@ -142,7 +142,7 @@ def test_panic_may_leave_the_cooldown_alone() -> None:
     assert one.state.last_change_at_s is None
 
 
-def test_without_panic_scale_nobody_is_poked() -> None:
+def test_without_panic_scale_no_autoscaler_is_poked() -> None:
     one = triggered(UP)
     assert not one.hear("a", concurrency=1.0)
 

@@ -20,8 +20,8 @@ OFFSET_S = 1_000_000.0
 PANIC = {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 60}}
 
 
-class Desk:
-    """Triggers with what was told of them."""
+class TriggerStage:
+    """Triggers, and the keys of policies with news."""
 
     def __init__(self, cpu_m: int | None = 100) -> None:
         self.news: list[PolicyKey] = []
@@ -59,127 +59,127 @@ class Desk:
 
 
 def test_without_policies_nothing_is_looked_at() -> None:
-    desk = Desk()
-    assert desk.decide() == ()
-    assert (desk.look_count, desk.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
-    assert not desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
-    desk.triggers.forget_pod(HELLO.key, "a")
-    desk.triggers.forget(HELLO.key)
-    assert desk.news == []
+    stage = TriggerStage()
+    assert stage.decide() == ()
+    assert (stage.look_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+    assert not stage.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    stage.triggers.forget_pod(HELLO.key, "a")
+    stage.triggers.forget(HELLO.key)
+    assert stage.news == []
 
 
 def test_a_policy_proposes_once_a_period() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    (first,) = desk.decide()
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    (first,) = stage.decide()
     assert (first.decider, first.desired) == ("policy p", 13)
-    assert desk.decide(now_s=2.0) == (first,)
-    assert desk.look_count == 1
-    assert desk.triggers.due_in_s(HELLO.key, 2.0) == 8.0
-    assert desk.news == [KEY, KEY, KEY], "a policy, a revision that follows it, and a decision"
-    assert (desk.triggers.policy_count, desk.triggers.revision_count, desk.triggers.is_followed(KEY)) == (1, 1, True)
+    assert stage.decide(now_s=2.0) == (first,)
+    assert stage.look_count == 1
+    assert stage.triggers.due_in_s(HELLO.key, 2.0) == 8.0
+    assert stage.news == [KEY, KEY, KEY], "a policy, a revision that follows it, and a decision"
+    assert (stage.triggers.policy_count, stage.triggers.revision_count, stage.triggers.is_followed(KEY)) == (1, 1, True)
 
 
 def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    assert desk.decide(observed=pods()) == ()
-    assert (desk.look_count, desk.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    assert stage.decide(observed=pods()) == ()
+    assert (stage.look_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
 
 
 def test_a_min_holds_at_scale_zero() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(min=2))
-    assert [one.desired for one in desk.decide(observed=pods())] == [2]
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(min=2))
+    assert [one.desired for one in stage.decide(observed=pods())] == [2]
 
 
 @pytest.mark.parametrize("one", [revision(reachable=False), revision(state=ServingState.RETIRED)])
 def test_who_gets_no_requests_gets_no_pods(one: ScaledRevision) -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(min=20))
-    assert desk.decide(one) == ()
-    assert desk.triggers.due_in_s(one.key, 0.0) is None
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(min=20))
+    assert stage.decide(one) == ()
+    assert stage.triggers.due_in_s(one.key, 0.0) is None
 
 
 def test_a_policy_that_goes_lets_go() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    desk.decide()
-    desk.triggers.drop_policy(KEY)
-    assert desk.decide(now_s=1.0) == ()
-    assert desk.triggers.status(KEY, now_s=0.0, wall_offset_s=0.0, stamp=str) is None
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.triggers.drop_policy(KEY)
+    assert stage.decide(now_s=1.0) == ()
+    assert stage.triggers.status(KEY, now_s=0.0, wall_offset_s=0.0, stamp=str) is None
 
 
 def test_the_next_policy_takes_over() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy("a", up=ROOM_UP))
-    desk.triggers.take_policy(policy("b", min=12))
-    desk.decide()
-    assert desk.condition(("default", "b"))["reason"] == "Conflict"
-    desk.news.clear()
-    desk.triggers.drop_policy(("default", "a"))
-    assert desk.news == [("default", "b")]
-    assert [one.decider for one in desk.decide(now_s=1.0)] == ["policy b"]
-    assert desk.condition(("default", "b"))["status"] == "True"
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy("a", up=ROOM_UP))
+    stage.triggers.take_policy(policy("b", min=12))
+    stage.decide()
+    assert stage.condition(("default", "b"))["reason"] == "Conflict"
+    stage.news.clear()
+    stage.triggers.drop_policy(("default", "a"))
+    assert stage.news == [("default", "b")]
+    assert [one.decider for one in stage.decide(now_s=1.0)] == ["policy b"]
+    assert stage.condition(("default", "b"))["status"] == "True"
 
 
 def test_a_policy_that_changes_is_followed_at_once() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    desk.decide()
-    desk.triggers.take_policy(policy(min=20))
-    assert [one.desired for one in desk.decide(now_s=1.0)] == [20]
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.triggers.take_policy(policy(min=20))
+    assert [one.desired for one in stage.decide(now_s=1.0)] == [20]
 
 
 def test_what_it_writes_itself_is_no_news() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    desk.decide()
-    desk.news.clear()
-    desk.triggers.take_policy(policy(up=ROOM_UP, status=desk.status()))
-    assert desk.news == []
-    assert desk.decide(now_s=1.0)
-    assert desk.news == []
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.news.clear()
+    stage.triggers.take_policy(policy(up=ROOM_UP, status=stage.status()))
+    assert stage.news == []
+    assert stage.decide(now_s=1.0)
+    assert stage.news == []
 
 
-def test_a_revision_that_is_made_anew_begins_anew() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    desk.decide()
-    desk.decide(revision(uid="r2"), now_s=1.0)
-    assert [one["uid"] for one in desk.status()["revisions"]] == ["r2"]
-    desk.triggers.forget(HELLO.key)
-    assert desk.condition()["reason"] == "TargetNotFound"
+def test_a_recreated_revision_starts_from_nothing() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.decide(revision(uid="r2"), now_s=1.0)
+    assert [one["uid"] for one in stage.status()["revisions"]] == ["r2"]
+    stage.triggers.forget(HELLO.key)
+    assert stage.condition()["reason"] == "TargetNotFound"
 
 
-def test_cpu_without_requests_is_told() -> None:
-    desk = Desk(cpu_m=None)
-    desk.triggers.take_policy(policy(up=CPU_UP))
-    assert desk.decide() == ()
-    said = desk.condition()
+def test_cpu_without_requests_is_reported() -> None:
+    stage = TriggerStage(cpu_m=None)
+    stage.triggers.take_policy(policy(up=CPU_UP))
+    assert stage.decide() == ()
+    said = stage.condition()
     assert said["reason"] == "NoRequests"
     assert "revision hello-00001: " in said["message"]
     assert "which container c has not" in said["message"]
-    assert desk.triggers.revision_count == 0
+    assert stage.triggers.revision_count == 0
     # Another kind of trigger needs none.
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    assert desk.decide(now_s=1.0)
-    assert desk.condition()["status"] == "True"
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    assert stage.decide(now_s=1.0)
+    assert stage.condition()["status"] == "True"
 
 
 def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=CPU_UP))
-    assert not desk.triggers.wants_usage
-    desk.decide()
-    assert desk.triggers.wants_usage
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=CPU_UP))
+    assert not stage.triggers.wants_usage
+    stage.decide()
+    assert stage.triggers.wants_usage
 
 
 def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    desk.decide(now_s=5.0)
-    status = desk.status(now_s=6.0)
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide(now_s=5.0)
+    status = stage.status(now_s=6.0)
     assert status["observedGeneration"] == 1
     assert status["conditions"] == [
         {
@@ -196,22 +196,22 @@ def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
 
 
 def test_a_condition_keeps_the_time_of_its_change() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP))
-    desk.decide()
-    desk.triggers.take_policy(policy(up=ROOM_UP, status=desk.status()))
-    assert desk.status(now_s=60.0)["conditions"][0]["lastTransitionTime"] == "at 1000000"
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.triggers.take_policy(policy(up=ROOM_UP, status=stage.status()))
+    assert stage.status(now_s=60.0)["conditions"][0]["lastTransitionTime"] == "at 1000000"
 
 
-def test_a_wish_that_is_not_known_is_told_as_none() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=CPU_UP))
-    desk.decide()
-    assert desk.status()["lastDecision"]["desired"] is None
+def test_a_wish_that_is_not_known_is_reported_as_none() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=CPU_UP))
+    stage.decide()
+    assert stage.status()["lastDecision"]["desired"] is None
 
 
 def test_points_survive_the_process() -> None:
-    first, then = Desk(), Desk()
+    first, then = TriggerStage(), TriggerStage()
     slow = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
     first.triggers.take_policy(policy(up=slow))
     for second in (100.0, 110.0):
@@ -227,76 +227,76 @@ def test_points_survive_the_process() -> None:
 
 
 def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
-    desk = Desk()
+    stage = TriggerStage()
     kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
-    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}))
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}))
     # Another revision of the same service was decided on first.
-    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
-    desk.decide(now_s=9.0)
-    assert len(desk.status()["revisions"][0]["points"]["occupancy"]) == 1
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
+    stage.decide(now_s=9.0)
+    assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
 def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
     kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
-    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
-    desk.decide(now_s=9.0)
-    assert len(desk.status()["revisions"][0]["points"]["occupancy"]) == 1
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
+    stage.decide(now_s=9.0)
+    assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
 def test_all_policies_can_be_looked_at_again() -> None:
-    desk = Desk()
+    stage = TriggerStage()
     one = policy(up=ROOM_UP)
-    desk.triggers.take_policy(one)
-    desk.news.clear()
-    desk.triggers.look_again()
-    assert desk.news == [KEY]
-    assert desk.triggers.target(KEY) == one.target
-    assert desk.triggers.target(("default", "gone")) is None
+    stage.triggers.take_policy(one)
+    stage.news.clear()
+    stage.triggers.look_again()
+    assert stage.news == [KEY]
+    assert stage.triggers.target(KEY) == one.target
+    assert stage.triggers.target(("default", "gone")) is None
 
 
 def test_panic_is_asked_at_each_decision() -> None:
-    desk = Desk()
-    desk.triggers.take_policy(policy(up=PANIC, panicScale=True))
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=PANIC, panicScale=True))
     quiet = pods(idle=2)
-    desk.decide(observed=quiet)
-    assert desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
-    assert desk.triggers.hear(HELLO.key, "b", concurrency=1.0)
-    found = desk.decide(observed=pods(occupied=2), now_s=1.0)
+    stage.decide(observed=quiet)
+    assert stage.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    assert stage.triggers.hear(HELLO.key, "b", concurrency=1.0)
+    found = stage.decide(observed=pods(occupied=2), now_s=1.0)
     assert [(one.decider, one.desired) for one in found][1:] == [("panic of policy p", 3)]
-    desk.triggers.forget_pod(HELLO.key, "a")
-    assert desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    stage.triggers.forget_pod(HELLO.key, "a")
+    assert stage.triggers.hear(HELLO.key, "a", concurrency=1.0)
 
 
 def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
     """The wall clock is 1,000,000 s after the epoch: January 12, 1970, 13:46:40."""
-    desk = Desk()
+    stage = TriggerStage()
     schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
-    desk.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
-    (scheduled,) = desk.decide(observed=pods())
-    assert (scheduled.desired, desk.look_count) == (7, 0)
+    stage.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
+    (scheduled,) = stage.decide(observed=pods())
+    assert (scheduled.desired, stage.look_count) == (7, 0)
     assert scheduled.decider == "schedule noon of policy p"
     assert scheduled.reason == "until 1970-01-12 14:00 Etc/UTC"
-    status = desk.status()
+    status = stage.status()
     assert (status["scheduledMin"], status["schedules"][0]["active"]) == (7, True)
-    news = len(desk.news)
-    assert [one.desired for one in desk.decide(now_s=2.0)] == [13, 7]
-    assert desk.decide(observed=pods(), now_s=800.0) == ()
-    assert len(desk.news) > news
-    assert (desk.status()["scheduledMin"], desk.status()["schedules"][0]["active"]) == (None, False)
+    news = len(stage.news)
+    assert [one.desired for one in stage.decide(now_s=2.0)] == [13, 7]
+    assert stage.decide(observed=pods(), now_s=800.0) == ()
+    assert len(stage.news) > news
+    assert (stage.status()["scheduledMin"], stage.status()["schedules"][0]["active"]) == (None, False)
 
 
 def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
-    desk = Desk()
+    stage = TriggerStage()
     schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
-    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
-    assert [one.desired for one in desk.decide(observed=pods())] == [2]
-    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
-    assert [one.desired for one in desk.decide(observed=pods())] == [4]
-    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
-    assert desk.decide(observed=pods()) == ()
-    assert "spec.schedules[0].timeZone" in desk.condition()["message"]
+    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
+    assert [one.desired for one in stage.decide(observed=pods())] == [2]
+    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
+    assert [one.desired for one in stage.decide(observed=pods())] == [4]
+    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
+    assert stage.decide(observed=pods()) == ()
+    assert "spec.schedules[0].timeZone" in stage.condition()["message"]
 
 
 class Clock:

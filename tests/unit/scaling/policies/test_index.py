@@ -103,7 +103,7 @@ def test_of_two_of_the_same_second_the_first_by_name_has_it() -> None:
     assert policies.holder(revision()) == policies.get(("default", "a"))
 
 
-def test_a_policy_that_cannot_be_used_is_in_nobodys_way() -> None:
+def test_an_unusable_policy_holds_up_no_other() -> None:
     policies, bad = Policies(), policy("a", min=3, max=2, created=OLD)
     policies.take(bad)
     policies.take(policy("b", created=NEW))
@@ -113,7 +113,7 @@ def test_a_policy_that_cannot_be_used_is_in_nobodys_way() -> None:
     assert policies.drop(("default", "never")) == set()
 
 
-def test_a_policy_is_told_what_it_holds_for() -> None:
+def test_a_policy_names_its_targets() -> None:
     policies, one = Policies(), policy()
     policies.take(one)
     said = policies.attachment(one, revisions=[("default", "b"), ("default", "a")], problems=[])
@@ -122,7 +122,7 @@ def test_a_policy_is_told_what_it_holds_for() -> None:
     assert (said.is_attached, said.reason, said.message) == (False, Reason.NO_REQUESTS, "x needs cpu")
 
 
-def test_a_policy_for_nothing_is_told_so() -> None:
+def test_a_policy_for_nothing_says_so() -> None:
     policies, one, other = Policies(), policy(), policy("r", kind="Revision", target="gone")
     policies.take(one)
     policies.take(other)

@@ -13,7 +13,7 @@ from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, 
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import DEFAULTS
-from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, revision_with, told
+from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, revision_with, stat_of
 
 BOOT_S = 30.0
 # 7 requests in flight for each pod.
@@ -24,7 +24,7 @@ def outcome_of(loads: list[float], spec: ScalingSpec = SPEC, *, scale: int = 1) 
     """The decision after seconds of load."""
     scaler = Scaler(revision_with(spec), facts_of(scale), SETTINGS, is_restart=False, now_s=0.0)
     for second, load in enumerate(loads):
-        scaler.record(msgspec.structs.replace(told(load), at_s=second + 0.9), StatSource.ACTIVATOR)
+        scaler.record(msgspec.structs.replace(stat_of(load), at_s=second + 0.9), StatSource.ACTIVATOR)
     return scaler.tick(facts_of(scale), DecisionCause.PERIOD, len(loads) + 0.5)
 
 
@@ -169,7 +169,7 @@ def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
     anticipation = Anticipation()
     counts = []
     for second in range(60):
-        classic.record(msgspec.structs.replace(told(second / 2), at_s=second + 0.9), StatSource.ACTIVATOR)
+        classic.record(msgspec.structs.replace(stat_of(second / 2), at_s=second + 0.9), StatSource.ACTIVATOR)
         outcome = classic.tick(facts_of(2), DecisionCause.PERIOD, second + 1.5)
         assert not isinstance(outcome.merged, NoData)
         alone = msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=1))

@@ -37,6 +37,6 @@ def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:
     for _ in range(62):
         world.live(2, load=5)
         logged.append(story.add(world.outcomes[-1], at_wall_s=world.now_s + 5))
-    told = [one for one in logged if one is not None]
-    assert [one.repeated_count for one in told] == [0, 30, 60]
-    assert told[-1].at_wall_s - told[-1].since_wall_s == 120
+    reported = [one for one in logged if one is not None]
+    assert [one.repeated_count for one in reported] == [0, 30, 60]
+    assert reported[-1].at_wall_s - reported[-1].since_wall_s == 120

@@ -62,11 +62,11 @@ def taken(slices: PublicSlices, name: str, *, names_pods: bool, now_s: float) ->
 def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice() -> None:
     slices = PublicSlices()
     steps = [("four", False), ("six", True), ("four", True), ("four", False), ("six", False), ("six", False)]
-    told = []
+    reported = []
     for now_s, (name, names_pods) in enumerate(steps):
         is_other = taken(slices, name, names_pods=names_pods, now_s=float(now_s))
-        told.append((is_other, slices.proxy_since_s))
-    assert told == [(True, 0.0), (True, None), (False, None), (False, None), (True, 4.0), (False, 4.0)]
+        reported.append((is_other, slices.proxy_since_s))
+    assert reported == [(True, 0.0), (True, None), (False, None), (False, None), (True, 4.0), (False, 4.0)]
 
 
 def test_without_slices_there_is_no_public_service() -> None:

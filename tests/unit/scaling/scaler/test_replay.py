@@ -27,10 +27,12 @@ class Recorder(World):
 
     def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
         outcome = super().decide(cause)
-        told = self.story.add(outcome, at_wall_s=self.now_s)
-        if told is not None:
+        reported = self.story.add(outcome, at_wall_s=self.now_s)
+        if reported is not None:
             line = msgspec.json.encode(
-                DecisionRecord(namespace="default", revision="hello-00001", entry=told, windows=self.scaler.windows())
+                DecisionRecord(
+                    namespace="default", revision="hello-00001", entry=reported, windows=self.scaler.windows()
+                )
             )
             self.records.append(read_record(line))
         return outcome
@@ -106,11 +108,11 @@ def test_what_the_classic_algorithm_said_is_taken_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"max_scal": "1"}, {"max_scale": "many"}, {"metric": "rps"}], ids=str)
-def test_a_number_that_is_none_is_told(changes: dict[str, str]) -> None:
+def test_a_number_that_is_none_is_reported(changes: dict[str, str]) -> None:
     with pytest.raises(InvalidValue):
         changed_spec(SEVEN, changes)
 
 
-def test_a_line_that_is_no_record_is_told() -> None:
+def test_a_line_that_is_no_record_is_reported() -> None:
     with pytest.raises(InvalidValue, match="a line of the decision log"):
         read_record(b'{"namespace": 1}')

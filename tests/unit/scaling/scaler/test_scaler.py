@@ -11,7 +11,7 @@ from serving.scaling.kpa.zero import GatePhase, GateReason
 from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome, StatSource, conclude
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, told
+from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
 
 SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
 ASLEEP = facts_of(0)
@@ -101,7 +101,7 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
     world.facts = facts_of(15)
     # The second that woke it is the only one that counts.
     world.now_s += 1.1
-    world.hear(told(100), StatSource.ACTIVATOR)
+    world.hear(stat_of(100), StatSource.ACTIVATOR)
     outcome = world.decide()
     assert isinstance(outcome.decided.detail, ScaleDecision)
     assert outcome.decided.detail.observed_stable == 100
@@ -118,7 +118,7 @@ def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
     assert world.decide(DecisionCause.LOAD).apply_count == 15
 
 
-def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_told() -> None:
+def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_reported() -> None:
     world = asleep()
     world.decide()
     world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
@@ -138,7 +138,7 @@ def test_a_request_that_finds_no_pod_gets_one_before_its_revision_is_seen_active
     assert (outcome.apply_count, outcome.to_reserve) == (1, False)
 
 
-def test_a_revision_in_reserve_that_nobody_wants_stays_at_zero() -> None:
+def test_an_unrouted_reserve_revision_stays_at_zero() -> None:
     outcome = asleep().decide()
     assert (outcome.apply_count, outcome.to_reserve, outcome.to_prove) == (None, False, False)
     assert outcome.merged == NoData(missing="no proposal of any decider")
@@ -147,17 +147,17 @@ def test_a_revision_in_reserve_that_nobody_wants_stays_at_zero() -> None:
 def test_requests_a_second_wake_too() -> None:
     spec = spec_with(metric="rps", target_value=10.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
-    assert world.hear(told(1, requests=35), StatSource.ACTIVATOR)
+    assert world.hear(stat_of(1, requests=35), StatSource.ACTIVATOR)
     assert world.decide(DecisionCause.LOAD).apply_count == 4
 
 
 def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
     spec = spec_with(metric="queue-length", target_value=7.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
-    assert world.hear(told(1), StatSource.ACTIVATOR)
+    assert world.hear(stat_of(1), StatSource.ACTIVATOR)
     assert world.decide(DecisionCause.LOAD).apply_count == 1
     for _ in range(4):
-        world.hear(msgspec.structs.replace(told(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
+        world.hear(msgspec.structs.replace(stat_of(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
         world.now_s += 1.0
     assert world.decide().apply_count == 5
 
@@ -184,7 +184,7 @@ def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
 def test_a_stat_of_nothing_is_no_news() -> None:
     world = asleep()
     assert not world.poke(0)
-    assert not world.hear(told(0, by="pod-1"), StatSource.POD)
+    assert not world.hear(stat_of(0, by="pod-1"), StatSource.POD)
 
 
 # With load.
@@ -206,8 +206,8 @@ def test_a_load_that_fits_is_applied_to_nothing() -> None:
 def test_what_came_through_an_activator_counts_once() -> None:
     world = awake()
     for _ in range(8):
-        world.hear(told(20, by="pod-0", proxied=20), StatSource.POD)
-        world.hear(told(20), StatSource.ACTIVATOR)
+        world.hear(stat_of(20, by="pod-0", proxied=20), StatSource.POD)
+        world.hear(stat_of(20), StatSource.ACTIVATOR)
         world.now_s += 1
     detail = world.decide().decided.detail
     assert isinstance(detail, ScaleDecision)
@@ -219,7 +219,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
     for second in range(10):
         for number in range(10):
             at_s = 1000 + second + number / 10
-            world.hear(told(7, by=f"pod-{number}"), StatSource.POD, at_s=at_s)
+            world.hear(stat_of(7, by=f"pod-{number}"), StatSource.POD, at_s=at_s)
     # In the middle of a second, when half of them have reported: the last five whole seconds, all of 70.
     world.now_s = 1009.55
     detail = world.decide().decided.detail
@@ -230,7 +230,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
 def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> None:
     world = awake(2)
     for _ in range(8):
-        world.hear(told(5, by="pod-0"), StatSource.POD)
+        world.hear(stat_of(5, by="pod-0"), StatSource.POD)
         world.now_s += 1
     assert set(world.scaler.pods) == {"pod-0"}
 
@@ -239,8 +239,8 @@ def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
     world = awake()
     world.live(64, load=0.0)
     assert world.outcomes[-1].decided.desired_count == 0
-    assert world.hear(told(1, by="pod-0"), StatSource.POD)
-    assert not world.hear(told(1, by="pod-0", proxied=1), StatSource.POD)
+    assert world.hear(stat_of(1, by="pod-0"), StatSource.POD)
+    assert not world.hear(stat_of(1, by="pod-0", proxied=1), StatSource.POD)
 
 
 def test_other_deciders_have_their_say() -> None:
@@ -274,7 +274,7 @@ def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
 def test_without_a_proof_the_last_pod_stays() -> None:
     world, outcome = awake(), None
     for _ in range(40):
-        world.hear(told(0, by="pod-0"), StatSource.POD)
+        world.hear(stat_of(0, by="pod-0"), StatSource.POD)
         world.now_s += 2
         outcome = world.scaler.tick(world.facts, DecisionCause.PERIOD, world.now_s)
         assert outcome.apply_count is None
@@ -358,8 +358,8 @@ def test_the_classic_algorithm_counts_each_request_once() -> None:
     world = World(revision_with(SEVEN_A_POD, class_name=CLASSIC_CLASS), facts_of(2))
     for _ in range(61):
         for pod in ("pod-0", "pod-1"):
-            world.hear(told(3, by=pod, proxied=3), StatSource.POD)
-        world.hear(told(6), StatSource.ACTIVATOR)
+            world.hear(stat_of(3, by=pod, proxied=3), StatSource.POD)
+        world.hear(stat_of(6), StatSource.ACTIVATOR)
         world.now_s += 1
     detail = world.decide().decided.detail
     assert isinstance(detail, ClassicDecision)

@@ -7,7 +7,7 @@ from serving.scaling.kpa.zero import GateAction, GatePhase
 from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome, StatSource
 from serving.scaling.scaler.view import ScalerView
 from tests.unit.scaling.kpa_builders import DEFAULTS
-from tests.unit.scaling.scaler_builders import World, facts_of, revision_with, told
+from tests.unit.scaling.scaler_builders import World, facts_of, revision_with, stat_of
 
 SPEC = msgspec.structs.replace(DEFAULTS, target_burst_capacity=0.0)
 WINDOW_S = int(SPEC.stable_window_s)
@@ -31,7 +31,7 @@ class PublicWorld(World):
         """After a whole window without load."""
         for _ in range(WINDOW_S + 10):
             self.now_s += 1.0
-            self.hear(told(0.0, by="pod-0"), StatSource.POD)
+            self.hear(stat_of(0.0, by="pod-0"), StatSource.POD)
             self.look()
         return self.look()
 

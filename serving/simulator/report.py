@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.scaling.kpa.decide import ScaleDecision
-from serving.simulator.results import NodesResult, RevisionResult, WaitHistogram, summed
-from serving.simulator.world import Moment, World
+from serving.simulator.results import Moment, NodesResult, RevisionResult, WaitHistogram, summed
 
 _HOUR_S = 3600.0
 
@@ -128,31 +126,15 @@ def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
 
 
 def timeline(moments: Sequence[Moment]) -> Iterator[str]:
-    """A line for each moment at which the scale or the way to zero changed."""
+    """A line for each moment at which the scale or the way to zero changed, with the reason."""
     before: Moment | None = None
     for moment in moments:
         if before is None or moment.scale != before.scale or moment.gate.reason is not before.gate.reason:
-            was = before.scale if before else 0
-            change = f"{was} -> {moment.scale}" if was != moment.scale else f"{moment.scale}"
             yield (
-                f"{moment.at_s:7.1f} s  pods {change:<10} ready {moment.ready_count:<4} "
-                f"running {moment.running_count:<5} waiting {moment.waiting_count:<5} {reason_of(moment)}"
+                f"{moment.at_s:7.1f} s  ready {moment.ready_count:<4} running {moment.running_count:<5} "
+                f"waiting {moment.waiting_count:<5} {moment.reason}"
             )
         before = moment
-
-
-def reason_of(moment: Moment) -> str:
-    """Why the pods are as many as they are, with the numbers that led there."""
-    decision, gate = moment.decision, moment.gate
-    if not isinstance(decision, ScaleDecision):
-        return f"no data: {decision.missing}"
-    if decision.desired_count == 0:
-        return f"no load; {gate.reason}"
-    text = (
-        f"{decision.mode}: {decision.observed_panic:.1f} in flight (short window), "
-        f"{decision.observed_stable:.1f} (long window), {decision.ready_count} ready"
-    )
-    return text + (f"; limited by {decision.limited_by}" if decision.limited_by else "")
 
 
 def plot(moments: Sequence[Moment], until_s: float) -> Iterator[str]:
@@ -171,18 +153,14 @@ def plot(moments: Sequence[Moment], until_s: float) -> Iterator[str]:
         yield f"{name:>9} {bars} max {max(peaks)}"
 
 
-def summary(world: World, until_s: float) -> str:
+def summary(result: RevisionResult, latencies_s: Sequence[float], until_s: float) -> str:
     """Requests, latencies, and what it cost."""
-    pod_seconds = sum(
-        moment.scale * (following.at_s - moment.at_s)
-        for moment, following in zip(world.moments, world.moments[1:], strict=False)
-    )
-    latencies_s = sorted(world.latencies_s)
+    latencies_s = sorted(latencies_s)
     if not latencies_s:
         return f"no request in {until_s:g} s"
     p95_s = latencies_s[int(len(latencies_s) * 0.95)]
     return (
-        f"{len(latencies_s)} requests answered, {world.refused_count} refused; latency median "
+        f"{len(latencies_s)} requests answered, {result.refused} refused; latency median "
         f"{statistics.median(latencies_s):.2f} s, p95 {p95_s:.2f} s, longest {latencies_s[-1]:.2f} s; "
-        f"{pod_seconds:.0f} pod seconds in {until_s:g} s"
+        f"{result.pod_seconds:.0f} pod seconds in {until_s:g} s"
     )

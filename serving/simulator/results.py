@@ -11,6 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from serving.model.nodata import NoData
+from serving.scaling.classic.classic import ClassicDecision
+from serving.scaling.kpa.decide import ScaleDecision
+from serving.scaling.kpa.merge import MergeDecision
+from serving.scaling.kpa.zero import GateDecision
+
 LATE_S = 0.01
 """A request that waits longer is late."""
 
@@ -99,6 +105,27 @@ class RevisionResult(msgspec.Struct, kw_only=True):
             self.waits.add(wait_s)
             self.late_requests += wait_s > LATE_S
             self.cold_requests += is_cold
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a revision right after one decision, with the decision and the sentence that explains it."""
+
+    at_s: float
+    scale: int
+    ready_count: int
+    running_count: int
+    waiting_count: int
+    decision: ScaleDecision | ClassicDecision | NoData
+    merged: MergeDecision | NoData
+    gate: GateDecision
+    reason: str
+
+
+class RunLog(msgspec.Struct, kw_only=True):
+    """Each decision about one revision, and the latency of each request that was answered, in seconds."""
+
+    moments: list[Moment] = msgspec.field(default_factory=list)
+    latencies_s: list[float] = msgspec.field(default_factory=list)
 
 
 class NodesResult(msgspec.Struct, kw_only=True):

@@ -18,7 +18,8 @@ import msgspec
 
 from serving.model.knative import TrafficPath
 from serving.scaling.adaptive.gaps import GapPrior
-from serving.scaling.scaler.scaler import DecisionCause
+from serving.scaling.scaler.explain import explain
+from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
@@ -26,7 +27,7 @@ from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.decisions import Decisions, RevisionCounts
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, SimulatedPod
-from serving.simulator.results import Durations, PodSeries, Quantiles, RevisionResult, durations_of
+from serving.simulator.results import Durations, Moment, PodSeries, Quantiles, RevisionResult, RunLog, durations_of
 from serving.traffic.backoff import backoff_s
 from serving.traffic.policy import policy_for
 
@@ -64,6 +65,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     skips: bool = True
     """Whether periods are skipped whose decision is known; False is for tests."""
 
+    log: RunLog | None = None
+    """Gets each decision and latency; no period is skipped then."""
+
 
 class RevisionRun:
     """One run; ``run`` it once."""
@@ -86,7 +90,7 @@ class RevisionRun:
         self.name, self.result = name, RevisionResult(name=name)
         self._arrivals, self._config, self._until_s = arrivals, config, until_s
         self._next = next(arrivals, _NO_MORE)
-        self._nodes = nodes
+        self._nodes, self._log = nodes, config.log
         self.limit_s = math.inf
         self._service: Durations = durations_of(config.service, f"service:{config.seed}:{name}")
         self._start: Durations = durations_of(config.start, f"start:{config.seed}:{name}")
@@ -107,7 +111,7 @@ class RevisionRun:
             config.settings,
             config.spec,
             has_burst_switch=config.has_burst_switch,
-            skips=config.skips,
+            skips=config.skips and config.log is None,
             prior=prior,
         )
         self._queue: deque[tuple[float, float]] = deque()
@@ -258,9 +262,11 @@ class RevisionRun:
         if not self._inside and self.pods.scale and self._decisions.due_s == math.inf:
             self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
 
-    def _serve(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
+    def _serve(self, pod: SimulatedPod, at_s: float, took_s: float, *, waited_s: float = 0.0) -> None:
         self.pods.take(pod, at_s)
         self._sequence += 1
+        if self._log is not None and at_s + took_s < self._until_s:
+            self._log.latencies_s.append(waited_s + took_s)
         heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))
 
     def _finish(self, pod: SimulatedPod, at_s: float) -> None:
@@ -269,7 +275,7 @@ class RevisionRun:
         if pod.queue:
             arrived_s, took_s = pod.queue.popleft()
             self.result.record_wait(at_s - arrived_s, is_cold=False)
-            self._serve(pod, at_s, took_s)
+            self._serve(pod, at_s, took_s, waited_s=at_s - arrived_s)
         if self._queue:
             self._grant(at_s)
 
@@ -284,7 +290,7 @@ class RevisionRun:
                 self._count_out(at_s)
                 continue
             self.result.record_wait(wait_s, is_cold=self._latest_ready_s > arrived_s)
-            self._serve(pods.pick(), at_s, took_s)
+            self._serve(pods.pick(), at_s, took_s, waited_s=wait_s)
         if not queue:
             self._known_waiting = 0
 
@@ -316,7 +322,23 @@ class RevisionRun:
             self._set_scale(outcome.apply_count, at_s)
         if self._nodes is not None:
             self._nodes.look(self, outcome, self._decisions.policy)
+        if self._log is not None:
+            self._log.moments.append(self._moment(outcome))
         self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
+
+    def _moment(self, outcome: ScalerOutcome) -> Moment:
+        waiting_count = len(self._queue) + sum(len(pod.queue) for pod in self.pods.ready)
+        return Moment(
+            at_s=outcome.at_s,
+            scale=self.pods.scale,
+            ready_count=len(self.pods.ready),
+            running_count=self._inside - waiting_count,
+            waiting_count=waiting_count,
+            decision=outcome.decided.detail,
+            merged=outcome.merged,
+            gate=outcome.gate,
+            reason=explain(outcome),
+        )
 
     def _set_scale(self, count: int, at_s: float) -> None:
         present = self.pods.scale

@@ -19,7 +19,7 @@ from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import DialPosition, SimulatedPolicy
 from serving.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
 from serving.simulator.population import run_population
-from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult
+from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
 from serving.simulator.trace import FunctionTrace
 
@@ -51,6 +51,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: NodePlan | None = None
     """Nodes that a node group grows and shrinks below all functions; None: every pod has a place."""
+
+    log: RunLog | None = None
+    """Gets each decision and latency of a workload of one function."""
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,7 @@ def run_workload(  # noqa: PLR0913 - what a run is
         probe_delay_s=workload.probe_delay_s,
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
+        log=workload.log,
     )
     job = _Job(workload=workload, config=config)
     progress = on_progress or _ignore

@@ -1,6 +1,5 @@
 """``serving simulate``: a service on the virtual clock, each change of its scale with the reason; or recorded workloads."""
 
-import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,22 @@ import msgspec
 
 from serving.cli.client.resources import is_json, json_output_options
 from serving.cli.decisions.simulateinputs import (
-    LOAD_UNTIL_S,
     changed_settings,
     known_policies,
-    read_durations,
-    read_scaling,
     runner_of,
     settings_pairs,
     workload_options,
 )
-from serving.cli.decisions.simulatetrace import compare_policies, print_comparison
+from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies, print_comparison
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.curve import POLICIES
 from serving.simulator.report import plot, summary, timeline
+from serving.simulator.results import RunLog
 from serving.simulator.svg import comparison_svg
-from serving.simulator.trace import arrivals, parse_steps
-from serving.simulator.world import Engine, Plan, World
+from serving.simulator.workload_run import run_workload
 
 _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
-# Start of a pod with --load.
-_LOAD_START_S = 1.0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -53,12 +47,14 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
     """
     try:
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
-        if options["trace"] is None and options["from_log"] is None and options["nodes"] is None:
+        is_load = options["trace"] is None and options["from_log"] is None and options["nodes"] is None
+        if is_load:
             _refuse_trace_options({**options, "plot": plot})
-            _simulate_load(settings, options)
-            return
         names = known_policies(options["compare"] or options["policy"])
         runner = runner_of(options, settings=settings)
+        if is_load:
+            _print_run(runner, names[0], as_json=is_json(options))
+            return
         comparison = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
         if plot is not None:
             image = comparison_svg(comparison.policies, comparison.curves, length_s=runner.workload.length_s)
@@ -80,34 +76,15 @@ def _refuse_trace_options(options: dict[str, Any]) -> None:
             raise SettingsError([problem])
 
 
-def _simulate_load(settings: AutoscalerSettings, options: dict[str, Any]) -> None:
-    (policy,) = known_policies(options["policy"])
-    until_s = LOAD_UNTIL_S if options["until_s"] is None else options["until_s"]
-    steps = parse_steps(options["load"])
-    plan = Plan(
-        settings=POLICIES[policy].change(settings),
-        scaling=read_scaling(options["annotate"], settings),
-        container_concurrency=options["concurrency"],
-        service_s=read_durations(options["service_time"], "--service-time").default.p50_s,
-        start_s=read_durations(options["start_time"] or f"{_LOAD_START_S:g}", "--start-time").default.p50_s,
-        seed=options["seed"],
-    )
-    engine = Engine()
-    simulated = World(plan, engine)
-    for at_s in arrivals(steps, until_s, random.Random(options["seed"])):  # noqa: S311 - made-up load
-        engine.at(at_s, simulated.arrive)
-    engine.run(until_s)
-    if is_json(options):
-        record = {
-            "moments": simulated.moments,
-            "latencies_s": simulated.latencies_s,
-            "refused": simulated.refused_count,
-        }
+def _print_run(runner: PolicyRunner, policy: str, *, as_json: bool) -> None:
+    """Print each change of one service's scale with its reason, or each decision as JSON."""
+    log, until_s = RunLog(), runner.workload.length_s
+    workload = msgspec.structs.replace(runner.workload, log=log)
+    (result,) = run_workload(workload, POLICIES[policy], seed=runner.seeds[0])
+    if as_json:
+        record = {"moments": log.moments, "latencies_s": log.latencies_s, "refused": result.refused}
         click.echo(msgspec.json.encode(record).decode())
         return
-    for line in timeline(simulated.moments):
+    for line in (*timeline(log.moments), "", *plot(log.moments, until_s)):
         click.echo(line)
-    click.echo()
-    for line in plot(simulated.moments, until_s):
-        click.echo(line)
-    click.echo(summary(simulated, until_s))
+    click.echo(summary(result, log.latencies_s, until_s))

@@ -34,13 +34,12 @@ from serving.simulator.trace import (
 )
 from serving.simulator.workload_run import Workload
 
-LOAD_UNTIL_S = 260.0
-"""Default end of a generated load, in seconds."""
-
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 _DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
-# Start of a pod where nothing is said: that of the published studies.
+# Default end of a made-up load, and start of its pod, in seconds.
+_LOAD_UNTIL_S, _LOAD_START = 260.0, "1"
+# Start of a pod of a trace where nothing is said: that of the published studies.
 _TRACE_START = "2"
 _DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
 
@@ -216,8 +215,8 @@ def read_durations(text: str, option: str) -> DurationModel:
 
 def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> PolicyRunner:
     """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
-    is_made_up = options["nodes"] is not None and options.get("load") is not None
-    if (options["trace"] is None) is (options["from_log"] is None) and not (options["trace"] is None and is_made_up):
+    sources = [options[name] for name in ("trace", "from_log") if options[name] is not None]
+    if len(sources) > 1 or (not sources and options.get("load") is None):
         raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"])
@@ -229,15 +228,16 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
     window = TraceWindow(from_s=options["from_s"], until_s=until_s)
     service = read_durations(options["service_time"], "--service-time")
-    start = read_durations(options["start_time"] or _TRACE_START, "--start-time")
+    is_made_up = options["trace"] is None and options["from_log"] is None
+    start = read_durations(options["start_time"] or (_LOAD_START if is_made_up else _TRACE_START), "--start-time")
     functions: list[FunctionTrace]
     if options["from_log"] is not None:
         logs = read_logs(options["from_log"], window=window)
         functions, length_s, service = logs.functions, logs.length_s, logs.service
         if logs.start is not None and not options["start_time"]:
             start = DurationModel(default=logs.start)
-    elif options["trace"] is None:
-        length_s = LOAD_UNTIL_S if options["until_s"] is None else until_s
+    elif is_made_up:
+        length_s = _LOAD_UNTIL_S if options["until_s"] is None else until_s
         dice = random.Random(options["seed"])  # noqa: S311 - made-up load
         arrivals_s = array.array("d", arrivals(parse_steps(options["load"]), length_s, dice))
         unknown_s = array.array("d", [math.nan] * len(arrivals_s))
@@ -245,7 +245,7 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
     else:
         placement = ArrivalPlacement(options["placement"])
         functions, length_s = read_trace(options["trace"], placement=placement, window=window)
-    if not any(one.request_count for one in functions):
+    if not is_made_up and not any(one.request_count for one in functions):
         raise _refused("--from", "this part of the trace has no request", "a part with requests")
     concurrency = options["concurrency"]
     return Workload(

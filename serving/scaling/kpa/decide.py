@@ -14,7 +14,6 @@ import math
 import msgspec
 
 from serving.model.nodata import NoData
-from serving.model.stat import Stat
 from serving.scaling.kpa.burst import excess_burst_capacity
 from serving.scaling.kpa.delay import DelayWindow, slot_count
 from serving.scaling.kpa.window import Observation
@@ -159,11 +158,6 @@ def decide_count(
     """Like ``decide``, but returns only the count. The record of the steps would cost half as much again."""
     steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
     return steps.state, steps.count
-
-
-def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
-    """Whether a stat that was pushed asks for a decision at once: there is load, and the latest decision was 0 pods."""
-    return stat.concurrency != 0 and latest is not None and latest.desired_count == 0
 
 
 class _Steps(msgspec.Struct, frozen=True, kw_only=True):

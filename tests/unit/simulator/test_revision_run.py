@@ -13,7 +13,7 @@ from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, ORIGINAL, SAFE, AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.results import Quantiles, RevisionResult
+from serving.simulator.results import Quantiles, RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
 
 HALF_SECOND = Quantiles(p50_s=0.5, p99_s=0.5)
@@ -198,3 +198,44 @@ def test_the_first_requests_of_a_newcomer_to_a_slow_app_are_warm_but_one(policy:
     """Three requests, each 20 s after the last answer, to an app that starts in 10 s."""
     given_config = config(autoscaler=AutoscalerSettings(policy=policy), start_s=10.0)
     assert simulated(10.0, 41.0, 62.0, given_config=given_config).cold_requests == 1
+
+
+def logged(
+    *times_s: float, given_config: RunConfig | None = None, until_s: float = 200.0
+) -> tuple[RunLog, RevisionResult]:
+    log = RunLog()
+    arrivals = iter([(at_s, math.nan) for at_s in sorted(times_s)])
+    logging = msgspec.structs.replace(given_config or config(), log=log)
+    return log, RevisionRun("f", arrivals, logging, until_s=until_s).run()
+
+
+def test_the_log_of_a_run_has_each_decision_with_its_reason() -> None:
+    log, result = logged(10.5)
+    assert len(log.moments) > 90
+    woken = next(moment for moment in log.moments if moment.scale)
+    assert (woken.at_s, woken.scale, woken.ready_count, woken.running_count, woken.waiting_count) == (10.5, 1, 0, 0, 1)
+    assert woken.reason.startswith("0 → 1: ")
+    assert log.moments[-1].scale == 0
+    assert log.latencies_s == [2.5]
+    assert result.requests == 1
+
+
+def test_the_log_of_a_run_counts_requests_that_wait_in_pods() -> None:
+    bypass = config(
+        concurrency=1, scaling=ScalingAnnotations(overrides=(("max_scale", 1), ("target_burst_capacity", 0)))
+    )
+    log, _ = logged(10.0, *([30.0] * 6), given_config=bypass, until_s=60.0)
+    assert max(moment.waiting_count for moment in log.moments) == 5
+    assert max(log.latencies_s) == pytest.approx(3.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    times_s=st.lists(st.floats(0, 60), max_size=80),
+    concurrency=st.integers(0, 4),
+    start_s=st.floats(0.01, 5),
+)
+def test_each_request_of_a_run_is_answered(times_s: list[float], concurrency: int, start_s: float) -> None:
+    log, result = logged(*times_s, given_config=config(concurrency=concurrency, start_s=start_s), until_s=1000.0)
+    assert len(log.latencies_s) + result.refused == len(times_s)
+    assert log.moments[-1].scale == 0

@@ -18,15 +18,28 @@ def simulate(*arguments: str) -> Result:
 def test_a_day_is_explained_with_reasons() -> None:
     done = simulate("--load", "5:2 20:0", "--until", "120")
     assert done.exit_code == 0
-    assert "pods 0 -> 1" in done.stdout
-    assert "pods 1 -> 0" in done.stdout
+    assert " 0 → 1: " in done.stdout
+    assert " 1 → 0: " in done.stdout
     assert "0 refused" in done.stdout
 
 
 def test_annotations_are_those_of_a_revision() -> None:
     done = simulate("--load", "5:200 20:0", "--until", "40", "--annotate", "max-scale=2")
-    assert "pods 0 -> 3" not in done.stdout
+    assert done.stdout.splitlines()[-2].endswith("max 2")
     assert done.exit_code == 0
+
+
+def test_the_options_of_a_workload_hold_for_a_load() -> None:
+    load = ("--load", "5:20 20:0", "--until", "120")
+    plain, failing = simulate(*load), simulate(*load, "--failing-starts", "0.9")
+    assert (plain.exit_code, failing.exit_code) == (0, 0)
+    assert plain.stdout != failing.stdout
+    adaptive = simulate(*load, "--policy", "adaptive")
+    assert adaptive.stdout not in {"", plain.stdout}
+
+
+def test_a_load_of_nothing_is_no_request() -> None:
+    assert "no request in 30 s" in simulate("--load", "0:0", "--until", "30").stdout
 
 
 def test_a_problem_is_reported() -> None:

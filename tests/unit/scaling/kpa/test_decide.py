@@ -8,12 +8,11 @@ from serving.scaling.kpa.decide import (
     ScalerMode,
     decide,
     decide_count,
-    is_poke,
     starting_state,
 )
 from serving.scaling.kpa.window import Observation
 from serving.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
-from tests.unit.scaling.kpa_builders import CALM, DEFAULTS, decided, spec_with, stat_of
+from tests.unit.scaling.kpa_builders import CALM, DEFAULTS, decided, spec_with
 
 NOTHING = NoData(missing="no stat in the stable window")
 
@@ -215,15 +214,6 @@ def test_the_original_lets_a_single_pod_go_after_a_restart() -> None:
 def test_a_decision_carries_the_excess_burst_capacity() -> None:
     # docs/calculations.md: 3 x 100 - 211 - 50.
     assert decided(load=70.0, panic_load=50.0, ready_count=3)[1].excess_burst_capacity == 39
-
-
-def test_load_pokes_a_revision_whose_latest_decision_is_zero() -> None:
-    _, zero = decided(load=0.0)
-    _, one = decided(load=1.0)
-    assert is_poke(stat_of(1.0), zero)
-    assert not is_poke(stat_of(0.0), zero)
-    assert not is_poke(stat_of(1.0), one)
-    assert not is_poke(stat_of(1.0), None)
 
 
 def test_the_same_inputs_decide_the_same_again() -> None:

@@ -40,7 +40,7 @@ from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.containers.engine import RUNTIME_VARIABLE
 from serving.home.containers.nameserver import NameAnswers, NameServer
-from serving.home.containers.podbox import ContainerHost, container_host
+from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.controllers.addresses import HostsFile, ServiceHosts, publish_activators
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
 from serving.home.controllers.garbage import collect_garbage

@@ -12,7 +12,7 @@ from typing import Any
 
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.port import EventType
-from serving.home.containers.podbox import ContainerHost
+from serving.home.containers.podsandbox import ContainerHost
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.kubelet import Kubelet

@@ -15,7 +15,7 @@ import pytest
 from serving.cluster.kinds import DEPLOYMENT, POD
 from serving.cluster.port import EventType
 from serving.home.containers.network import remove_leftovers
-from serving.home.containers.podbox import container_host
+from serving.home.containers.podsandbox import container_host
 from serving.home.kubelet.container import RestartSettings
 from serving.home.pods.podfolder import LOG_BYTES_MAX
 from serving.home.store.memory import MemoryCluster

@@ -10,7 +10,7 @@ import pytest
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.home.containers.cgroups import Limits
 from serving.home.containers.network import remove_leftovers
-from serving.home.containers.podbox import ContainerHost, container_host
+from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.model.objects import Object
 from tests.eventually import until

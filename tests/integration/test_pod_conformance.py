@@ -20,7 +20,7 @@ from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.apiserver.podstreams import ExecOptions
 from serving.home.containers.network import remove_leftovers
-from serving.home.containers.podbox import container_host
+from serving.home.containers.podsandbox import container_host
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.pods.podfolder import previous_of

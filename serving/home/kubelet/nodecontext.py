@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from serving.cluster.port import Cluster
-from serving.home.containers.podbox import ContainerHost
+from serving.home.containers.podsandbox import ContainerHost
 from serving.home.kubelet.startpace import StartPacer
 from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.home.pods.runtime import PodRuntime

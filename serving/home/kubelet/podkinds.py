@@ -25,7 +25,7 @@ from serving.aio import netns
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import SECRET
-from serving.home.containers.podbox import PodBox
+from serving.home.containers.podsandbox import PodSandbox
 from serving.home.images.pullers import credentials_of
 from serving.home.images.store import ImageUnavailable, StoredImage
 from serving.home.kubelet.container import ContainerSpec
@@ -251,13 +251,18 @@ class InAppPod(ProcessPod):
 
 
 class NetworkedPod(ProcessPod):
-    """A pod of processes in a network of its own, which ``box`` has made."""
+    """A pod of processes in a network of its own, which ``sandbox`` has made."""
 
     is_boxed = True
 
-    def __init__(self, setup: PodSetup, box: PodBox) -> None:
+    def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
         super().__init__(setup)
-        self.network, self.resolver, self.hosts, self.port = box.network, box.resolver, box.hosts, box.port
+        self.network, self.resolver, self.hosts, self.port = (
+            sandbox.network,
+            sandbox.resolver,
+            sandbox.hosts,
+            sandbox.port,
+        )
 
     def start(self, container: Object) -> StartProcess:
         """As the base class; a queue-proxy in the app would listen in the wrong network."""
@@ -277,40 +282,40 @@ class ContainerPod(NetworkedPod):
     # A container runtime takes the template longer than a queue-proxy.
     is_proxy_first = True
 
-    def __init__(self, setup: PodSetup, box: PodBox) -> None:
-        super().__init__(setup, box)
-        self._box, self.is_rootless = box, box.is_rootless
+    def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
+        super().__init__(setup, sandbox)
+        self._sandbox, self.is_rootless = sandbox, sandbox.is_rootless
 
     @property
     def image_ids(self) -> Mapping[str, str]:
         """As the base class."""
-        return self._box.image_ids
+        return self._sandbox.image_ids
 
     @property
     def refused_limits(self) -> Collection[str] | None:
         """As the base class."""
-        return self._box.refused_limits
+        return self._sandbox.refused_limits
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
         """As the base class; cgroups say whether the kernel has killed it."""
-        exit_reason = functools.partial(self._box.exit_reason, container_name_of(container))
+        exit_reason = functools.partial(self._sandbox.exit_reason, container_name_of(container))
         return msgspec.structs.replace(super().completed(container, spec), exit_reason=exit_reason)
 
     def watched_memory(self) -> dict[str, int]:
         """As the base class; cgroups enforce limits unless they refused them."""
-        return super().watched_memory() if "memory" in self._box.refused_limits else {}
+        return super().watched_memory() if "memory" in self._sandbox.refused_limits else {}
 
     def totals(self) -> Mapping[str, SessionTotals]:
         """As the base class."""
-        return self._box.totals()
+        return self._sandbox.totals()
 
     def _oom_folders(self) -> list[str]:
-        return self._box.memory_cgroups(self.setup.manifest["spec"]["containers"])
+        return self._sandbox.memory_cgroups(self.setup.manifest["spec"]["containers"])
 
     def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
         """The order that starts a container."""
         log = self.setup.log_of(container_name_of(container))
-        return self._box.order(container, given=given, mounts=self._mounts(container), log=log)
+        return self._sandbox.order(container, given=given, mounts=self._mounts(container), log=log)
 
 
 def _kind_without_box(setup: PodSetup) -> ProcessPod:
@@ -351,8 +356,8 @@ async def choose_kind(
                 images[name] = await host.images.ensure(
                     container.get("image", ""), policy=policy, key=key, credentials=credentials
                 )
-            box = PodBox(host, pod, images, pod_id=setup.pod_id, location=setup.location, folder=setup.folder)
-            await box.prepare()
+            sandbox = PodSandbox(host, pod, images, pod_id=setup.pod_id, location=setup.location, folder=setup.folder)
+            await sandbox.prepare()
         except ImageUnavailable as error:
             if names_commands(pod):
                 await warn("ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine")
@@ -363,7 +368,7 @@ async def choose_kind(
             why = disk_error(error, setup.node.pods)
             waiting = ContainerState(waiting_reason="CreatePodSandboxError", waiting_message=why)
         else:
-            return ContainerPod(setup, box) if images else NetworkedPod(setup, box)
+            return ContainerPod(setup, sandbox) if images else NetworkedPod(setup, sandbox)
         on_state(name, waiting)
         failure_count += 1
         pause_s = backoff_s(failure_count, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S)

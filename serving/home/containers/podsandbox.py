@@ -63,7 +63,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
             self.networks.sweep(kept)
 
 
-class PodBox:
+class PodSandbox:
     """A pod with a network of its own: its containers, of ``images`` by container, or its processes where there are no images.
 
     ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine.

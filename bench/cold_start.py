@@ -79,7 +79,7 @@ async def sample(port: int, number: int) -> tuple[float, float, TracedStart]:
     if " 200 " not in status:
         raise OSError(status)
     exec_s, accepted_s, handler_s = map(float, body.split())
-    start = TracedStart(asked_s=began_s, executed_s=exec_s, accepted_s=accepted_s, answered_s=began_s + total_s)
+    start = TracedStart(asked_s=began_s, executed_s=exec_s, accepted_s=accepted_s, responded_s=began_s + total_s)
     return total_s - (accepted_s - exec_s) - handler_s, total_s, start
 
 

@@ -222,9 +222,9 @@ async def _one_connection(seed: int, server: HttpServer, handler: _Handler) -> i
         if not apps.links or dice.random() < 0.1:
             await asyncio.sleep(0)
         for link in apps.links[-1:]:
-            answer = of_app.draw() if id(link) in greeted else _frame(_SETTINGS, b"")
+            response = of_app.draw() if id(link) in greeted else _frame(_SETTINGS, b"")
             greeted.add(id(link))
-            link.data_received(answer)
+            link.data_received(response)
             count += 1
         count += 1
         if transport.closed:

@@ -30,7 +30,7 @@ from websockets.exceptions import WebSocketException
 
 from bench.parts.processes import pss_mib
 from bench.parts.program import options_of
-from bench.parts.soak_clients import ANSWER_WITHIN_S, GRPC_KINDS, KINDS, RIGHT, Kind, channel_to, method
+from bench.parts.soak_clients import GRPC_KINDS, KINDS, RESPONSE_WITHIN_S, RIGHT, Kind, channel_to, method
 from bench.peers.cast import LOAD_CORE, PROXY_CORE, Cast, casting, free_port
 
 DAEMONS = ("queue-proxy", "activator", "grpc queue-proxy", "grpc activator")
@@ -173,7 +173,7 @@ async def soak(cast: Cast, folder: Path, options: argparse.Namespace) -> dict[st
 
 async def _until_called(port: int) -> None:
     """Wait until a call is answered: the pod is ready, and the activator knows it."""
-    async with asyncio.timeout(ANSWER_WITHIN_S), channel_to(port) as channel:
+    async with asyncio.timeout(RESPONSE_WITHIN_S), channel_to(port) as channel:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await channel.unary_unary(method("Say"))(b"")

@@ -45,7 +45,7 @@ def cycle(system: System, name: str) -> None:
     annotations = {"serving.dev/command": shlex.join([sys.executable, str(app)]), "serving.dev/dir": str(app.parent)}
     system.ask(SERVICES, service_of(name, annotations=annotations), method="POST")
     until_s = time.monotonic() + WITHIN_S
-    while not _answers(system, name):
+    while not _responses(system, name):
         if time.monotonic() > until_s:
             raise TimeoutError(f"{name} does not answer: {system.ask(f'{SERVICES}/{name}').get('status')}")
         time.sleep(POLL_S)
@@ -56,12 +56,12 @@ def cycle(system: System, name: str) -> None:
         time.sleep(POLL_S)
 
 
-def _answers(system: System, name: str) -> bool:
+def _responses(system: System, name: str) -> bool:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=WITHIN_S)) as connection:
         connection.request("GET", "/", headers={"Host": f"{name}.default.localhost"})
-        answer = connection.getresponse()
-        answer.read()
-    return answer.status == http.client.OK
+        response = connection.getresponse()
+        response.read()
+    return response.status == http.client.OK
 
 
 def soak(system: System, cycles: int, at_once: int) -> dict[int, Sample]:

@@ -37,7 +37,7 @@ CONNECTING_MAX = 64
 # Pods of one batch while frames are sent as fast as it goes; between batches the others' sockets are looked at.
 BATCH = 50
 GOAL_FRAMES_PER_S = 20_000
-START_WITHIN_S = ANSWER_WITHIN_S = 60.0
+START_WITHIN_S = RESPONSE_WITHIN_S = 60.0
 END_WITHIN_S = 10.0
 COUNTS = (
     "autoscaler_stats_frames_total",
@@ -82,13 +82,13 @@ def connect_all(address: tuple[str, int], *, pod_count: int, revision_count: int
     for first in range(0, pod_count, CONNECTING_MAX):
         batch = []
         for number in range(first, min(first + CONNECTING_MAX, pod_count)):
-            one = socket.create_connection(address, timeout=ANSWER_WITHIN_S)
+            one = socket.create_connection(address, timeout=RESPONSE_WITHIN_S)
             one.sendall(_handshake(revision=f"r{number % revision_count}", pod=f"p{number}"))
             batch.append(one)
         for one in batch:
-            answer = one.recv(4096)
-            if not answer.startswith(b"HTTP/1.1 101"):
-                raise SystemExit(answer.decode())
+            response = one.recv(4096)
+            if not response.startswith(b"HTTP/1.1 101"):
+                raise SystemExit(response.decode())
             one.setblocking(False)
         opened += batch
     return opened
@@ -142,8 +142,8 @@ def send_fast(pods: Sequence[socket.socket], seconds: float) -> None:
 
 def counts(address: tuple[str, int]) -> dict[str, int]:
     """The autoscaler's own."""
-    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310 - our own
-        lines = answer.read().decode().splitlines()
+    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=RESPONSE_WITHIN_S) as response:  # noqa: S310 - our own
+        lines = response.read().decode().splitlines()
     # Totals have no labels; a comment and a metric of a revision are none of them.
     return {name: int(float(value)) for name, value in (one.rsplit(" ", 1) for one in lines) if name.isidentifier()}
 

@@ -87,8 +87,8 @@ async def _large_posts(port: int) -> Turns:
     """Bodies of 1 MiB over HTTP/1.1."""
     async with aiohttp.ClientSession(headers={"Host": _HOST}) as session:
         while True:
-            async with session.post(f"http://127.0.0.1:{port}/", data=_LARGE) as answer:
-                assert int(await answer.text()) == len(_LARGE)
+            async with session.post(f"http://127.0.0.1:{port}/", data=_LARGE) as response:
+                assert int(await response.text()) == len(_LARGE)
             yield 1
 
 
@@ -108,11 +108,11 @@ async def _events(port: int) -> Turns:
     """Server-sent events, as fast as they come."""
     async with (
         aiohttp.ClientSession(headers={"Host": _HOST}) as session,
-        session.get(f"http://127.0.0.1:{port}/events?pause=0") as answer,
+        session.get(f"http://127.0.0.1:{port}/events?pause=0") as response,
     ):
         # A line with the event, and an empty one.
-        while await answer.content.readline():
-            await answer.content.readline()
+        while await response.content.readline():
+            await response.content.readline()
             yield 1
 
 

@@ -13,7 +13,7 @@ EXIT_LAG_S = 0.05
 _KEPT: list[bytearray] = []
 
 
-async def answer(_: web.Request) -> web.Response:
+async def respond(_: web.Request) -> web.Response:
     """A short request: the process that answered."""
     await asyncio.sleep(WORK_S)
     return web.Response(text=str(os.getpid()))
@@ -66,7 +66,7 @@ async def events(request: web.Request) -> web.StreamResponse:
 def main() -> None:
     """Serve until ended."""
     app = web.Application(client_max_size=1 << 30)
-    app.add_routes([web.get("/", answer), web.get("/slow", slow), web.post("/", count), web.put("/", count)])
+    app.add_routes([web.get("/", respond), web.get("/slow", slow), web.post("/", count), web.put("/", count)])
     app.add_routes([web.post("/end", end), web.post("/grow", grow), web.get("/echo", echo), web.get("/events", events)])
     port, loop = int(os.environ["PORT"]), uvloop.new_event_loop()
     web.run_app(

@@ -61,7 +61,7 @@ class NaiveKpa:
         self.spec = spec
         self.panic_at: float | None = now_s if ready_count > 1 else None
         self.panic_max = ready_count
-        self.answers: list[tuple[int, int]] = []
+        self.responses: list[tuple[int, int]] = []
         self.windows = {
             (metric, width): NaiveWindow(window_s=int(width))
             for metric in ("concurrency", "rps")
@@ -101,8 +101,8 @@ class NaiveKpa:
             desired = self.panic_max
         if spec.reachable and spec.scale_down_delay_s:
             slot = math.floor(now_s) // 2
-            self.answers.append((slot, desired))
-            self.answers = [a for a in self.answers if a[0] > slot - math.ceil(spec.scale_down_delay_s / 2)]
-            desired = max(count for _, count in self.answers)
+            self.responses.append((slot, desired))
+            self.responses = [a for a in self.responses if a[0] > slot - math.ceil(spec.scale_down_delay_s / 2)]
+            desired = max(count for _, count in self.responses)
         burst = spec.target_burst_capacity
         return desired, int(burst) if burst <= 0 else math.floor(ready * spec.total_value - burst - panic)

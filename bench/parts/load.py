@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-_ANSWER_WITHIN_S = 60.0
+_RESPONSE_WITHIN_S = 60.0
 
 
 async def ask(port: int, host: str, path: str = "/") -> tuple[str, str]:
@@ -17,7 +17,7 @@ async def ask(port: int, host: str, path: str = "/") -> tuple[str, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        async with asyncio.timeout(_ANSWER_WITHIN_S):
+        async with asyncio.timeout(_RESPONSE_WITHIN_S):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()

@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from serving.samples import grpc_echo
 
 HOST = b"Host: hello.default.localhost\r\n"
-ANSWER_WITHIN_S = 20.0
+RESPONSE_WITHIN_S = 20.0
 BODY = b"x" * 50_000
 
 Kind = Callable[[int, random.Random], Awaitable[str]]
@@ -24,7 +24,7 @@ async def _asked(port: int, wire: bytes, *, leave_after_s: float | None = None) 
         if leave_after_s is not None:
             await asyncio.sleep(leave_after_s)
             return "left"
-        async with asyncio.timeout(ANSWER_WITHIN_S):
+        async with asyncio.timeout(RESPONSE_WITHIN_S):
             return (await reader.read())[9:12].decode() or "closed"
     finally:
         writer.close()
@@ -64,7 +64,7 @@ async def websocket(port: int, dice: random.Random) -> str:
     """A tunnel with some echoes; every second one ends without a goodbye."""
     url = f"ws://{HOST[6:-2].decode()}/echo"
     async with (
-        asyncio.timeout(ANSWER_WITHIN_S),
+        asyncio.timeout(RESPONSE_WITHIN_S),
         connect(url, host="127.0.0.1", port=port, compression=None, proxy=None) as client,
     ):
         for _ in range(dice.randint(1, 20)):
@@ -82,7 +82,7 @@ async def events(port: int, dice: random.Random) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(b"GET /events?pause=0.05 HTTP/1.1\r\n%b\r\n" % HOST)
-        async with asyncio.timeout(ANSWER_WITHIN_S):
+        async with asyncio.timeout(RESPONSE_WITHIN_S):
             for number in range(1, dice.randint(2, 20)):
                 await reader.readuntil(b"data: %d\n\n" % number)
         return "heard"
@@ -132,22 +132,22 @@ async def grpc_unary(port: int, dice: random.Random) -> str:
     async with channel_to(port) as channel:
         say = channel.unary_unary(method("Say"))
         sent = [dice.randbytes(dice.choice((0, 10, 1000, 100_000))) for _ in range(dice.randint(1, 30))]
-        answers = await asyncio.gather(*[say(one, timeout=ANSWER_WITHIN_S) for one in sent])
-    return "echoed" if answers == sent else "another echo"
+        responses = await asyncio.gather(*[say(one, timeout=RESPONSE_WITHIN_S) for one in sent])
+    return "echoed" if responses == sent else "another echo"
 
 
 async def grpc_large(port: int, dice: random.Random) -> str:
     """A large message there and back."""
     message = dice.randbytes(dice.randint(1, 3_000_000))
     async with channel_to(port) as channel:
-        answer = await channel.unary_unary(method("Say"))(message, timeout=ANSWER_WITHIN_S)
-    return "echoed" if answer == message else "another echo"
+        response = await channel.unary_unary(method("Say"))(message, timeout=RESPONSE_WITHIN_S)
+    return "echoed" if response == message else "another echo"
 
 
 async def grpc_chat(port: int, dice: random.Random) -> str:
     """A stream in both directions; every second one is cancelled in the middle."""
     async with channel_to(port) as channel:
-        call = channel.stream_stream(method("Chat"))(timeout=ANSWER_WITHIN_S)
+        call = channel.stream_stream(method("Chat"))(timeout=RESPONSE_WITHIN_S)
         for _ in range(dice.randint(1, 50)):
             message = dice.randbytes(dice.randint(1, 2000))
             await call.write(message)

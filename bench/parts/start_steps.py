@@ -22,7 +22,7 @@ class TracedStart(msgspec.Struct, frozen=True, kw_only=True):
     asked_s: float
     executed_s: float
     accepted_s: float
-    answered_s: float
+    responded_s: float
 
 
 def tracing_environment(notes: Path) -> dict[str, str]:
@@ -61,14 +61,14 @@ def _steps_of(times: Mapping[str, list[float]], start: TracedStart) -> dict[str,
     given = {
         "app is executed": start.executed_s,
         "app takes a connection": start.accepted_s,
-        "client has the answer": start.answered_s,
+        "client has the answer": start.responded_s,
     }
     found, now_s = {}, start.asked_s
     for step, *_ in STEPS:
         noted = times.get(step, [])
         place = bisect_left(noted, now_s)
-        at_s = given.get(step) or (noted[place] if place < len(noted) else start.answered_s + 1)
-        if at_s <= start.answered_s:
+        at_s = given.get(step) or (noted[place] if place < len(noted) else start.responded_s + 1)
+        if at_s <= start.responded_s:
             found[step] = at_s - start.asked_s
             now_s = max(now_s, at_s)
     return found

@@ -31,7 +31,7 @@ class StartStorm(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     failed: int
     lone_start_s: float
-    first_answer_s: float
+    first_response_s: float
     waited_max_s: float
     backlog_gone_s: float
     pods_s: tuple[float, ...]
@@ -50,13 +50,13 @@ class _StormLoad(Load):
 
     def __init__(self, port: int, host: str) -> None:
         super().__init__(port, host)
-        self.first_answers_s: dict[str, float] = {}
+        self.first_responses_s: dict[str, float] = {}
 
     async def ask(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
         """As the base class."""
         status, body = await super().ask(path, method=method)
         if status == "200":
-            self.first_answers_s.setdefault(body, time.monotonic())
+            self.first_responses_s.setdefault(body, time.monotonic())
         return status, body
 
 
@@ -76,15 +76,15 @@ async def start_storm(stage: FaultStage, *, rate: float, seconds: float) -> Star
     others = [one for one in stage.load.since(begin_s) if one.due_s < begin_s + seconds]
     await asyncio.gather(lone.close(), load.close())
     waited = [one for one in load.observed if one.took_s > _WAITED_S]
-    answers_s = sorted(at_s - begin_s for at_s in load.first_answers_s.values())
+    responses_s = sorted(at_s - begin_s for at_s in load.first_responses_s.values())
     return StartStorm(
         rate=rate,
         sent=len(load.observed),
         failed=sum(one.status != "200" for one in load.observed),
         lone_start_s=round(lone.observed[0].took_s, 2),
-        first_answer_s=round(min(answers_s, default=seconds), 2),
+        first_response_s=round(min(responses_s, default=seconds), 2),
         waited_max_s=round(max(one.took_s for one in load.observed), 2),
         backlog_gone_s=round(max((one.due_s - begin_s for one in waited), default=0.0), 2),
-        pods_s=tuple(round(at_s, 2) for at_s in answers_s),
+        pods_s=tuple(round(at_s, 2) for at_s in responses_s),
         others_p99_ms=round(percentile_ms(others, 99)),
     )

@@ -15,7 +15,7 @@ import msgspec
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-ANSWER_WITHIN_S = 60.0
+RESPONSE_WITHIN_S = 60.0
 ECHO_PERIOD_S = 1.0
 RECONNECT_S = 0.1
 
@@ -79,7 +79,7 @@ class Load:
     async def request(self, due_s: float, path: str = "/") -> None:
         """One request, noted."""
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
+            async with asyncio.timeout(RESPONSE_WITHIN_S):
                 status, _ = await self.ask(path)
         except (OSError, TimeoutError) as error:
             status = type(error).__name__

@@ -68,8 +68,8 @@ class System:
             self.server + path, data=data, method=method, headers={"Content-Type": kind, **self._headers}
         )
         try:
-            with urllib.request.urlopen(request, timeout=60, context=self._tls) as answer:  # noqa: S310 - as above
-                return json.load(answer)
+            with urllib.request.urlopen(request, timeout=60, context=self._tls) as response:  # noqa: S310 - as above
+                return json.load(response)
         except urllib.error.HTTPError as error:
             raise OSError(json.load(error).get("message", error.reason)) from error
 

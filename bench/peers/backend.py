@@ -12,7 +12,7 @@ from typing import cast
 import uvloop
 
 _SLOW_S = 0.1
-_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
+_RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
 
 
 class _App(asyncio.Protocol):
@@ -28,7 +28,7 @@ class _App(asyncio.Protocol):
         if self._left:
             self._left -= len(data)
             if not self._left:
-                self._transport.write(_ANSWER)
+                self._transport.write(_RESPONSE)
             return
         self._buffer += data
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
@@ -38,9 +38,9 @@ class _App(asyncio.Protocol):
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         self._left = int(lengths[0].split(b":")[1]) - len(rest) if lengths else 0
         if head.startswith(b"GET /slow"):
-            asyncio.get_running_loop().call_later(_SLOW_S, self._transport.write, _ANSWER)
+            asyncio.get_running_loop().call_later(_SLOW_S, self._transport.write, _RESPONSE)
         elif not self._left:
-            self._transport.write(_ANSWER)
+            self._transport.write(_RESPONSE)
 
 
 async def main(port: int) -> None:

@@ -186,10 +186,10 @@ class Cast:
             return [str(go_program("h2c_load")), "app", listen]
         if part == "go":
             return [str(go_program("reverse_proxy")), listen, url, protocol]
-        how, answer = _NGINX_PARTS[f"{part} {protocol}" if part == "nginx streams" else part]
+        how, response = _NGINX_PARTS[f"{part} {protocol}" if part == "nginx streams" else part]
         path = self._folder / f"nginx-{port}.conf"
         places = {"folder": self._folder, "name": path.stem, "backend": backend or 1, "port": port}
-        path.write_text(_NGINX.format(listen=how, answer=answer, **places))
+        path.write_text(_NGINX.format(listen=how, response=response, **places))
         return ["nginx", "-c", str(path), "-p", str(self._folder)]
 
     @staticmethod

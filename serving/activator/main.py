@@ -367,12 +367,12 @@ def main() -> int:
             page, otlp = activator.ingress.metrics.page, settings.otlp
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
-            answers = {
+            pages = {
                 "/routes/{namespace}/{name}": activator.route_digest,
                 "/ejections/{namespace}": activator.ejections,
             }
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
-                await serving_page.enter_async_context(serve_page(page, where, texts=answers))
+                await serving_page.enter_async_context(serve_page(page, where, texts=pages))
                 if send is not None:
                     activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
                 activator.on_handover = serving_page.aclose

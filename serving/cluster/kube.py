@@ -125,12 +125,12 @@ class KubeCluster(Cluster):
             limit=str(page_size or ""),
             **{"continue": page},
         )
-        answer = await self._call("GET", object_path(kind, selection.namespace or ""), query=query)
-        metadata = answer.get("metadata", {})
+        reply = await self._call("GET", object_path(kind, selection.namespace or ""), query=query)
+        metadata = reply.get("metadata", {})
         # A real server leaves the type out of the items of its own kinds.
         typed = {"apiVersion": kind.api_version, "kind": kind.name}
         return Listing(
-            items=[typed | item for item in answer.get("items") or ()],
+            items=[typed | item for item in reply.get("items") or ()],
             resource_version=metadata.get("resourceVersion", ""),
             next_page=metadata.get("continue", ""),
         )
@@ -211,10 +211,10 @@ class KubeCluster(Cluster):
             await self._doubt(response.status)
             raise error_of(response.status, data, response.headers.get("Retry-After", ""))
         try:
-            answer: Object = msgspec.json.decode(data, type=dict[str, Any])
+            reply: Object = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise Unavailable(f"{method} {path}: the server's answer is not a JSON object") from error
-        return answer
+        return reply
 
     @contextlib.asynccontextmanager
     async def _stream(
@@ -256,8 +256,8 @@ class KubeCluster(Cluster):
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         await client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = f"{client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        answer = await client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout)
-        response: aiohttp.ClientResponse = answer.response
+        reply = await client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout)
+        response: aiohttp.ClientResponse = reply.response
         return response
 
     async def _doubt(self, status: int) -> None:

@@ -144,12 +144,14 @@ class DashboardActions:
         began_s = time.perf_counter()
         async with (
             aiohttp.ClientSession(timeout=limit) as session,
-            session.get(f"http://{self._activator_address}/", headers={"Host": host}, allow_redirects=False) as answer,
+            session.get(
+                f"http://{self._activator_address}/", headers={"Host": host}, allow_redirects=False
+            ) as response,
         ):
             took_s = time.perf_counter() - began_s
-            status = f"{answer.status} {answer.reason or ''}".rstrip()
-            is_cold = answer.headers.get("X-Serving-Cold-Start") == "true"
-            who = answer.headers.get("X-Serving-Revision") or asked.service
+            status = f"{response.status} {response.reason or ''}".rstrip()
+            is_cold = response.headers.get("X-Serving-Cold-Start") == "true"
+            who = response.headers.get("X-Serving-Revision") or asked.service
         return f"{who} answered {status} in {took_s * 1000:.0f} ms{', a cold start' if is_cold else ''}"
 
     async def _record_event(self, service: Object, reason: str, said: str) -> None:

@@ -106,7 +106,7 @@ async def _body(stop: asyncio.Event) -> None:
     pod_logs = FilePodLogs(logs)
     api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))
     metrics, sockets = ControllerMetrics(), inherited_sockets()
-    api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
+    api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
         async with asyncio.TaskGroup() as group, followed(cluster, system_namespace(), config.all) as watch:
             settings = config.own.settings

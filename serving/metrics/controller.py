@@ -45,7 +45,7 @@ class LocalMetrics:
         self._requests = page.counter("serving_api_requests_total")
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
-    def answered(self, verb: str, status: int, duration_s: float) -> None:
+    def note_response(self, verb: str, status: int, duration_s: float) -> None:
         """The API answered a call. ``verb`` is a method of HTTP, or watch, whose duration says nothing."""
         by_class = status // 100
         self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()

@@ -177,11 +177,11 @@ def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_c
     """The largest number that a metric asks for; no fewer than there are while one is missing."""
     found, missing = [], []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
-        answer = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
-        if isinstance(answer, NoData):
-            missing.append(answer.missing)
+        outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
+        if isinstance(outcome, NoData):
+            missing.append(outcome.missing)
         else:
-            found.append(answer)
+            found.append(outcome)
     count, reason = max(found, default=(present_count, ""), key=lambda one: one[0])
     if missing and count <= present_count:
         return present_count, "; ".join(missing)

@@ -59,11 +59,11 @@ class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
 class SilenceWatch(Generic[RequestId]):
     """Detects pods that answer nothing, by comparing the requests of one revision between two calls."""
 
-    __slots__ = ("_alive_s", "_begun", "_looked_s", "_slowest_s", "_unanswered")
+    __slots__ = ("_alive_s", "_begun", "_looked_s", "_pending", "_slowest_s")
 
     def __init__(self) -> None:
         # Requests without an answer: their pod, and when they were first seen.
-        self._unanswered: dict[RequestId, tuple[str, float]] = {}
+        self._pending: dict[RequestId, tuple[str, float]] = {}
         self._begun: set[RequestId] = set()
         self._alive_s: dict[str, float] = {}
         self._slowest_s = 0.0
@@ -72,7 +72,7 @@ class SilenceWatch(Generic[RequestId]):
     def look(
         self,
         in_flight: Mapping[RequestId, str],
-        answered_s: Mapping[str, float],
+        responded_s: Mapping[str, float],
         now_s: float,
         *,
         has_begun: Callable[[RequestId], bool],
@@ -85,10 +85,10 @@ class SilenceWatch(Generic[RequestId]):
         ``has_begun`` says whether the answer to a request has begun. ``slots_per_pod`` is 0 without a limit.
         """
         begun = {request for request in in_flight if has_begun(request)}
-        self._alive_s = {**self._alive_s, **answered_s} | {in_flight[one]: now_s for one in begun - self._begun}
+        self._alive_s = {**self._alive_s, **responded_s} | {in_flight[one]: now_s for one in begun - self._begun}
         self._learn(in_flight, begun, now_s)
-        self._unanswered = {
-            request: self._unanswered.get(request, (pod, now_s))
+        self._pending = {
+            request: self._pending.get(request, (pod, now_s))
             for request, pod in in_flight.items()
             if request not in begun
         }
@@ -96,7 +96,7 @@ class SilenceWatch(Generic[RequestId]):
         needed = min(_REQUESTS_MIN, slots_per_pod or _REQUESTS_MIN)
         patience_s = max(after_s, self._slowest_s * _SLOW_FACTOR) * (1 if needed == _REQUESTS_MIN else _FEW_FACTOR)
         since_s = now_s - patience_s
-        waiting = Counter(pod for pod, seen_s in self._unanswered.values() if seen_s <= since_s)
+        waiting = Counter(pod for pod, seen_s in self._pending.values() if seen_s <= since_s)
         self._alive_s = {pod: at_s for pod, at_s in self._alive_s.items() if at_s > since_s}
         if not self._alive_s:
             return []
@@ -108,7 +108,7 @@ class SilenceWatch(Generic[RequestId]):
         A request that is gone was answered, or given up by its client: it counts if its pod has answered at all since then.
         """
         self._slowest_s *= _SLOWEST_DECAY
-        for request, (pod, seen_s) in self._unanswered.items():
+        for request, (pod, seen_s) in self._pending.items():
             is_gone = request not in in_flight and self._alive_s.get(pod, 0.0) >= self._looked_s
             if is_gone or request in begun:
                 self._slowest_s = max(self._slowest_s, now_s - seen_s)
@@ -117,12 +117,12 @@ class SilenceWatch(Generic[RequestId]):
 class EjectedPods(Generic[RequestId]):
     """The ejected pods of one revision, by address. A pod that is not listed is never ejected."""
 
-    __slots__ = ("_listed", "_silence", "answered_s", "ejections")
+    __slots__ = ("_listed", "_silence", "ejections", "responded_s")
 
     def __init__(self) -> None:
         self.ejections: dict[str, Ejection] = {}
         """Pods with failures, by address; empty nearly always."""
-        self.answered_s: dict[str, float] = {}
+        self.responded_s: dict[str, float] = {}
         """When each pod last ended a request with an answer."""
         self._listed: Collection[str] = ()
         self._silence = SilenceWatch[RequestId]()
@@ -142,7 +142,7 @@ class EjectedPods(Generic[RequestId]):
         """Replace the list of pods, and forget all others."""
         self._listed = addresses
         self.ejections = {address: one for address, one in self.ejections.items() if address in addresses}
-        self.answered_s = {address: at_s for address, at_s in self.answered_s.items() if address in addresses}
+        self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
 
     def failed(self, address: str, now_s: float) -> bool:
         """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; whether it was not ejected before."""
@@ -152,9 +152,9 @@ class EjectedPods(Generic[RequestId]):
         self._eject(address, now_s, known, is_silent=False)
         return True
 
-    def answered(self, address: str, now_s: float) -> bool:
+    def note_response(self, address: str, now_s: float) -> bool:
         """Forget the failures of a pod, unless a pause for an unreachable pod lasts; whether that ends a pause."""
-        self.answered_s[address] = now_s
+        self.responded_s[address] = now_s
         if not self.ejections or (known := self.ejections.get(address)) is None:
             return False
         if known.until_s is not None and not known.is_silent:
@@ -187,7 +187,7 @@ class EjectedPods(Generic[RequestId]):
     ) -> set[str]:
         """Eject the pods that ``SilenceWatch.look`` finds; return the new ones."""
         found = self._silence.look(
-            in_flight, self.answered_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
+            in_flight, self.responded_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
         )
         return {address for address in found if self.silent(address, now_s)}
 

@@ -127,7 +127,7 @@ async def asked(address: str, port: int, *, host: str, lines: list[str]) -> tupl
         head = ["GET / HTTP/1.1", f"Host: {host}", "Connection: close", *lines]
         writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
         async with asyncio.timeout(240):
-            answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            response, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
-    return int(answer.split(b" ")[1]), body.decode()
+    return int(response.split(b" ")[1]), body.decode()

@@ -46,7 +46,7 @@ class RunningPod(msgspec.Struct, kw_only=True):
     heads: list[str]
     probing: "asyncio.Task[None] | None" = None
     exit_code: int | None = None
-    hook_answers: list[tuple[int, str]] = []
+    hook_responses: list[tuple[int, str]] = []
 
 
 class ProcessKubelet(StatusKubelet):
@@ -157,7 +157,7 @@ class ProcessKubelet(StatusKubelet):
             headers = {header["name"]: header["value"] for header in hook["httpHeaders"]}
             # A kubelet goes on where a hook fails.
             with contextlib.suppress(OSError):
-                one.hook_answers.append(await got(one.address, hook["port"], hook["path"], headers=headers))
+                one.hook_responses.append(await got(one.address, hook["port"], hook["path"], headers=headers))
 
         apps = [container for container in one.pod["spec"]["containers"] if container["name"] != "queue-proxy"]
         ending = [asyncio.create_task(end_app(container)) for container in apps]

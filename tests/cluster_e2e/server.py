@@ -75,9 +75,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     def _token(self, account: str) -> str:
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         request = {"spec": {"expirationSeconds": _TOKEN_S}}
-        status, answer = ApiClient(kubeconfig=self.kubeconfig).call("POST", path, request)
-        assert status < 400, (path, answer)
-        return str(answer["status"]["token"])
+        status, response = ApiClient(kubeconfig=self.kubeconfig).call("POST", path, request)
+        assert status < 400, (path, response)
+        return str(response["status"]["token"])
 
 
 @contextlib.asynccontextmanager

@@ -358,8 +358,8 @@ async def of_objects(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEv
 
 
 def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:  # noqa: S310 - a daemon of this machine
-        text: str = answer.read().decode()
+    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as response:  # noqa: S310 - a daemon of this machine
+        text: str = response.read().decode()
         return text
 
 

@@ -119,18 +119,20 @@ async def test_requests_go_where_the_weights_and_tags_say_by_activators_and_to_p
     for known in (name, f"old-{name}"):
         await ask(stage, known)
     # All by the same one: once in ten billion times.
-    answers = [await gateway.ask(host(name)) for _ in range(80)]
-    assert {backend for backend, _, _ in answers} == {f"{name}-00001", f"{name}-00002"}
-    answers += [
+    responses = [await gateway.ask(host(name)) for _ in range(80)]
+    assert {backend for backend, _, _ in responses} == {f"{name}-00001", f"{name}-00002"}
+    responses += [
         await gateway.ask(host(name), headers={"Knative-Serving-Tag": "old"}),
         await gateway.ask(host(f"old-{name}")),
         await gateway.ask(
             host(name), headers={"knative-serving-revision": "no-such", "Knative-Serving-Namespace": "x"}
         ),
     ]
-    assert [backend for backend, _, _ in answers[-3:-1]] == [f"{name}-00001"] * 2
+    assert [backend for backend, _, _ in responses[-3:-1]] == [f"{name}-00001"] * 2
     # The chosen revision answers: no component decides a second time.
-    assert [(status, f"from {backend}," in body) for backend, status, body in answers] == [(200, True)] * len(answers)
+    assert [(status, f"from {backend}," in body) for backend, status, body in responses] == [(200, True)] * len(
+        responses
+    )
 
 
 @pytest.mark.usefixtures("gateway")

@@ -126,4 +126,4 @@ async def test_a_pod_that_is_deleted_ends_what_runs_and_its_app_ends_after_that(
     assert await asked == (200, "hello")
     await until(lambda: pod.exit_code is not None)
     assert pod.exit_code == 0
-    assert pod.hook_answers == [(200, "drained")]
+    assert pod.hook_responses == [(200, "drained")]

@@ -51,8 +51,8 @@ async def test_requests_are_split_between_revisions(stage: Stage) -> None:
 async def test_many_requests_at_once_are_all_answered_while_pods_are_added(stage: Stage) -> None:
     await stage.apply(service("many", annotations=COMMAND))
     await stage.ready("many")
-    answers = await asyncio.gather(*[ask(stage, "many") for _ in range(40)])
-    assert {status for status, _ in answers} == {200}
+    responses = await asyncio.gather(*[ask(stage, "many") for _ in range(40)])
+    assert {status for status, _ in responses} == {200}
 
 
 @pytest.mark.parametrize(("name", "names_pods"), [("direct", False), ("direct-00001", True)])

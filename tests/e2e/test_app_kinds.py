@@ -100,8 +100,8 @@ def test_a_gibibyte_up_and_a_gibibyte_down(serving: Stage, tmp_path: Path) -> No
     connection.request("POST", "/", body=(_PIECE for _ in range(count)), headers=headers)
     assert connection.getresponse().read().decode() == sent.hexdigest()
     connection.request("GET", f"/{_GIB}", headers={"Host": host})
-    answer = connection.getresponse()
-    while piece := answer.read(len(_PIECE)):
+    respond = connection.getresponse()
+    while piece := respond.read(len(_PIECE)):
         received += len(piece)
     connection.close()
-    assert (answer.status, received) == (200, _GIB)
+    assert (respond.status, received) == (200, _GIB)

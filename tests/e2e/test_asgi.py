@@ -94,8 +94,8 @@ async def test_a_pod_that_is_deleted_drains_first(serving: Stage) -> None:
         slow = asyncio.create_task(client.post("/slow"))
         log = await logged(serving, "slow")
         await asyncio.to_thread(serving, "delete", f"pod/{log.parent.name}", "--no-wait")
-        answer = await slow
-        assert (answer.status_code, answer.text) == (200, f"{pid} done")
+        response = await slow
+        assert (response.status_code, response.text) == (200, f"{pid} done")
 
 
 async def test_a_websocket_reaches_the_app(serving: Stage) -> None:

@@ -61,9 +61,9 @@ def test_a_service_is_deployed_listed_and_asked(serving: Stage) -> None:
     assert header.split() == ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"]
     assert (row.split()[:4], row.split()[5]) == (["hello", "True", "1", "00001"], url)
     assert len(row) <= 80
-    answer = serving("invoke", "hello")
-    assert answer.stdout.startswith("Hello moon from hello-00001")
-    assert re.fullmatch(r"200 OK from hello-00001 in [\d.]+ m?s\n", answer.stderr)
+    response = serving("invoke", "hello")
+    assert response.stdout.startswith("Hello moon from hello-00001")
+    assert re.fullmatch(r"200 OK from hello-00001 in [\d.]+ m?s\n", response.stderr)
 
 
 def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage) -> None:
@@ -76,7 +76,7 @@ def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage)
     assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
 
 
-def test_an_answer_from_zero_is_reported_as_a_cold_start(serving: Stage) -> None:
+def test_a_response_from_zero_is_reported_as_a_cold_start(serving: Stage) -> None:
     deploy(serving, "cold", "--initial-scale", "0")
     reported = json.loads(serving("invoke", "cold", "-o", "json").stdout)
     assert (reported["status"], reported["is_cold_start"], reported["revision"]) == (200, True, "cold-00001")

@@ -93,14 +93,14 @@ async def test_httpx(at: Up, http2: bool) -> None:
                 yield BIG[at_byte : at_byte + (1 << 20)]
 
         # One after the other: of several at once over HTTP/2, httpcore 1.0 reads away the window that one waits for.
-        answers = [
+        responses = [
             await client.post(url(at, "/digest"), content=BIG),
             await client.post(url(at, "/digest"), content=slowly()),
             await client.get(url(at, f"/big?pieces={PIECES}")),
         ]
-        assert {one.http_version for one in answers} == {"HTTP/2" if http2 else "HTTP/1.1"}
-        assert [one.text for one in answers[:2]] == [DIGEST] * 2
-        assert hashlib.sha256(answers[2].content).hexdigest() == DOWN
+        assert {one.http_version for one in responses} == {"HTTP/2" if http2 else "HTTP/1.1"}
+        assert [one.text for one in responses[:2]] == [DIGEST] * 2
+        assert hashlib.sha256(responses[2].content).hexdigest() == DOWN
         async with client.stream("GET", url(at, "/events")) as stream:
             lines = stream.aiter_lines()
             # Each event is here before the next is even thought of.
@@ -115,10 +115,10 @@ async def test_httpx(at: Up, http2: bool) -> None:
 
 async def test_aiohttp(at: Up) -> None:
     async with aiohttp.ClientSession(headers={"Host": HOST}) as client:
-        async with client.post(url(at, "/digest"), data=io.BytesIO(BIG)) as answer:
-            assert await answer.text() == DIGEST
-        async with client.get(url(at, f"/big?pieces={PIECES}")) as answer:
-            assert hashlib.sha256(await answer.read()).hexdigest() == DOWN
+        async with client.post(url(at, "/digest"), data=io.BytesIO(BIG)) as response:
+            assert await response.text() == DIGEST
+        async with client.get(url(at, f"/big?pieces={PIECES}")) as response:
+            assert hashlib.sha256(await response.read()).hexdigest() == DOWN
         async with client.get(url(at, "/events")) as events:
             assert await events.content.readuntil(b"\n\n") == b"data: begun\n\n"
             await client.post(url(at, "/events"), data="one")

@@ -53,8 +53,8 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         assert any(one in window.run(marked) for one in reasons)
         for _ in range(20):
             stage("invoke", "hello")
-        answers = window.until(_ROW, "Answers a second", 1)
-        assert [float(one) for one in answers[2:]] == [0, 0, 0], "the app answers 200 only"
+        responses = window.until(_ROW, "Answers a second", 1)
+        assert [float(one) for one in responses[2:]] == [0, 0, 0], "the app answers 200 only"
         pods = window.until(_ROW, "Pods", 2)
         assert pods[2] == "1"
         assert float(window.until(_ROW, "Latency", 3)[3]) > 0

@@ -15,7 +15,7 @@ from tests.eventually import until
 
 RATE, PODS = 20.0, 2
 # Requests that are sent and answered while and after a fault.
-ANSWERS_MIN = 5
+RESPONSES_MIN = 5
 SHORT = (
     "app killed -9",
     "app exits",
@@ -28,7 +28,7 @@ SHORT = (
 )
 
 
-async def has_answers(made: FaultStage, count: int) -> None:
+async def has_responses(made: FaultStage, count: int) -> None:
     """Wait for so many answers to requests that are sent from now on."""
     begin_s = asyncio.get_running_loop().time()
     await until(lambda: len(made.load.since(begin_s)) >= count)
@@ -37,13 +37,13 @@ async def has_answers(made: FaultStage, count: int) -> None:
 @pytest.mark.timeout(300)
 async def test_no_request_fails_when_parts_are_killed() -> None:
     async with stage(rate=RATE, pods=PODS, is_whole=False) as made:
-        await has_answers(made, ANSWERS_MIN)
+        await has_responses(made, RESPONSES_MIN)
         allowed = 0
         for name in SHORT:
             # The load counts from its start: what an earlier fault may fail stays counted.
             allowed += FAULTS[name].failed_max
             await FAULTS[name].happen(made, 0.0)
-            await has_answers(made, ANSWERS_MIN)
+            await has_responses(made, RESPONSES_MIN)
             statuses = collections.Counter(one.status for one in made.load.observed)
             failed = statuses.total() - statuses["200"]
             assert failed <= allowed, f"{name}: {statuses}"

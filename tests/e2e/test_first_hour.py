@@ -310,8 +310,8 @@ def posted(serving: Stage, path: str, body: Object) -> Object:
     port = msgspec.json.decode((serving.state / "ports.json").read_bytes())["api"]
     headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}
     trusted = ssl.create_default_context(cafile=serving.state / "certificates" / "authority.crt")
-    answer = httpx.post(f"https://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60, verify=trusted)
-    found: Object = answer.raise_for_status().json()
+    response = httpx.post(f"https://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60, verify=trusted)
+    found: Object = response.raise_for_status().json()
     return found
 
 

@@ -119,8 +119,8 @@ async def test_a_refusal_of_ours_is_reported_in_the_words_of_grpc(up: Up) -> Non
 async def test_a_limit_of_one_holds_for_the_streams_of_one_connection(up: Up) -> None:
     await created(up, "single", {"autoscaling.knative.dev/max-scale": "1"}, slots=1)
     async with channel(up, "single") as at:
-        answers = await asyncio.gather(*[call(at, "Wait", b"0.05") for _ in range(8)])
-    assert set(answers) == {b"1"}
+        responses = await asyncio.gather(*[call(at, "Wait", b"0.05") for _ in range(8)])
+    assert set(responses) == {b"1"}
 
 
 async def test_a_call_wakes_a_service_from_zero(up: Up) -> None:

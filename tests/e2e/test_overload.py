@@ -96,8 +96,8 @@ async def test_8000_wait_and_12000_more_are_refused_in_time(up: Up) -> None:
     waiting = await asyncio.gather(*(ask(up.port, gate) for _ in range(WAITING - 1)))
     kept += [writer for _, writer in waiting]
     async with asyncio.timeout(200):
-        answers = await asyncio.gather(*(refusal(up.port, gate) for _ in range(REFUSED)))
-    assert {answer.split(b" ")[1] for answer in answers} == {b"503"}
+        responses = await asyncio.gather(*(refusal(up.port, gate) for _ in range(REFUSED)))
+    assert {response.split(b" ")[1] for response in responses} == {b"503"}
     assert not any(reader.at_eof() for reader, _ in waiting)
     assert resident_bytes(up.children()["serving.activator.main"]) < RESIDENT_BYTES_MAX
     for writer in kept:

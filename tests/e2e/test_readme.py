@@ -122,8 +122,8 @@ def test_make_run_in_a_fresh_copy_prints_what_the_readme_says_and_serves(running
     assert "dashboard: http://127.0.0.1:6090\n" in whole
     assert "export KUBECONFIG=" in whole
     curl = next(line for line in printed if line.startswith("curl ")).strip()
-    answer = typed(f"nsenter -t {pid} -n {curl} --silent --max-time 30", ROOT, dict(os.environ))
-    assert answer.startswith("Hello ")
+    response = typed(f"nsenter -t {pid} -n {curl} --silent --max-time 30", ROOT, dict(os.environ))
+    assert response.startswith("Hello ")
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_wrong_values_are_refused_before_anything_is_created(serving: Stage, tmp
     assert "wrong" not in serving("get", "-o", "name").stdout
 
 
-def test_a_browser_sees_a_page_and_then_the_answer(serving: Stage, tmp_path: Path) -> None:
+def test_a_browser_sees_a_page_and_then_the_response(serving: Stage, tmp_path: Path) -> None:
     command = f"sh -c 'sleep 3; exec {SAMPLE}'"
     options = ("--initial-scale", "0", "--placeholder-page", "true")
     serving("deploy", "slow", str(tmp_path), "--command", command, *options)
@@ -63,6 +63,6 @@ def test_a_browser_sees_a_page_and_then_the_answer(serving: Stage, tmp_path: Pat
     assert page.status_code == 503
     assert "slow is starting" in page.text
     assert page.headers["refresh"] == "1"
-    while (answer := asked(serving, "slow", accept)).status_code == 503:
-        assert "slow is starting" in answer.text
-    assert answer.status_code == 200
+    while (response := asked(serving, "slow", accept)).status_code == 503:
+        assert "slow is starting" in response.text
+    assert response.status_code == 200

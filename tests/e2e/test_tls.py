@@ -21,14 +21,14 @@ HOST = "hello.default.localhost"
 def seen_hosts(port: int) -> list[str]:
     """The hosts of the certificate that a new connection gets."""
     with httpx.Client(http2=True, verify=client_context(), trust_env=False, timeout=60) as client:
-        answer = client.get(f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST})
-        assert (answer.status_code, answer.http_version) == (200, "HTTP/2")
-        stream: ssl.SSLObject = answer.extensions["network_stream"].get_extra_info("ssl_object")
+        response = client.get(f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST})
+        assert (response.status_code, response.http_version) == (200, "HTTP/2")
+        stream: ssl.SSLObject = response.extensions["network_stream"].get_extra_info("ssl_object")
         names = dict(stream.getpeercert() or {})["subjectAltName"]
         return [str(name[1]) for name in names]
 
 
-def answered_over_tls(port: int) -> None:
+def served_over_tls(port: int) -> None:
     """Ask until the activator has heard of the service, which is a moment after it is ready."""
     until_s = time.monotonic() + 60
     with httpx.Client(verify=client_context(), trust_env=False, timeout=60) as client:
@@ -49,7 +49,7 @@ def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path
     }
     with staged(state, *options, **environment) as stage:
         stage("deploy", "hello", str(state), "--command", SAMPLE)
-        answered_over_tls(json.loads((state / "ports.json").read_text())["tls"])
+        served_over_tls(json.loads((state / "ports.json").read_text())["tls"])
         ports = json.loads((state / "ports.json").read_text())
         assert seen_hosts(ports["tls"]) == ["*.default.localhost"]
         found = json.loads(stage("doctor", "-o", "json").stdout)

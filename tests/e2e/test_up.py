@@ -184,9 +184,9 @@ async def test_from_zero_to_many_and_back_to_zero(up: Up) -> None:
         # 60 requests at once at 10 a pod, 7 aimed at: more than one pod is needed, and comes when it has started.
         pods: set[str] = set()
         while len(pods) < 2:
-            answers = await asyncio.gather(*(up.get("/sleep/1") for _ in range(60)))
-            assert {status for status, _ in answers} == {200}
-            pods |= {body.split()[-1] for _, body in answers}
+            responses = await asyncio.gather(*(up.get("/sleep/1") for _ in range(60)))
+            assert {status for status, _ in responses} == {200}
+            pods |= {body.split()[-1] for _, body in responses}
         await until_state(cluster, "Reserve")
         await until_no_pods(cluster)
         status, body = await up.get()

@@ -21,13 +21,13 @@ from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until
 
-__all__ = ["KEY", "Answer", "Autoscaler", "PodServer", "Stage", "Store", "ask", "staged"]
+__all__ = ["KEY", "Autoscaler", "HttpResponse", "PodServer", "Stage", "Store", "ask", "staged"]
 
 KEY = bytes(range(32))
 HOST = "hello.default.localhost"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What a client saw."""
 
     status: int
@@ -43,7 +43,7 @@ async def ask(
     method: str = "GET",
     headers: Sequence[str] = (),
     body: str = "",
-) -> Answer:
+) -> HttpResponse:
     """One request on a connection of its own."""
     reader, writer = await asyncio.open_connection(*address)
     length = [f"Content-Length: {len(body)}"] if body else []
@@ -56,7 +56,9 @@ async def ask(
     head, _, text = raw.partition("\r\n\r\n")
     status_line, *given = head.split("\r\n")
     pairs = [line.split(": ", 1) for line in given]
-    return Answer(status=int(status_line.split()[1]), headers={name.lower(): value for name, value in pairs}, body=text)
+    return HttpResponse(
+        status=int(status_line.split()[1]), headers={name.lower(): value for name, value in pairs}, body=text
+    )
 
 
 class PodServer:
@@ -105,12 +107,12 @@ class PodServer:
                     if self.has_no_app:
                         writer.write(b"HTTP/1.1 503 Service Unavailable\r\n%bContent-Length: 2\r\n\r\nno" % UNDELIVERED)
                     else:
-                        await self._answer(writer)
+                        await self._respond(writer)
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    async def _answer(self, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, writer: asyncio.StreamWriter) -> None:
         self.running_count += 1
         self.running_max = max(self.running_max, self.running_count)
         try:

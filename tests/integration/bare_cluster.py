@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def do_GET(self) -> None:
-        self._answer(*self.server.get(self.path.partition("?")[0]))
+        self._respond(*self.server.get(self.path.partition("?")[0]))
 
     def do_PATCH(self) -> None:
         path, _, query = self.path.partition("?")
@@ -122,23 +122,23 @@ class _Handler(BaseHTTPRequestHandler):
         asked = dict(urllib.parse.parse_qsl(query))
         media, manager = self.headers["Content-Type"], asked.get("fieldManager", "")
         if media == "application/apply-patch+yaml" and manager and asked.get("force") == "true":
-            self._answer(*self.server.apply(path, self._body(), manager=manager))
+            self._respond(*self.server.apply(path, self._body(), manager=manager))
         elif media == "application/merge-patch+json" and manager:
-            self._answer(*self.server.merge(path, self._body(), manager=manager))
+            self._respond(*self.server.merge(path, self._body(), manager=manager))
         else:
-            self._answer(415, _status(f"not one of the patches of an installation: {media}", 415))
+            self._respond(415, _status(f"not one of the patches of an installation: {media}", 415))
 
     def do_DELETE(self) -> None:
         self._body()
         self.server.calls.append(("DELETE", self.path))
         found = self.server.objects.pop(self.path, None)
-        self._answer(*((404, _status("not found", 404)) if found is None else (200, found)))
+        self._respond(*((404, _status("not found", 404)) if found is None else (200, found)))
 
     def _body(self) -> Object:
         found: Object = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         return found
 
-    def _answer(self, status: int, one: Object) -> None:
+    def _respond(self, status: int, one: Object) -> None:
         text = json.dumps(one).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))

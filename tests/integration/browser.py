@@ -141,8 +141,8 @@ def _started(driver: str) -> tuple[subprocess.Popen[str], int]:
 def _call(method: str, url: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the driver
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"}, method=method)  # noqa: S310 - our own driver
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
-        return json.load(answer)["value"]
+    with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - as above
+        return json.load(response)["value"]
 
 
 def _theme(*, dark: bool) -> dict[str, str]:

@@ -55,12 +55,12 @@ class DashboardStage:
         asked = {"namespace": "default", "service": "hello", **body}
         headers = {"Authorization": f"Bearer {token}"}
         url = f"{self.url}/actions/{action}"
-        async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=headers) as answer:
-            return answer.status, await answer.json()
+        async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=headers) as response:
+            return response.status, await response.json()
 
     async def status(self, path: str) -> int:
-        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
-            return answer.status
+        async with aiohttp.ClientSession() as session, session.get(self.url + path) as response:
+            return response.status
 
     async def service(self) -> Object:
         return await self.cluster.get(SERVING_SERVICE, "default", "hello")

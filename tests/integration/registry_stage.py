@@ -58,8 +58,8 @@ def _started(program: str, config: Path) -> subprocess.Popen[bytes]:
 
 def _is_up(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{address}/v2/", timeout=5) as answer:
-            return bool(answer.status == 200)
+        with urllib.request.urlopen(f"http://{address}/v2/", timeout=5) as response:
+            return bool(response.status == 200)
     except urllib.error.HTTPError as error:
         return error.code == 401
     except OSError:

@@ -13,14 +13,14 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged
+from tests.integration.activator_stage import KEY, HttpResponse, Stage, ask, staged
 
 RULES = ControllerSettings().host_rules
 
 INNER_HOST = "hello.default.svc.cluster.local"
 
 
-async def asked(stage: Stage, count: int) -> list[asyncio.Task[Answer]]:
+async def asked(stage: Stage, count: int) -> list[asyncio.Task[HttpResponse]]:
     """Requests that are inside, in order."""
     tasks = []
     for place in range(count):
@@ -35,9 +35,9 @@ async def test_a_request_from_zero_is_held_and_answered_when_a_pod_is_there() ->
         (task,) = await asked(stage, 1)
         await until(lambda: stage.autoscaler.stats)
         await stage.pod("p")
-        answer = await task
-    assert (answer.status, answer.body) == (200, "p")
-    assert (answer.headers["x-serving-revision"], answer.headers["x-serving-cold-start"]) == ("hello-00001", "true")
+        response = await task
+    assert (response.status, response.body) == (200, "p")
+    assert (response.headers["x-serving-revision"], response.headers["x-serving-cold-start"]) == ("hello-00001", "true")
 
 
 async def test_settings_that_change_while_it_runs_hold_for_the_next_request() -> None:
@@ -115,8 +115,8 @@ async def test_a_warm_request_says_nothing_of_a_cold_start() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        answer = await ask(stage.public)
-    assert (answer.status, "x-serving-cold-start" in answer.headers) == (200, False)
+        response = await ask(stage.public)
+    assert (response.status, "x-serving-cold-start" in response.headers) == (200, False)
 
 
 async def test_who_waits_is_served_oldest_first_and_never_more_than_the_pod_takes() -> None:
@@ -133,18 +133,18 @@ async def test_one_more_than_the_queue_holds_is_refused() -> None:
     async with staged(queue_depth_max=2) as stage:
         await stage.service()
         tasks = await asked(stage, 2)
-        answer = await ask(stage.public)
+        response = await ask(stage.public)
         await stage.pod("p")
         statuses = [(await task).status for task in tasks]
-    assert (answer.status, answer.headers["retry-after"], statuses) == (503, "1", [200, 200])
-    assert "pending request queue full" in answer.body
+    assert (response.status, response.headers["retry-after"], statuses) == (503, "1", [200, 200])
+    assert "pending request queue full" in response.body
 
 
 async def test_a_body_that_is_held_counts_in_bytes() -> None:
     async with staged(queue_bytes_max=5000) as stage:
         await stage.service()
-        answer = await ask(stage.public, method="POST", body="x" * 6000)
-    assert answer.status == 503
+        response = await ask(stage.public, method="POST", body="x" * 6000)
+    assert response.status == 503
 
 
 async def test_a_client_that_leaves_frees_its_place() -> None:
@@ -164,15 +164,15 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
 async def test_a_wait_that_is_too_long_is_refused() -> None:
     async with staged(queue_wait_max_s=0.05) as stage:
         await stage.service()
-        answer = await ask(stage.public)
-    assert (answer.status, answer.body) == (503, "no pod was free within 0.05 s\n")
+        response = await ask(stage.public)
+    assert (response.status, response.body) == (503, "no pod was free within 0.05 s\n")
 
 
 async def test_the_revisions_own_timeout_ends_a_wait() -> None:
     async with staged() as stage:
         await stage.service(timeoutSeconds=0.15)
-        answer = await ask(stage.public)
-    assert (answer.status, answer.body) == (504, "activator request timeout")
+        response = await ask(stage.public)
+    assert (response.status, response.body) == (504, "activator request timeout")
 
 
 async def test_a_revision_that_fails_answers_with_its_message() -> None:
@@ -182,7 +182,7 @@ async def test_a_revision_that_fails_answers_with_its_message() -> None:
         await stage.status("hello-00001", status="False", reason="ExitCode1", message="no such command")
         waited, later = await task, await ask(stage.public)
     text = "revision hello-00001 cannot serve: ExitCode1: no such command\n"
-    assert [(answer.status, answer.body) for answer in (waited, later)] == [(503, text), (503, text)]
+    assert [(response.status, response.body) for response in (waited, later)] == [(503, text), (503, text)]
 
 
 async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
@@ -247,8 +247,8 @@ async def test_an_inner_host_is_served_on_the_inner_listener_only() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        answers = [await ask(address, host=INNER_HOST) for address in (stage.public, stage.inner)]
-    assert [answer.status for answer in answers] == [404, 200]
+        responses = [await ask(address, host=INNER_HOST) for address in (stage.public, stage.inner)]
+    assert [response.status for response in responses] == [404, 200]
 
 
 async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener_alone() -> None:
@@ -288,14 +288,14 @@ async def test_a_gateway_may_name_a_revision_over_http2() -> None:
         }
         async with httpx.AsyncClient(http1=False, http2=True, trust_env=False) as client:
             urls = [f"http://{host}:{port}/" for host, port in (stage.inner, stage.public)]
-            answers = [await client.get(url, headers=named) for url in urls]
-    assert [(one.http_version, one.status_code) for one in answers] == [("HTTP/2", 200), ("HTTP/2", 404)]
+            responses = [await client.get(url, headers=named) for url in urls]
+    assert [(one.http_version, one.status_code) for one in responses] == [("HTTP/2", 200), ("HTTP/2", 404)]
 
 
 async def test_an_unknown_host_is_named() -> None:
     async with staged() as stage:
-        answer = await ask(stage.public, host="nobody.default.localhost:8080")
-    assert (answer.status, answer.body) == (404, "no service has the host nobody.default.localhost:8080\n")
+        response = await ask(stage.public, host="nobody.default.localhost:8080")
+    assert (response.status, response.body) == (404, "no service has the host nobody.default.localhost:8080\n")
 
 
 async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
@@ -314,7 +314,7 @@ async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
-        answer = await ask(stage.public, headers=spoofed)
+        response = await ask(stage.public, headers=spoofed)
     (head,) = pod.heads
     lines = {line.split(": ")[0].lower(): line.partition(": ")[2] for line in head.split("\r\n")[1:]}
     ours = {
@@ -322,7 +322,7 @@ async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
         "k-pod-secret": pod_secret(KEY, namespace="default", pod="p"),
         "x-own": "kept",
     }
-    assert answer.status == 200
+    assert response.status == 200
     assert {name: value for name, value in lines.items() if name.startswith(("k-", "kn", "us", "x-own"))} == ours
 
 
@@ -349,8 +349,8 @@ async def test_probes_are_answered(target: str, host: str, header: str, body: st
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        answer = await ask(stage.public, target, host=host, headers=[header])
-    assert (answer.status, answer.body) == (200, body)
+        response = await ask(stage.public, target, host=host, headers=[header])
+    assert (response.status, response.body) == (200, body)
 
 
 async def test_a_held_request_outlives_the_handover_to_another_process() -> None:
@@ -363,8 +363,8 @@ async def test_a_held_request_outlives_the_handover_to_another_process() -> None
         with pytest.raises(ConnectionRefusedError):
             await ask(stage.public)
         await stage.pod("p")
-        answer = await asked
-        assert (answer.status, answer.body) == (200, "p")
+        response = await asked
+        assert (response.status, response.body) == (200, "p")
 
 
 async def test_an_idle_connection_has_its_next_request_answered_after_a_handover_and_is_closed_then() -> None:

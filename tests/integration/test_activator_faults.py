@@ -30,8 +30,8 @@ async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() 
         later = [asyncio.create_task(ask(stage.public)) for _ in range(50)]
         bodies = [(await task).body for task in later]
         leaving.gate.set()
-        answers = [await task for task in tasks]
-    assert {(answer.status, answer.body) for answer in answers} == {(200, "p")}
+        responses = [await task for task in tasks]
+    assert {(response.status, response.body) for response in responses} == {(200, "p")}
     assert set(bodies) == {"q"}
 
 
@@ -66,9 +66,9 @@ async def test_a_pod_that_never_comes_is_not_tried_for_ever() -> None:
         await stage.service()
         gone = await stage.pod_seen("p")
         await gone.stop()
-        answer = await ask(stage.public)
-    assert answer.status == 502
-    assert answer.body.startswith("revision hello-00001: no connection to any of 3 pods")
+        response = await ask(stage.public)
+    assert response.status == 502
+    assert response.body.startswith("revision hello-00001: no connection to any of 3 pods")
 
 
 async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_not_be_sent_again() -> None:
@@ -76,8 +76,8 @@ async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_no
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        answer = await ask(stage.public, method="POST", body="x")
-    assert (answer.status, len(dying.heads)) == (502, 1)
+        response = await ask(stage.public, method="POST", body="x")
+    assert (response.status, len(dying.heads)) == (502, 1)
 
 
 def stale_wake() -> RevisionWake:
@@ -113,8 +113,8 @@ async def test_a_flip_that_fails_is_tried_again() -> None:
         asked = asyncio.create_task(ask(stage.public))
         await stage.active()
         await stage.pod("p")
-        answer = await asked
-    assert (answer.status, cluster.patches_left) == (200, 0)
+        response = await asked
+    assert (response.status, cluster.patches_left) == (200, 0)
 
 
 async def test_an_activator_can_be_stopped_before_it_has_seen_the_cluster() -> None:
@@ -178,8 +178,8 @@ async def test_a_route_that_is_deleted_has_no_host_any_more() -> None:
         await stage.service()
         await stage.cluster.delete(ROUTE, "default", "hello")
         await until(lambda: not stage.activator.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
-        answer = await ask(stage.public)
-    assert answer.status == 404
+        response = await ask(stage.public)
+    assert response.status == 404
 
 
 async def test_who_waits_when_the_activator_stops_is_refused_and_who_runs_is_answered() -> None:
@@ -214,8 +214,8 @@ async def test_a_revision_that_is_deleted_sends_away_who_waits() -> None:
         task = asyncio.create_task(ask(stage.public))
         await until(lambda: stage.level == 1)
         await stage.cluster.delete(REVISION, "default", "hello-00001")
-        answer = await task
-    assert (answer.status, answer.body) == (503, "there is no revision hello-00001\n")
+        response = await task
+    assert (response.status, response.body) == (503, "there is no revision hello-00001\n")
 
 
 async def test_a_pod_that_comes_back_at_the_same_place_is_used_again() -> None:

@@ -72,7 +72,7 @@ async def test_calls_share_a_connection_to_the_pod_and_end_with_trailers() -> No
         client = Http2(await Link.to(stage.public))
         for stream_id in (1, 3, 5):
             client.send(call(stream_id, b"\0\0\0\0\x01%d" % stream_id))
-            head, body = await client.answer(stream_id)
+            head, body = await client.response(stream_id)
             assert (head[":status"], body) == ("200", b"\0\0\0\0\x01%d" % stream_id)
             last = client.frames[-1]
             assert (last.kind, last.flags) == (Kind.HEADERS, END_HEADERS | END_STREAM)
@@ -113,7 +113,7 @@ async def test_a_call_that_a_pod_has_not_looked_at_goes_to_another_pod() -> None
         client.send(call(1))
         await until(lambda: refuser.links)
         await pod_of(stage, "q", echoing)
-        head, body = await client.answer(1)
+        head, body = await client.response(1)
         assert (head[":status"], body) == ("200", b"\0\0\0\0\x02hi")
         await client.link.closed()
 
@@ -125,5 +125,5 @@ async def test_a_call_from_zero_waits_for_its_pod() -> None:
         client.send(call(1))
         await stage.active()
         await pod_of(stage, "p", echoing)
-        assert (await client.answer(1))[1] == b"\0\0\0\0\x02hi"
+        assert (await client.response(1))[1] == b"\0\0\0\0\x02hi"
         await client.link.closed()

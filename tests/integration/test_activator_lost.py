@@ -68,8 +68,8 @@ async def test_no_get_fails_when_one_of_two_pods_is_killed_under_load() -> None:
 
             async def client() -> None:
                 for _ in range(40):
-                    answer = await ask(stage.public)
-                    statuses.append(answer.status)
+                    response = await ask(stage.public)
+                    statuses.append(response.status)
 
             clients = [asyncio.create_task(client()) for _ in range(16)]
             await until(lambda: len(statuses) > 100)
@@ -95,8 +95,8 @@ async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
         await until(lambda: dying.heads)
         await stage.pod("q")
         await stage.remove_pod("p")
-        answer = await task
-    assert (answer.status, answer.body) == (200, "q")
+        response = await task
+    assert (response.status, response.body) == (200, "q")
 
 
 async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
@@ -104,8 +104,8 @@ async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        answer = await ask(stage.public)
-    assert (answer.status, len(dying.heads)) == (502, 2)
+        response = await ask(stage.public)
+    assert (response.status, len(dying.heads)) == (502, 2)
 
 
 async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
@@ -117,8 +117,8 @@ async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
             pod = await stage.pod_seen(name)
             pod.dies_at_once = True
             pods.append(pod)
-        answer = await ask(stage.public)
-    assert (answer.status, sum(len(pod.heads) for pod in pods)) == (502, 2)
+        response = await ask(stage.public)
+    assert (response.status, sum(len(pod.heads) for pod in pods)) == (502, 2)
 
 
 async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> None:
@@ -129,12 +129,12 @@ async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> N
         task = asyncio.create_task(ask(stage.public, method="POST", body="once"))
         await until(lambda: stage.activator.ingress.counts["pod-unreachable"] == 3)
         await stage.pod("s")
-        answer = await task
-    assert (answer.status, answer.body) == (200, "s")
+        response = await task
+    assert (response.status, response.body) == (200, "s")
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_what_an_answer_tells_of_its_way_can_be_turned_off(reported: bool) -> None:
+async def test_what_a_response_tells_of_its_way_can_be_turned_off(reported: bool) -> None:
     async with staged(tell_revision=reported, tell_cold_start=reported, tell_timing=reported) as stage:
         await stage.service()
         task = asyncio.create_task(ask(stage.public))
@@ -165,9 +165,9 @@ async def test_a_stopping_activator_accepts_requests_during_its_lag() -> None:
     stop.set()
     await until(lambda: activator.ingress.is_draining)
     probe = await ask(address, "/healthz")
-    answer = await ask(address)
+    response = await ask(address)
     await task
-    assert (probe.status, answer.status) == (503, 404)
-    assert answer.headers["connection"] == "close"
+    assert (probe.status, response.status) == (503, 404)
+    assert response.headers["connection"] == "close"
     with pytest.raises(ConnectionRefusedError):
         await ask(address)

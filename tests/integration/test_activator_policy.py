@@ -72,9 +72,9 @@ async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> Non
         await served(stage, {SESSION_AFFINITY_ANNOTATION: "cookie"}, "one", "two", "three")
         first = await ask(stage.public)
         cookie = "Cookie: " + first.headers["set-cookie"].partition(";")[0]
-        answers = [await ask(stage.public, headers=[cookie]) for _ in range(20)]
-        assert {answer.body for answer in answers} == {first.body}
-        assert all("set-cookie" not in answer.headers for answer in answers)
+        responses = [await ask(stage.public, headers=[cookie]) for _ in range(20)]
+        assert {response.body for response in responses} == {first.body}
+        assert all("set-cookie" not in response.headers for response in responses)
         await stage.remove_pod(first.body)
         pods_of = stage.activator.ingress.router.directory.pods_of
         await until(lambda: len(pods_of(("default", "hello-00001"))) == 2)
@@ -108,9 +108,9 @@ async def test_a_session_stays_on_one_side_of_a_split() -> None:
         await stage.pod_seen("new", of="hello-00002")
         sides = Counter[str]()
         for user in range(30):
-            answers = {(await ask(stage.public, headers=[f"X-User: {user}"])).body for _ in range(3)}
-            assert len(answers) == 1
-            sides.update(answers)
+            responses = {(await ask(stage.public, headers=[f"X-User: {user}"])).body for _ in range(3)}
+            assert len(responses) == 1
+            sides.update(responses)
         assert set(sides) == {"old", "new"}
 
 
@@ -146,7 +146,7 @@ async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> No
         assert (await ask(stage.public, headers=[_ACCEPT])).body == "pod"
 
 
-async def test_a_browser_gets_the_answer_itself_when_a_pod_comes_in_time() -> None:
+async def test_a_browser_gets_the_response_itself_when_a_pod_comes_in_time() -> None:
     async with staged() as stage:
         await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
         browser = asyncio.create_task(ask(stage.public, headers=[_ACCEPT]))

@@ -50,7 +50,7 @@ async def queue_proxy(app: tuple[str, int], secret: str, readiness: Probe) -> As
 class StartingApp(PodServer):
     """An app whose readiness path answers 503 until ``gate`` is open; ``paths`` are those of requests."""
 
-    async def _answer(self, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, writer: asyncio.StreamWriter) -> None:
         is_probe = self.heads[-1].startswith("GET /ready ")
         status = b"503 Service Unavailable" if is_probe and not self.gate.is_set() else b"200 OK"
         writer.write(b"HTTP/1.1 %b\r\nContent-Length: 1\r\n\r\np" % status)
@@ -102,11 +102,11 @@ async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_
             await until(lambda: stage.level == 1 and app.heads)
             assert not await is_pod_ready(address, secret)
             app.gate.set()
-            answer = await held
+            respond = await held
             later = await ask(stage.public, "/later")
             found = await stage.cluster.get(ENDPOINT_SLICE, "default", "hello-00001-private-p")
             assert await is_pod_ready(address, secret)
-    assert (answer.status, later.status, app.paths) == (200, 200, ["/held", "/later"])
+    assert (respond.status, later.status, app.paths) == (200, 200, ["/held", "/later"])
     assert found["endpoints"][0]["conditions"]["ready"] is False
 
 
@@ -120,8 +120,8 @@ async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> Non
         held = asyncio.create_task(ask(stage.public, "/held"))
         await until(lambda: len(impostor.heads) >= 3)
         pod = await stage.pod("q")
-        answer = await held
-    assert (answer.body, [head.split()[1] for head in pod.heads]) == ("q", ["/held"])
+        respond = await held
+    assert (respond.body, [head.split()[1] for head in pod.heads]) == ("q", ["/held"])
     assert {("/held" in head, "K-Network-Probe: queue" in head) for head in impostor.heads} == {(False, True)}
 
 
@@ -141,7 +141,7 @@ async def test_a_queue_proxy_that_drains_is_not_ready() -> None:
 async def test_an_address_that_answers_nonsense_or_nothing_is_not_ready(text: bytes | None) -> None:
     closed = asyncio.Event()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.readuntil(b"\r\n\r\n")
             if text is None:
@@ -156,6 +156,6 @@ async def test_an_address_that_answers_nonsense_or_nothing_is_not_ready(text: by
             writer.transport.abort()
             closed.set()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
         assert not await is_pod_ready(server.sockets[0].getsockname(), "secret", timeout_s=0.2)
         await closed.wait()

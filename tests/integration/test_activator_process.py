@@ -68,13 +68,13 @@ async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -
                 asked = asyncio.create_task(ask(public.getsockname()))
                 await store.active()
                 pod = await store.pod("p")
-                answer = await asked
+                response = await asked
                 digest = await ask(page.getsockname(), "/routes/default/hello", host="127.0.0.1")
                 route = await store.cluster.get(ROUTE, "default", "hello")
             finally:
                 code, log = await stopped(process)
             await pod.stop()
-    assert (answer.status, answer.body, code) == (200, "p", 0)
+    assert (response.status, response.body, code) == (200, "p", 0)
     assert (digest.status, digest.body) == (200, route_digest(route, RULES))
     assert {"activator.serving", "revision.activated", "activator.stopped"} <= {str(line["event"]) for line in log}
 

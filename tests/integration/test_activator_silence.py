@@ -8,7 +8,7 @@ import msgspec
 
 from serving.traffic.ejection import EjectionReport
 from tests.eventually import until
-from tests.integration.activator_stage import Answer, PodServer, Stage, ask, staged
+from tests.integration.activator_stage import HttpResponse, PodServer, Stage, ask, staged
 
 
 class Traffic:
@@ -17,7 +17,7 @@ class Traffic:
     def __init__(self, stage: Stage, **request: str) -> None:
         self.stage = stage
         self.request = request
-        self.tasks: list[asyncio.Task[Answer]] = []
+        self.tasks: list[asyncio.Task[HttpResponse]] = []
         self.is_over = asyncio.Event()
 
     async def run(self) -> None:
@@ -60,9 +60,9 @@ async def test_requests_move_from_a_silent_pod_to_one_that_answers() -> None:
         assert report.until_wall_s is None or report.until_wall_s > report.since_wall_s
         assert stage.activator.ejections({"namespace": "other"}) == "[]"
         traffic.is_over.set()
-        answers = await asyncio.gather(*traffic.tasks)
+        responses = await asyncio.gather(*traffic.tasks)
         assert not silent.gate.is_set()
-    assert {(answer.status, answer.body) for answer in answers} == {(200, "q")}
+    assert {(response.status, response.body) for response in responses} == {(200, "q")}
 
 
 async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_goes_on() -> None:
@@ -70,10 +70,10 @@ async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_goes
         await until(lambda: ejected_count(stage))
         traffic.is_over.set()
         silent.gate.set()
-        answers = await asyncio.gather(*traffic.tasks)
+        responses = await asyncio.gather(*traffic.tasks)
         # Its answers end the pause.
         found = stage.activator.ingress.router.throttlers.get(("default", "hello-00001"))
         assert found is not None
         assert found.ejected.addresses == set()
-    assert {answer.status for answer in answers} == {200}
-    assert sum(answer.body == "p" for answer in answers) == len(silent.heads) >= 3
+    assert {response.status for response in responses} == {200}
+    assert sum(response.body == "p" for response in responses) == len(silent.heads) >= 3

@@ -67,13 +67,13 @@ async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_pat
         # It takes nobody more when it has heard; then the request that runs ends.
         await asyncio.sleep(0.1)
         pod.gate.set()
-        answer = await client.rest()
+        response = await client.rest()
         await client.closed()
         code, log = await stopping
         await pod.stop()
     for one in sockets.values():
         one.close()
-    assert (answer[:12], answer[-1:], code) == (b"HTTP/1.1 200", b"p", 0)
+    assert (response[:12], response[-1:], code) == (b"HTTP/1.1 200", b"p", 0)
     events = [str(line["event"]) for line in log]
     assert "certificate.loaded" in events
     assert {line["level"] for line in log if line["event"] != "link.lost"} <= {"info", "warning"}

@@ -56,8 +56,8 @@ class Client:
     async def call(
         self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
     ) -> tuple[int, Json]:
-        status, answer, _ = await self.whole(method, path, body, headers=headers)
-        return status, answer
+        status, reply, _ = await self.whole(method, path, body, headers=headers)
+        return status, reply
 
     async def whole(
         self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
@@ -65,8 +65,8 @@ class Client:
         data = None if body is None else msgspec.json.encode(body)
         heads = {"Content-Type": "application/json"} | (headers or {})
         async with self.session.request(method, path, data=data, headers=heads) as response:
-            answer = msgspec.json.decode(await response.read())
-            return response.status, answer, response.headers.getall("Warning", [])
+            reply = msgspec.json.decode(await response.read())
+            return response.status, reply, response.headers.getall("Warning", [])
 
     @contextlib.asynccontextmanager
     async def watch(self, path: str, **headers: str) -> AsyncIterator[AsyncIterator[Json]]:
@@ -104,8 +104,8 @@ def config_map(name: str = "m", **data: str) -> Json:
 
 
 async def test_who_has_no_token_is_refused(client: Client) -> None:
-    status, answer = await client.call("GET", PODS, headers={"Authorization": "Bearer wrong"})
-    assert (status, answer["reason"]) == (401, "Unauthorized")
+    status, reply = await client.call("GET", PODS, headers={"Authorization": "Bearer wrong"})
+    assert (status, reply["reason"]) == (401, "Unauthorized")
 
 
 async def test_a_token_in_the_path_is_no_credential(client: Client) -> None:
@@ -114,8 +114,8 @@ async def test_a_token_in_the_path_is_no_credential(client: Client) -> None:
 
 
 async def test_a_name_that_is_not_ours_is_refused(client: Client) -> None:
-    status, answer = await client.call("GET", PODS, headers={"Host": "evil.example"})
-    assert (status, answer["reason"]) == (403, "Forbidden")
+    status, reply = await client.call("GET", PODS, headers={"Host": "evil.example"})
+    assert (status, reply["reason"]) == (403, "Forbidden")
 
 
 async def test_health_needs_no_token(client: Client) -> None:
@@ -133,16 +133,16 @@ async def test_a_service_is_made_with_its_defaults(client: Client) -> None:
 
 async def test_a_second_of_its_name_is_refused(client: Client) -> None:
     await client.call("POST", SERVICES, service())
-    status, answer = await client.call("POST", SERVICES, service())
-    assert (status, answer["reason"], answer["details"]["name"]) == (409, "AlreadyExists", "hello")
+    status, reply = await client.call("POST", SERVICES, service())
+    assert (status, reply["reason"], reply["details"]["name"]) == (409, "AlreadyExists", "hello")
 
 
 async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: Client) -> None:
-    status, answer = await client.call("POST", SERVICES, service(containers=[], containerConcurrency=-1))
-    assert (status, answer["reason"], answer["details"]["name"]) == (422, "Invalid", "hello")
-    fields = [cause["field"] for cause in answer["details"]["causes"]]
+    status, reply = await client.call("POST", SERVICES, service(containers=[], containerConcurrency=-1))
+    assert (status, reply["reason"], reply["details"]["name"]) == (422, "Invalid", "hello")
+    fields = [cause["field"] for cause in reply["details"]["causes"]]
     assert fields == ["spec.template.spec.containers", "spec.template.spec.containerConcurrency"]
-    assert "missing field(s): spec.template.spec.containers" in answer["message"]
+    assert "missing field(s): spec.template.spec.containers" in reply["message"]
 
 
 async def test_an_unknown_field_is_reported(client: Client) -> None:
@@ -152,9 +152,9 @@ async def test_an_unknown_field_is_reported(client: Client) -> None:
 
 
 async def test_an_unknown_field_is_refused_to_the_strict(client: Client) -> None:
-    status, answer = await client.call("POST", f"{SERVICES}?fieldValidation=Strict", service(foo=1))
-    assert (status, answer["reason"]) == (400, "BadRequest")
-    assert 'strict decoding error: unknown field "spec.template.spec.foo"' in answer["message"]
+    status, reply = await client.call("POST", f"{SERVICES}?fieldValidation=Strict", service(foo=1))
+    assert (status, reply["reason"]) == (400, "BadRequest")
+    assert 'strict decoding error: unknown field "spec.template.spec.foo"' in reply["message"]
 
 
 async def test_a_patch_is_looked_at_as_strictly(client: Client) -> None:
@@ -223,9 +223,9 @@ async def test_a_dry_run_deletes_nothing(client: Client) -> None:
 async def test_what_is_wrong_with_a_request_is_said(
     client: Client, method: str, path: str, body: object, headers: dict[str, str], expected: int
 ) -> None:
-    status, answer = await client.call(method, path, body, headers=headers)
-    assert (status, answer["kind"], answer["code"]) == (expected, "Status", expected)
-    assert answer["message"]
+    status, reply = await client.call(method, path, body, headers=headers)
+    assert (status, reply["kind"], reply["code"]) == (expected, "Status", expected)
+    assert reply["message"]
 
 
 async def test_a_body_nested_too_deep_is_refused(client: Client) -> None:
@@ -280,16 +280,16 @@ async def test_metadata_alone(client: Client) -> None:
 
 async def test_deleting_says_what_is_gone(client: Client) -> None:
     _, made = await client.call("POST", MAPS, config_map())
-    status, answer = await client.call("DELETE", f"{MAPS}/m")
-    assert (status, answer["status"], answer["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
+    status, reply = await client.call("DELETE", f"{MAPS}/m")
+    assert (status, reply["status"], reply["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
 
 
 async def test_deleting_what_finalizers_hold_gives_the_object(client: Client) -> None:
     body = config_map()
     body["metadata"]["finalizers"] = ["example.com/hold"]
     await client.call("POST", MAPS, body)
-    _, answer = await client.call("DELETE", f"{MAPS}/m")
-    assert answer["metadata"]["deletionTimestamp"]
+    _, reply = await client.call("DELETE", f"{MAPS}/m")
+    assert reply["metadata"]["deletionTimestamp"]
 
 
 def protobuf_options(version: str, *, uid: str) -> bytes:
@@ -416,8 +416,8 @@ async def test_a_watch_from_a_version_of_long_ago_is_gone(tmp_path: Path) -> Non
         for name in ("a", "b", "c"):
             await client.call("POST", MAPS, config_map(name))
         version = listing["metadata"]["resourceVersion"]
-        status, answer = await client.call("GET", f"{MAPS}?watch=true&resourceVersion={version}")
-    assert (status, answer["reason"]) == (410, "Expired")
+        status, reply = await client.call("GET", f"{MAPS}?watch=true&resourceVersion={version}")
+    assert (status, reply["reason"]) == (410, "Expired")
 
 
 async def test_a_log_is_read(client: Client) -> None:
@@ -453,9 +453,9 @@ async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -
 async def test_logs_by_time_are_refused_in_words(client: Client, query: str) -> None:
     spec = {"containers": [{"name": "c", "image": "x"}]}
     await client.call("POST", PODS, {"metadata": {"name": "timed"}, "spec": spec})
-    status, answer = await client.call("GET", f"{PODS}/timed/log?{query}")
+    status, reply = await client.call("GET", f"{PODS}/timed/log?{query}")
     assert status == 501
-    assert "logs are kept as they were written" in answer["message"]
+    assert "logs are kept as they were written" in reply["message"]
 
 
 async def test_a_server_without_logs_says_so(tmp_path: Path) -> None:
@@ -493,9 +493,9 @@ class Broken(MemoryCluster):
 
 async def test_a_defect_is_reported_without_its_details(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with connected(Broken(), tmp_path) as client:
-        status, answer = await client.call("POST", MAPS, config_map())
-    assert (status, answer["reason"]) == (500, "InternalError")
-    assert "secret detail" not in answer["message"]
+        status, reply = await client.call("POST", MAPS, config_map())
+    assert (status, reply["reason"]) == (500, "InternalError")
+    assert "secret detail" not in reply["message"]
     assert "secret detail" in caplog.text
 
 
@@ -565,5 +565,5 @@ async def test_a_dry_run_deletes_none_of_many(client: Client) -> None:
 
 
 async def test_an_error_about_many_names_none(client: Client) -> None:
-    status, answer = await client.call("POST", MAPS, {"metadata": {"generateName": "A-"}})
-    assert (status, "name" in answer.get("details", {})) == (422, False)
+    status, reply = await client.call("POST", MAPS, {"metadata": {"generateName": "A-"}})
+    assert (status, "name" in reply.get("details", {})) == (422, False)

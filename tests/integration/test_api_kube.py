@@ -40,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[KubeCluster]:
 
 
 @contextlib.asynccontextmanager
-async def answering(handler: Handler, folder: Path, timeouts: KubeTimeouts = USUAL) -> AsyncIterator[KubeCluster]:
+async def responding(handler: Handler, folder: Path, timeouts: KubeTimeouts = USUAL) -> AsyncIterator[KubeCluster]:
     """The adapter before a server of the test's own."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
@@ -175,7 +175,7 @@ async def test_a_server_that_hangs_is_unavailable(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with answering(hang, tmp_path, KubeTimeouts(call_s=0.5)) as cluster:
+    async with responding(hang, tmp_path, KubeTimeouts(call_s=0.5)) as cluster:
         with pytest.raises(Unavailable, match="did not answer in time"):
             await cluster.get(POD, "default", "p")
         with pytest.raises(Unavailable, match="did not answer in time"):
@@ -191,7 +191,7 @@ async def test_a_watch_that_falls_silent_beyond_its_time_is_unavailable(tmp_path
         raise AssertionError
 
     short = KubeTimeouts(watch_s=1, watch_margin_s=0.5)
-    async with answering(silent, tmp_path, short) as cluster, cluster.watch(POD, resource_version="1") as events:
+    async with responding(silent, tmp_path, short) as cluster, cluster.watch(POD, resource_version="1") as events:
         with pytest.raises(Unavailable):
             await anext(events)
 
@@ -209,7 +209,7 @@ async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, exp
     async def broken(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
 
-    async with answering(broken, tmp_path) as cluster, cluster.watch(POD, resource_version="1") as events:
+    async with responding(broken, tmp_path) as cluster, cluster.watch(POD, resource_version="1") as events:
         with pytest.raises(expected):
             await anext(events)
 
@@ -230,7 +230,7 @@ async def test_a_call_that_fails_is_made_once_and_keeps_the_message(tmp_path: Pa
         "POST": lambda cluster: cluster.create(CONFIG_MAP, config_map()),
         "PATCH": lambda cluster: cluster.patch(CONFIG_MAP, "default", "m", patch={}),
     }
-    async with answering(fail, tmp_path) as cluster, asyncio.timeout(60):
+    async with responding(fail, tmp_path) as cluster, asyncio.timeout(60):
         with pytest.raises(Unavailable, match="etcd is away"):
             await calls[method](cluster)
     assert seen == [method]
@@ -243,18 +243,18 @@ async def test_a_watch_that_is_refused_is_opened_once(tmp_path: Path) -> None:
         seen.append(request.method)
         return web.json_response(_UNAVAILABLE, status=503)
 
-    async with answering(fail, tmp_path) as cluster, asyncio.timeout(60):
+    async with responding(fail, tmp_path) as cluster, asyncio.timeout(60):
         with pytest.raises(Unavailable, match="etcd is away"):
             async with cluster.watch(CONFIG_MAP, resource_version="1"):
                 pass
     assert seen == ["GET"]
 
 
-async def test_an_answer_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
+async def test_a_response_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
     async def odd(_: web.Request) -> web.StreamResponse:
         return web.Response(body=b"[]")
 
-    async with answering(odd, tmp_path) as cluster:
+    async with responding(odd, tmp_path) as cluster:
         with pytest.raises(Unavailable, match="not a JSON object"):
             await cluster.get(POD, "default", "p")
 
@@ -273,12 +273,12 @@ async def test_a_token_that_expired_is_read_again(tmp_path: Path) -> None:
 
     async def check(request: web.Request) -> web.Response:
         is_good = request.headers.get("Authorization", "").lower() == f"bearer {good[0]}"
-        answer: dict[str, Any] = (
+        reply: dict[str, Any] = (
             {"items": [], "metadata": {}} if is_good else {"message": "no", "reason": "Unauthorized"}
         )
-        return web.json_response(answer, status=200 if is_good else 401)
+        return web.json_response(reply, status=200 if is_good else 401)
 
-    async with answering(check, tmp_path) as cluster:
+    async with responding(check, tmp_path) as cluster:
         path = tmp_path / "kubeconfig"
         path.write_text(path.read_text().replace('"t"', '"first"'))
         assert (await cluster.list(CONFIG_MAP)).items == []
@@ -323,7 +323,7 @@ async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_p
         if not next(checks):
             raise NotLeading("default/lease")
 
-    async with answering(handle, tmp_path) as cluster:
+    async with responding(handle, tmp_path) as cluster:
         fenced = FencedCluster(cluster, check)
         for _ in range(2):
             # With a connection in hand, and when the bytes go to the transport.

@@ -42,8 +42,8 @@ class Stage:
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
         url = f"http://{self.address}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-            return answer.status, await answer.text()
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as reply:
+            return reply.status, await reply.text()
 
     async def refused(self, query: str, token: str) -> int:
         with pytest.raises(InvalidStatus) as caught:
@@ -56,7 +56,7 @@ class Stage:
                 await asyncio.sleep(0.01)
 
 
-async def answer_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def respond_to_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """What the activator answers to the probe of a hand-off."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     assert "K-Network-Probe: activator" in head
@@ -71,7 +71,7 @@ async def staged(
 ) -> AsyncIterator[Stage]:
     store = Store()
     await store.fill(scale=scale, serving_state=serving_state)
-    ingress = await asyncio.start_server(answer_probes, "127.0.0.1", 0)
+    ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
     given = settings or AutoscalerSettings(
         # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its windows.
@@ -121,7 +121,7 @@ async def test_a_pods_stat_counts_without_its_proxied_part() -> None:
 
 async def test_silence_leads_to_reserve_and_to_zero() -> None:
     settings = {"stable_window_s": 6.0, "decision_period_s": 0.2, "stats_address": "127.0.0.1:0"}
-    ingress = await asyncio.start_server(answer_probes, "127.0.0.1", 0)
+    ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
     given = AutoscalerSettings(**settings, activator_address=f"{host}:{port}")  # type: ignore[arg-type]
     async with ingress, staged(scale=1, serving_state="Active", settings=given) as stage, stage.as_pod("p") as pod:

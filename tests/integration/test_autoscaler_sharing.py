@@ -159,13 +159,13 @@ async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
     there, here = ("http://{}:{}".format(*one.address) for one in (pair.owner, pair.other))
     async with aiohttp.ClientSession() as session:
         for question in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
-            async with session.get(here + question, allow_redirects=False) as answer:
-                assert (answer.status, answer.headers["Location"]) == (307, there + question)
-            async with session.get(there + question) as answer:
-                assert answer.status == 200
-        async with session.get(f"{here}/decisions?follow") as answer:
+            async with session.get(here + question, allow_redirects=False) as reply:
+                assert (reply.status, reply.headers["Location"]) == (307, there + question)
+            async with session.get(there + question) as reply:
+                assert reply.status == 200
+        async with session.get(f"{here}/decisions?follow") as reply:
             async with asyncio.timeout(60):
-                assert (await answer.content.readline()).startswith(b"event: ")
+                assert (await reply.content.readline()).startswith(b"event: ")
 
 
 async def test_one_who_stops_lets_go_and_the_other_decides_at_once(pair: Pair) -> None:

@@ -169,7 +169,7 @@ async def test_while_the_api_is_away_who_is_in_stays_and_who_is_known_comes_in(t
                 await stage.until_heard(connection)
 
 
-async def test_frames_that_come_before_the_answer_are_taken_after_it(tmp_path: Path) -> None:
+async def test_frames_that_come_before_the_response_are_taken_after_it(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         reader, writer = await asyncio.open_connection(*stage.daemon.address)
@@ -222,7 +222,7 @@ class OneFails:
 
     def lost(self, connection: StatsConnection) -> None: ...
 
-    def answer(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
+    def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
         async def proof() -> bool:
             await asyncio.sleep(0)
             if request.path == "/bad":

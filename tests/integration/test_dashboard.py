@@ -30,8 +30,8 @@ class Shown:
         self.stage, self.url = stage, url
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.get(self.url + path, headers=headers) as answer:
-            return answer.status, await answer.text()
+        async with aiohttp.ClientSession() as session, session.get(self.url + path, headers=headers) as response:
+            return response.status, await response.text()
 
 
 @contextlib.asynccontextmanager
@@ -61,10 +61,10 @@ async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterato
 async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:
     async with (
         aiohttp.ClientSession(read_bufsize=2**20) as session,
-        session.get(f"{page.url}/events?revision={KEY}") as answer,
+        session.get(f"{page.url}/events?revision={KEY}") as response,
     ):
         event = ""
-        async for line in answer.content:
+        async for line in response.content:
             name, _, value = line.decode().strip().partition(": ")
             if name == "event":
                 event = value
@@ -101,12 +101,12 @@ async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_fil
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.", "[::2]"):
             status, text = await page.get("/state", Host=host)
             assert (status, "add it to host-names" in text) == (421, True)
-        async with aiohttp.ClientSession() as session, session.get(page.url) as answer:
-            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            assert "Set-Cookie" not in answer.headers
+        async with aiohttp.ClientSession() as session, session.get(page.url) as response:
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            assert "Set-Cookie" not in response.headers
         assert (await page.get("/nothing.js"))[0] == 404
-        async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state") as answer:
-            assert answer.status == 405
+        async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state") as response:
+            assert response.status == 405
 
 
 async def test_the_page_weighs_little_and_names_no_other_place() -> None:

@@ -19,33 +19,33 @@ _WHERE = "const one = document.activeElement; return one.id || one.textContent.t
 
 async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
     async with staged() as stage:
-        status, answer = await stage.act("scale", min=1, max=4)
-        assert (status, answer["said"]) == (200, "hello: at least 1 pod, at most 4 pods, as a new revision")
+        status, response = await stage.act("scale", min=1, max=4)
+        assert (status, response["said"]) == (200, "hello: at least 1 pod, at most 4 pods, as a new revision")
         annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
         assert (annotations[f"{SCALE}min-scale"], annotations[f"{SCALE}max-scale"]) == ("1", "4")
-        assert await stage.events() == [("ScaleAsked", f"requested in the dashboard: {answer['said']}")]
+        assert await stage.events() == [("ScaleAsked", f"requested in the dashboard: {response['said']}")]
         assert "min-scale: 5 is above max-scale 4" in (await stage.act("scale", min=5))[1]["error"]
         assert (await stage.act("scale"))[1]["error"] == "nothing to change; expected min, max or both"
 
 
 async def test_traffic_moves_between_revisions_that_there_are() -> None:
     async with staged() as stage:
-        status, answer = await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70})
-        assert (status, answer["said"]) == (200, "hello: 30 % to hello-00001, 70 % to hello-00002")
+        status, response = await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70})
+        assert (status, response["said"]) == (200, "hello: 30 % to hello-00001, 70 % to hello-00002")
         traffic = (await stage.service())["spec"]["traffic"]
         assert [(one["revisionName"], one["percent"]) for one in traffic] == [("hello-00001", 30), ("hello-00002", 70)]
         assert "is 60 % together" in (await stage.act("traffic", shares={"hello-00001": 60}))[1]["error"]
-        status, answer = await stage.act("traffic", shares={"hello-00009": 100})
+        status, response = await stage.act("traffic", shares={"hello-00009": 100})
         assert status == 400
-        assert answer["error"].startswith("hello has no revision hello-00009; there are hello-00001, hello-00002")
+        assert response["error"].startswith("hello has no revision hello-00009; there are hello-00001, hello-00002")
 
 
 async def test_wake_asks_as_a_user_would_and_says_how_it_was_answered() -> None:
     async with staged() as stage:
-        status, answer = await stage.act("wake")
+        status, response = await stage.act("wake")
         assert status == 200
-        assert answer["said"].startswith("hello-00002 answered 200 OK in ")
-        assert answer["said"].endswith(" ms, a cold start")
+        assert response["said"].startswith("hello-00002 answered 200 OK in ")
+        assert response["said"].endswith(" ms, a cold start")
         # It is asked for decisions meanwhile, too.
         assert "GET / hello.default.localhost:80" in stage.asked
         assert (await stage.act("wake", service="none"))[0] == 404
@@ -65,10 +65,10 @@ async def test_who_has_no_token_changes_nothing() -> None:
         assert await stage.service() == before
         assert await stage.events() == []
     async with staged(token="") as stage, aiohttp.ClientSession() as session:
-        async with session.post(f"{stage.url}/actions/wake", json={}) as answer:
-            assert answer.status in {404, 405}
-        async with session.get(f"{stage.url}/state") as answer:
-            assert (await answer.json())["may_act"] is False
+        async with session.post(f"{stage.url}/actions/wake", json={}) as response:
+            assert response.status in {404, 405}
+        async with session.get(f"{stage.url}/state") as response:
+            assert (await response.json())["may_act"] is False
 
 
 async def test_pages_of_several_activators_are_read_by_address_and_one_that_is_away_is_left_out() -> None:

@@ -25,11 +25,11 @@ class Autoscaler:
         self.asked.append(dict(request.query))
         if self.elsewhere:
             raise web.HTTPTemporaryRedirect(f"{self.elsewhere}/decisions?{request.query_string}")
-        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await answer.prepare(request)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
         while (name := await self.says.get()) is not None:
-            await answer.write(f"event: sample\ndata: {json.dumps({'name': name})}\n\n".encode())
-        return answer
+            await response.write(f"event: sample\ndata: {json.dumps({'name': name})}\n\n".encode())
+        return response
 
 
 @contextlib.asynccontextmanager

@@ -83,18 +83,18 @@ async def reading(stage: DashboardStage) -> AsyncIterator[Reading]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
         aiohttp.ClientSession(read_bufsize=2**20) as session,
-        session.post(f"{stage.url}/logs", json=REQUEST, headers=headers) as answer,
+        session.post(f"{stage.url}/logs", json=REQUEST, headers=headers) as reply,
     ):
-        assert answer.status == 200
-        yield Reading(answer)
+        assert reply.status == 200
+        yield Reading(reply)
 
 
 async def refusal(stage: DashboardStage, *, body: object = REQUEST, **headers: str) -> tuple[int, str]:
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{stage.url}/logs", json=body, headers=headers) as answer,
+        session.post(f"{stage.url}/logs", json=body, headers=headers) as reply,
     ):
-        return answer.status, await answer.text()
+        return reply.status, await reply.text()
 
 
 class Script:
@@ -177,8 +177,8 @@ async def _seen(stage: DashboardStage, count: int) -> None:
         while True:
             found = 0
             for revision in ("hello-00001", "hello-00002"):
-                async with session.get(f"{stage.url}/state?revision=default/{revision}") as answer:
-                    found += len((await answer.json())["pods"])
+                async with session.get(f"{stage.url}/state?revision=default/{revision}") as reply:
+                    found += len((await reply.json())["pods"])
             if found == count:
                 return
             await asyncio.sleep(0.02)

@@ -80,8 +80,8 @@ async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
 
 
 async def nodes_of(url: str) -> dict[str, Object]:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/state?revision={KEY}") as answer:
-        return {one["name"]: one for one in json.loads(await answer.text())["nodes"]["lines"]}
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/state?revision={KEY}") as response:
+        return {one["name"]: one for one in json.loads(await response.text())["nodes"]["lines"]}
 
 
 async def test_nodes_have_requests_of_all_pods_use_and_scores_and_follow_what_happens(tmp_path: Path) -> None:

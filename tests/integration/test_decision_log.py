@@ -57,12 +57,12 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
 async def test_decisions_are_followed_while_they_are_made() -> None:
     async with recorded([]) as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
         url = f"http://{stage.address}/decisions?follow&samples&namespace=default"
-        async with asyncio.timeout(60), session.get(url) as answer:
-            assert answer.headers["Content-Type"] == "text/event-stream"
+        async with asyncio.timeout(60), session.get(url) as response:
+            assert response.headers["Content-Type"] == "text/event-stream"
             await activator.send(load(100.0))
             found: dict[str, list[dict[str, object]]] = {"decision": [], "sample": []}
             event = ""
-            async for line in answer.content:
+            async for line in response.content:
                 name, _, value = line.decode().strip().partition(": ")
                 if name == "event":
                     event = value

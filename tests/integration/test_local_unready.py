@@ -73,7 +73,7 @@ async def test_an_app_that_does_not_listen_is_said_to_with_its_log(machine: Mach
     assert message.endswith("last lines of its log:\nwaiting for the database")
 
 
-async def test_the_answer_to_a_readiness_probe_is_said(machine: Machine) -> None:
+async def test_the_response_to_a_readiness_probe_is_said(machine: Machine) -> None:
     probe = {"httpGet": {"path": "/health"}}
     message = await explained(machine, "ReadinessProbeFailed", server(), readinessProbe=probe)
     assert "GET /health: the app answered 503 Warming Up" in message

@@ -243,7 +243,7 @@ async def test_a_cloud_that_is_away_stops_its_group_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("has_acted", [True, False])
-async def test_growth_without_an_answer_is_repeated_only_if_it_had_no_effect(has_acted: bool) -> None:
+async def test_growth_without_a_response_is_repeated_only_if_it_had_no_effect(has_acted: bool) -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         for number in range(12):

@@ -23,8 +23,8 @@ class Asking:
         self.cluster, self.url, self.session = cluster, url, session
 
     async def post(self, path: str, body: bytes) -> tuple[int, str]:
-        async with self.session.post(self.url + path, data=body) as answer:
-            return answer.status, await answer.text()
+        async with self.session.post(self.url + path, data=body) as response:
+            return response.status, await response.text()
 
     async def ask(self, verb: str, *names: str, **requests: str) -> Any:  # noqa: ANN401 - JSON
         status, text = await self.post(verb, json.dumps({"Pod": pod("p", **requests), "NodeNames": names}).encode())
@@ -121,6 +121,6 @@ async def test_before_all_is_known_it_says_so() -> None:
         await daemon.is_serving.wait()
         asking = Asking(Silent(), "http://{}:{}".format(*daemon.address), session)
         assert (await asking.post("/filter", b"{}"))[0] == 503
-        async with session.get(f"{asking.url}/healthz") as answer:
-            assert answer.status == 503
+        async with session.get(f"{asking.url}/healthz") as response:
+            assert response.status == 503
         stop.set()

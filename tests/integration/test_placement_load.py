@@ -25,14 +25,14 @@ from tests.integration.test_placement import put, staged
 
 _PROMETHEUS = shutil.which("prometheus") or ""
 _TOKEN = "not to be shown"  # noqa: S105 - of a test
-Answer = Callable[[web.Request], Awaitable[web.Response]]
+HttpResponse = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @contextlib.asynccontextmanager
-async def served(answer: Answer, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def served(respond: HttpResponse, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """An HTTP server that answers each call so; its URL."""
     made = web.Application()
-    made.router.add_get("/{path:.*}", answer)
+    made.router.add_get("/{path:.*}", respond)
     runner = web.AppRunner(made)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -67,7 +67,7 @@ def vector(**values: float) -> dict[str, Any]:
 async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -> None:
     asked: list[str] = []
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         query = request.query["query"]
         asked.append(query)
         if "[15m]" in query:
@@ -81,7 +81,7 @@ async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -
             return web.json_response(vector())
         return web.json_response(vector(a=0.25, b=0.5))
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         report = await looked(source=PROMETHEUS, url=url)
     assert report.window_s == 600
     assert means(report) == {"a": (25.0, None), "b": (50.0, None)}
@@ -94,11 +94,11 @@ async def test_a_source_that_refuses_says_so_without_the_token(tmp_path: Path) -
     (tmp_path / "token").write_text(f"{_TOKEN}\n")
     seen: list[str | None] = []
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         seen.append(request.headers.get("Authorization"))
         return web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"})
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         with pytest.raises(Unavailable, match="status 302") as failure:
             await looked(source=PROMETHEUS, url=url, token_file=str(tmp_path / "token"))
     assert set(seen) == {f"Bearer {_TOKEN}"}
@@ -113,10 +113,10 @@ async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
 
-    async def answer(_: web.Request) -> web.Response:
+    async def respond(_: web.Request) -> web.Response:
         return web.json_response(vector(a=0.5))
 
-    async with served(answer, context) as url:
+    async with served(respond, context) as url:
         with pytest.raises(Unavailable, match=r"(?i)certificate verify failed"):
             await looked(source=PROMETHEUS, url=url)
         assert means(await looked(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "ca.pem"))) == {"a": (50, 50)}
@@ -127,11 +127,11 @@ async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -
             (tmp_path / "none.pem").write_text("nonsense")
 
 
-async def test_an_answer_that_is_no_answer_of_prometheus() -> None:
-    async def answer(_: web.Request) -> web.Response:
+async def test_a_response_that_is_no_response_of_prometheus() -> None:
+    async def respond(_: web.Request) -> web.Response:
         return web.Response(text="<html>")
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         with pytest.raises(InvalidValue, match="an answer of Prometheus"):
             await looked(source=PROMETHEUS, url=url)
 
@@ -140,7 +140,7 @@ async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
     begun: list[str] = []
     ended: list[str] = []
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         begun.append(request.query["query"])
         if len(begun) % 4 == 1:
             raise web.HTTPServiceUnavailable
@@ -150,7 +150,7 @@ async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
         ended.append(request.query["query"])
         return web.json_response(vector())
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         with pytest.raises(Unavailable, match="status 503"):
             await looked(source=PROMETHEUS, url=url)
         assert len(ended) == len(begun) / 4 * 3
@@ -160,7 +160,7 @@ async def test_signalfx_gives_points_by_series_and_hosts_by_series(tmp_path: Pat
     (tmp_path / "token").write_text(_TOKEN)
     asked: list[dict[str, str]] = []
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         asked.append({**request.query, "path": request.path, "token": request.headers["X-SF-Token"]})
         if request.path == "/v2/metrictimeseries":
             results = [{"id": "s1", "dimensions": {"host": "a.example.com", "sf_metric": None}}, {"id": "s9"}]
@@ -169,7 +169,7 @@ async def test_signalfx_gives_points_by_series_and_hosts_by_series(tmp_path: Pat
         points = [[1, 20.0], [2, 40.0], [3, 60.0], [4, None]] if is_cpu else [[1, 10.0]]
         return web.json_response({"data": {"s1": points, "unknown": [[1, 1.0]]}, "errors": []})
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         report = await looked(
             source=SIGNALFX,
             url=url,
@@ -205,10 +205,10 @@ async def test_what_a_load_watcher_measured_long_ago_is_as_old_as_it_says() -> N
         },
     }
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         return web.json_response(body) if request.path == "/watcher" else web.Response(status=404)
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         report = await looked(source=LOAD_WATCHER, url=url)
     assert means(report) == {"a": (33.0, None)}
     assert report.usages["a"].at_s == 0.0
@@ -280,10 +280,10 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
 
 
 async def test_a_source_that_knows_no_node_or_is_away() -> None:
-    async def answer(_: web.Request) -> web.Response:
+    async def respond(_: web.Request) -> web.Response:
         return web.json_response(vector())
 
-    async with served(answer) as url:
+    async with served(respond) as url:
         assert (await looked(source=PROMETHEUS, url=url)).usages == {}
     with pytest.raises(Unavailable, match="/api/v1/query"):
         await looked(source=PROMETHEUS, url="http://127.0.0.1:1")

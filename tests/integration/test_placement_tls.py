@@ -49,8 +49,8 @@ async def works(url: str, authority: trustme.CA, *, client: trustme.LeafCert | N
     if client is not None:
         client.configure_cert(context)
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz", ssl=context) as answer:
-            return answer.status in (200, 503)
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz", ssl=context) as response:
+            return response.status in (200, 503)
     except (aiohttp.ClientError, ssl.SSLError, ConnectionError):
         return False
 
@@ -112,8 +112,8 @@ async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object
 
     async def create(request: web.Request) -> web.Response:
         taken.append((request.path, await request.json()))
-        answer = {"kind": "Status", "status": "Failure", "message": "pod p is already assigned", "reason": "Conflict"}
-        return web.json_response({"kind": "Status", "status": "Success"} if status < 400 else answer, status=status)
+        response = {"kind": "Status", "status": "Failure", "message": "pod p is already assigned", "reason": "Conflict"}
+        return web.json_response({"kind": "Status", "status": "Success"} if status < 400 else response, status=status)
 
     made = web.Application()
     made.router.add_post("/{path:.*}", create)
@@ -146,8 +146,8 @@ async def kube(address: str, folder: Path) -> AsyncIterator[KubeCluster]:
 
 
 async def bound(url: str, body: object) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.post(f"{url}/bind", data=json.dumps(body)) as answer:
-        return answer.status, await answer.text()
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/bind", data=json.dumps(body)) as response:
+        return response.status, await response.text()
 
 
 @pytest.mark.parametrize(("status", "error"), [(201, ""), (409, "pod p is already assigned")])

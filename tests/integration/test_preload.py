@@ -69,7 +69,7 @@ async def event_with(machine: Machine, reason: str) -> str:
         await asyncio.sleep(0.05)
 
 
-async def answer_of(machine: Machine, name: str) -> list[str]:
+async def response_of(machine: Machine, name: str) -> list[str]:
     status, body = await machine.get(await machine.ready(name))
     assert status == 200
     return body.split()
@@ -79,16 +79,16 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     machine: Machine, tmp_path: Path
 ) -> None:
     await machine.start(preloaded(tmp_path, "p"))
-    first = await answer_of(machine, "p")
+    first = await response_of(machine, "p")
     assert first[0] == first[1]
     assert "MiB" in await event_with(machine, "Preloaded")
     for name in ("q", "r"):
         await machine.start(preloaded(tmp_path, name))
-    answers = [first, *[await answer_of(machine, name) for name in ("q", "r")]]
-    importers = {one[1] for one in answers[1:]}
+    responses = [first, *[await response_of(machine, name) for name in ("q", "r")]]
+    importers = {one[1] for one in responses[1:]}
     assert len(importers) == 1
-    assert importers.isdisjoint(one[0] for one in answers)
-    processes, _, ports, numbers, folders, names, arguments = zip(*answers, strict=True)
+    assert importers.isdisjoint(one[0] for one in responses)
+    processes, _, ports, numbers, folders, names, arguments = zip(*responses, strict=True)
     assert all(len(set(own)) == 3 for own in (processes, ports, numbers))
     assert set(folders) == {str(tmp_path)}
     assert names == ("p", "q", "r")
@@ -102,12 +102,12 @@ async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machi
     await machine.ready()
     await event_with(machine, "Preloaded")
     await machine.start(preloaded(tmp_path, "q"))
-    os.kill(int((await answer_of(machine, "q"))[0]), signal.SIGKILL)
+    os.kill(int((await response_of(machine, "q"))[0]), signal.SIGKILL)
     pod = await machine.until(
         lambda one: status_of(one).get("restartCount") == 1 and "running" in status_of(one).get("state", {}), "q"
     )
     assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
-    process = int((await answer_of(machine, "q"))[0])
+    process = int((await response_of(machine, "q"))[0])
     await machine.cluster.delete(POD, "default", "q")
     await machine.until_gone("q")
     await until(lambda: not Path(f"/proc/{process}").exists())
@@ -129,8 +129,8 @@ async def test_an_app_that_cannot_be_forked_is_reported_and_starts_without(
     await machine.ready()
     assert why in await event_with(machine, "PreloadRefused")
     await machine.start(preloaded(tmp_path, "q", more=more))
-    answer = await answer_of(machine, "q")
-    assert answer[0] == answer[1]
+    respond = await response_of(machine, "q")
+    assert respond[0] == respond[1]
 
 
 async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path)
     await machine.ready()
     await event_with(machine, "Preloaded")
     await machine.start(preloaded(tmp_path, "q"))
-    answer = await answer_of(machine, "q")
-    os.kill(int(answer[1]), signal.SIGKILL)
+    respond = await response_of(machine, "q")
+    os.kill(int(respond[1]), signal.SIGKILL)
     await machine.start(preloaded(tmp_path, "r"))
-    later = await answer_of(machine, "r")
+    later = await response_of(machine, "r")
     assert later[0] == later[1]
     assert "did not fork" in await event_with(machine, "PreloadFailed")
-    assert (await answer_of(machine, "q"))[0] == answer[0]
+    assert (await response_of(machine, "q"))[0] == respond[0]
 
 
 def forked_ahead(supervisor: int) -> set[int]:
@@ -165,11 +165,11 @@ async def test_a_pod_is_the_process_that_the_warm_one_has_forked_ahead_or_a_new_
             await until(lambda: forked_ahead(template.supervisor.pid))
             (ahead,) = forked_ahead(template.supervisor.pid)
             await machine.start(preloaded(tmp_path, "q"))
-            assert int((await answer_of(machine, "q"))[0]) == ahead
+            assert int((await response_of(machine, "q"))[0]) == ahead
             await until(lambda: forked_ahead(template.supervisor.pid) - {ahead})
             (another,) = forked_ahead(template.supervisor.pid) - {ahead}
             os.kill(another, signal.SIGKILL)
             await machine.start(preloaded(tmp_path, "r"))
-            process, importer, *_ = await answer_of(machine, "r")
+            process, importer, *_ = await response_of(machine, "r")
             assert int(process) != another
             assert importer != process

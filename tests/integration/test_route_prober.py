@@ -30,7 +30,7 @@ class Activator:
         self.asked = asyncio.Event()
         self.address = ""
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def respond(self, request: web.Request) -> web.Response:
         self.asked.set()
         assert request.headers["K-Network-Probe"] == "route"
         digest = self.serves.get(request.match_info["route"])
@@ -40,7 +40,7 @@ class Activator:
 @asynccontextmanager
 async def an_activator() -> AsyncIterator[Activator]:
     activator, application = Activator(), web.Application()
-    application.router.add_get("/routes/{route:.+}", activator.answer)
+    application.router.add_get("/routes/{route:.+}", activator.respond)
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

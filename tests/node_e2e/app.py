@@ -38,7 +38,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if fields.get("upgrade", "").lower() == "websocket":
                 await _serve_websocket(fields["sec-websocket-key"], reader, writer)
                 return
-            await _answer(lines[0].split(" ")[1], writer)
+            await _respond(lines[0].split(" ")[1], writer)
             head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
@@ -46,7 +46,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-async def _answer(target: str, writer: asyncio.StreamWriter) -> None:
+async def _respond(target: str, writer: asyncio.StreamWriter) -> None:
     url = urllib.parse.urlsplit(target)
     if url.path == "/crash":
         os._exit(3)

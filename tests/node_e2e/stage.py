@@ -51,13 +51,13 @@ def is_named() -> bool:
 class Load(msgspec.Struct):
     """Results of a load: requests by response, and each failed one with its time."""
 
-    answers: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
+    responses: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
     failures: list[str] = []
 
     @property
     def count(self) -> int:
         """Requests that were answered or have failed."""
-        return self.answers.total() + len(self.failures)
+        return self.responses.total() + len(self.failures)
 
 
 class NodeStage:
@@ -184,7 +184,7 @@ class NodeStage:
             load.failures.append(f"{time.strftime('%T')} {error!r}")
             return
         if status == 200:
-            load.answers[body.split(" pod ")[0]] += 1
+            load.responses[body.split(" pod ")[0]] += 1
         else:
             load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
 
@@ -193,16 +193,16 @@ class NodeStage:
     ) -> tuple[int, str]:
         """One request: status and body."""
         url = f"http://{self.ingress}{path}"
-        async with session.get(url, headers={"Host": self.host(name), **(headers or {})}) as answer:
-            return answer.status, await answer.text()
+        async with session.get(url, headers={"Host": self.host(name), **(headers or {})}) as response:
+            return response.status, await response.text()
 
     async def post(self, name: str, path: str) -> tuple[int, str]:
         """One POST without a body, which is not sent again: status and body."""
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"http://{self.ingress}{path}", headers={"Host": self.host(name)}) as answer,
+            session.post(f"http://{self.ingress}{path}", headers={"Host": self.host(name)}) as response,
         ):
-            return answer.status, await answer.text()
+            return response.status, await response.text()
 
     def host(self, name: str) -> str:
         """The public host of a service or of a tag of it."""

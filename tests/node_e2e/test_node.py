@@ -83,9 +83,9 @@ async def test_load_brings_pods_and_they_go_with_it(stage: NodeStage) -> None:
 async def test_a_rollout_under_load_loses_nothing(stage: NodeStage) -> None:
     await deployed(stage, "rolling", min_scale="1")
     async with stage.loaded("rolling") as load:
-        await stage.until(lambda: load.answers["version 1"] >= UNIMPEDED, "version 1 does not answer")
+        await stage.until(lambda: load.responses["version 1"] >= UNIMPEDED, "version 1 does not answer")
         await deployed(stage, "rolling", version="2", min_scale="1")
-        await stage.until(lambda: load.answers["version 2"] >= UNIMPEDED, "version 2 does not answer")
+        await stage.until(lambda: load.responses["version 2"] >= UNIMPEDED, "version 2 does not answer")
     assert_unharmed(load)
 
 
@@ -101,10 +101,10 @@ async def test_traffic_is_split_and_a_tag_reaches_its_revision(stage: NodeStage)
     async with stage.loaded("split", per_s=50, path="/") as load:
         await stage.until(lambda: load.count >= 200, "too few answers")
     assert_unharmed(load)
-    assert min(load.answers["version 1"], load.answers["version 2"]) >= load.count / 4
+    assert min(load.responses["version 1"], load.responses["version 2"]) >= load.count / 4
     async with aiohttp.ClientSession() as session:
-        answers = [await stage.ask("old-split", session=session) for _ in range(10)]
-    assert {(status, body.split(" pod")[0]) for status, body in answers} == {(200, "version 1")}
+        responses = [await stage.ask("old-split", session=session) for _ in range(10)]
+    assert {(status, body.split(" pod")[0]) for status, body in responses} == {(200, "version 1")}
 
 
 async def test_grpc_and_websocket_reach_the_app_from_zero(stage: NodeStage) -> None:

@@ -61,9 +61,9 @@ class Life:
         self.do(self.router.set_slice(facts, self.world.now_s))
 
     def arrive(self, request: int) -> None:
-        answer = self.router.arrive(KEY, request, self.world.now_s)
-        if isinstance(answer, Dispatch):
-            self.world.began(self, answer)
+        response = self.router.arrive(KEY, request, self.world.now_s)
+        if isinstance(response, Dispatch):
+            self.world.began(self, response)
         else:
             self.world.waiting[request] = self
 

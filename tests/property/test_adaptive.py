@@ -47,9 +47,9 @@ def merged(policy: RevisionPolicy, algorithm: int, *, in_flight: float, scale: i
     proposal = Proposal(decider="kpa", desired=algorithm, reason="")
     advice = policy.advise(proposal, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
     proposals = (proposal,) if advice.proposals is None else advice.proposals
-    answer = merge(proposals, present_scale=scale, spec=SPEC, is_initialized=True)
-    assert isinstance(answer, MergeDecision)
-    return answer.desired_count
+    response = merge(proposals, present_scale=scale, spec=SPEC, is_initialized=True)
+    assert isinstance(response, MergeDecision)
+    return response.desired_count
 
 
 @settings(deadline=None)

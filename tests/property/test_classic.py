@@ -57,7 +57,7 @@ def test_the_fast_sum_is_within_its_bound_of_the_sum_in_order(loads: list[float]
 
 
 @given(loads=st.lists(st.floats(0, 1000), min_size=1, max_size=30), target=st.floats(0.01, 100))
-def test_the_answer_is_the_ceiling_of_the_sum_in_order(loads: list[float], target: float) -> None:
+def test_the_response_is_the_ceiling_of_the_sum_in_order(loads: list[float], target: float) -> None:
     scaler = ClassicScaler(started_s=0.0)
     in_order = 0.0
     for index, load in enumerate(loads):
@@ -93,11 +93,11 @@ def test_panic_never_lowers_and_the_rate_bounds_every_answer(events: list[Stat |
 
 @given(load=LOADS, more=LOADS)
 def test_more_load_never_asks_for_fewer_pods(load: float, more: float) -> None:
-    def answer(concurrency: float) -> int:
+    def respond(concurrency: float) -> int:
         scaler = ClassicScaler(started_s=0.0)
         scaler.record(Stat(pod="a", at_s=1.0, concurrency=concurrency, request_count=1))
         decision = scaler.decide(ClassicSettings(), target_concurrency=1.0, now_s=2.0)
         assert isinstance(decision, ClassicDecision)
         return decision.desired_count
 
-    assert answer(load + more) >= answer(load)
+    assert respond(load + more) >= respond(load)

@@ -25,11 +25,11 @@ LINE = st.sampled_from(
 )
 HEADS = st.lists(st.tuples(FIRST, st.lists(LINE, max_size=4)), min_size=1, max_size=8)
 STATUS = st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 304 Not Modified", b"HTTP/1.0 200 OK", b"HTTP/1.1 99", b""])
-ANSWER_LINE = st.sampled_from(
+RESPONSE_LINE = st.sampled_from(
     [b"Content-Length: 3", b"Content-Length: 0", b"Transfer-Encoding: chunked", b"Date: now", b"Date: then", b"Bad : 1"]
 )
 ANSWERS = st.lists(
-    st.tuples(STATUS, st.lists(ANSWER_LINE, max_size=3), st.sampled_from([b"GET", b"HEAD"])), min_size=1, max_size=8
+    st.tuples(STATUS, st.lists(RESPONSE_LINE, max_size=3), st.sampled_from([b"GET", b"HEAD"])), min_size=1, max_size=8
 )
 
 
@@ -55,9 +55,9 @@ def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
 
 @given(ANSWERS)
 @example([(b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"GET"), (b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"HEAD")])
-def test_answers(answers: list[tuple[bytes, list[bytes], bytes]]) -> None:
+def test_answers(responses: list[tuple[bytes, list[bytes], bytes]]) -> None:
     memory = ResponseMemory()
-    for first, lines, method in answers:
+    for first, lines, method in responses:
         raw = b"\r\n".join([first, *lines])
         for _ in range(2):
             assert outcome_of(memory.read, raw, method=method) == outcome_of(read_response_head, raw, method=method)

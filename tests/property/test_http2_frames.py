@@ -73,7 +73,7 @@ def test_a_client_may_send_what_it_likes(frames: list[bytes], cut: int) -> None:
                 await link.rest()
             other = Http2(await proxy.client())
             other.send(request(1))
-            assert (await other.answer())[0][":status"] == "200"
+            assert (await other.response())[0][":status"] == "200"
 
     run(case())
 

@@ -101,7 +101,7 @@ def test_any_bytes_are_understood_the_same_in_any_pieces(wire: bytes, places: li
 
 
 @given(ANSWERS, PLACES)
-def test_an_answer_in_any_pieces_is_passed_on_the_same(answer: bytes, places: list[int]) -> None:
+def test_a_response_in_any_pieces_is_passed_on_the_same(response: bytes, places: list[int]) -> None:
     def reported(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
         bench = Bench()
         bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -112,16 +112,16 @@ def test_an_answer_in_any_pieces_is_passed_on_the_same(answer: bytes, places: li
         assert bench.pool.idle_count == 1
         return messages(bench.client.written)
 
-    assert reported(cut(answer, places)) == reported([answer])
+    assert reported(cut(response, places)) == reported([response])
 
 
 @given(ANSWERS, st.lists(MUTATION, min_size=1, max_size=3), PLACES)
 def test_a_broken_answer_never_breaks_the_proxy(
-    answer: bytes, mutations: list[tuple[int, bytes, int]], places: list[int]
+    response: bytes, mutations: list[tuple[int, bytes, int]], places: list[int]
 ) -> None:
     bench = Bench()
     bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-    for piece in cut(mutated(answer, mutations), places):
+    for piece in cut(mutated(response, mutations), places):
         if piece and not bench.apps[0].is_closed:
             bench.upstreams[0].data_received(piece)
     bench.upstreams[0].connection_lost(None)

@@ -176,7 +176,7 @@ def test_a_restart_never_goes_below_the_scale_that_it_found_for_a_stable_window(
 
 
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS, is_initialized=st.booleans())
-def test_the_answer_is_at_least_every_proposal_but_for_the_maximum(
+def test_the_response_is_at_least_every_proposal_but_for_the_maximum(
     *, proposals: list[Proposal], present_scale: int, spec: ScalingSpec, is_initialized: bool
 ) -> None:
     decision = merge(proposals, present_scale=present_scale, spec=spec, is_initialized=is_initialized)
@@ -190,7 +190,7 @@ def test_the_answer_is_at_least_every_proposal_but_for_the_maximum(
 
 
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS)
-def test_one_more_decider_heard_or_silent_never_lowers_the_answer(
+def test_one_more_decider_heard_or_silent_never_lowers_the_response(
     proposals: list[Proposal], present_scale: int, spec: ScalingSpec
 ) -> None:
     for desired in (NOTHING, 3):
@@ -209,10 +209,10 @@ def test_zero_is_applied_only_on_proof_and_after_its_times(
     state, now_s, present_scale = GateState(since_s=0.0), 0.0, 1
     proxy_since_s: float | None = None
     proved_at_s: float | None = None
-    for step_s, desired, ready_count, is_proxied, answers in looks:
+    for step_s, desired, ready_count, is_proxied, responses in looks:
         now_s += step_s
         proxy_since_s = (now_s if proxy_since_s is None else proxy_since_s) if is_proxied else None
-        proved_at_s = now_s if answers else proved_at_s
+        proved_at_s = now_s if responses else proved_at_s
         before = state
         facts = GateInputs(
             desired=desired,

@@ -88,10 +88,10 @@ def test_without_resizes_linear_averages_are_the_original_s(
     wants=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 20)), min_size=1, max_size=40), slots=st.integers(1, 6)
 )
 def test_the_delay_gives_the_largest_count_of_its_slots(wants: list[tuple[int, int]], slots: int) -> None:
-    window, now_s, answers = DelayWindow(), 0, []
+    window, now_s, responses = DelayWindow(), 0, []
     for step_s, count in wants:
         now_s += step_s
         window = window.record(count, slot_count=slots, now_s=now_s)
-        answers.append((now_s // 2, count))
-        assert window.maximum == max(count for slot, count in answers if slot > now_s // 2 - slots)
+        responses.append((now_s // 2, count))
+        assert window.maximum == max(count for slot, count in responses if slot > now_s // 2 - slots)
         assert len(window.peaks) <= slots

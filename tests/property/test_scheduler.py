@@ -71,19 +71,19 @@ def test_every_score_is_in_its_range_and_explains_itself(
 ) -> None:
     placing = held(cluster, pod)
     for kind in NODE_SCORES.values():
-        answer = kind(settings).evaluate(placing)
-        assert answer.score.dtype == np.int64
-        assert ((answer.score >= 0) & (answer.score <= kind.score_max)).all()
+        response = kind(settings).evaluate(placing)
+        assert response.score.dtype == np.int64
+        assert ((response.score >= 0) & (response.score <= kind.score_max)).all()
         for index in range(len(cluster)):
             # JSON has no infinity and nothing that is not a number: msgspec would write null, and not read it back.
-            why = answer.explain(index)
+            why = response.explain(index)
             assert msgspec.json.decode(msgspec.json.encode(why), type=type(why)) == why
 
 
 @given(clusters, demands, settings_in_range)
 def test_risks_are_between_0_and_1(cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings) -> None:
-    answer = LowRiskOverCommitment(settings).evaluate(held(cluster, pod))
-    for risk in (answer.limit_risk, answer.load_risk, answer.risk):
+    response = LowRiskOverCommitment(settings).evaluate(held(cluster, pod))
+    for risk in (response.limit_risk, response.load_risk, response.risk):
         assert ((risk >= 0) & (risk <= 1)).all()
 
 
@@ -150,11 +150,11 @@ def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(
     settings = PlacementSettings(smoothing_window_size=SMOOTHING, quirks=ORIGINAL)
     placing = held(cluster, pod)
     simple, asked = [naive.naive_node(node) for node in cluster], naive.naive_pod(pod)
-    answers = {name: kind(settings).evaluate(placing).score.tolist() for name, kind in NODE_SCORES.items()}
-    assert answers["LeastRequested"] == [naive.least_requested(node, asked) for node in simple]
-    assert answers["MostRequested"] == [naive.most_requested(node, asked) for node in simple]
-    assert answers["BalancedResourceAllocation"] == [naive.balanced(node, asked) for node in simple]
-    assert answers["LowRiskOverCommitment"] == [
+    responses = {name: kind(settings).evaluate(placing).score.tolist() for name, kind in NODE_SCORES.items()}
+    assert responses["LeastRequested"] == [naive.least_requested(node, asked) for node in simple]
+    assert responses["MostRequested"] == [naive.most_requested(node, asked) for node in simple]
+    assert responses["BalancedResourceAllocation"] == [naive.balanced(node, asked) for node in simple]
+    assert responses["LowRiskOverCommitment"] == [
         naive.low_risk(node, asked, window_size=SMOOTHING, limit_weight=0.5) for node in simple
     ]
 
@@ -218,5 +218,5 @@ def test_an_extenders_answer_stays_within_0_and_10(
 ) -> None:
     weights = "LeastRequested=3, LowRiskOverCommitment=10000, LoadVariationRiskBalancing=1"
     scorer = Scorer(msgspec.structs.replace(settings, score_weights=weights))
-    answer = scorer.score(node_table(cluster, version=1), pod, now_s=300.0).extender_score()
-    assert ((answer >= 0) & (answer <= 10)).all()
+    response = scorer.score(node_table(cluster, version=1), pod, now_s=300.0).extender_score()
+    assert ((response >= 0) & (response <= 10)).all()

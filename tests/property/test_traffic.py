@@ -93,10 +93,10 @@ def step(breaker: Breaker[int], naive: NaiveBreaker, call: str, number: int) -> 
     match call:
         case "admit":
             request_id = naive.arrived
-            answer = breaker.admit(request_id, naive.now_s, weight_bytes=number)
-            assert type(answer) is naive.admit(number)
-            if isinstance(answer, Queued):
-                assert answer == Queued(position=len(naive.waiting), deadline_s=naive.now_s + WAIT_MAX_S)
+            response = breaker.admit(request_id, naive.now_s, weight_bytes=number)
+            assert type(response) is naive.admit(number)
+            if isinstance(response, Queued):
+                assert response == Queued(position=len(naive.waiting), deadline_s=naive.now_s + WAIT_MAX_S)
         case "release" | "cancel":
             picked = naive.pick(call, number)
             if picked is not None:
@@ -182,14 +182,14 @@ def test_only_listed_pods_with_room_that_do_not_drain_are_chosen(
             balancer.give_back(held.pop(number % len(held)))
         elif call == "take":
             free = {pod for pod, own in slots.items() if pod not in draining and (own is None or in_flight[pod] < own)}
-            answer = balancer.take()
-            if isinstance(answer, Chosen):
-                assert answer.pod in free
-                assert (answer.free_pod_count, answer.in_flight) == (len(free), in_flight[answer.pod] + 1)
-                held.append(answer.pod)
+            response = balancer.take()
+            if isinstance(response, Chosen):
+                assert response.pod in free
+                assert (response.free_pod_count, response.in_flight) == (len(free), in_flight[response.pod] + 1)
+                held.append(response.pod)
             else:
                 assert not free
-                assert answer.pod_count == len(slots.keys() | in_flight.keys())
+                assert response.pod_count == len(slots.keys() | in_flight.keys())
         balancer.validate()
 
 
@@ -203,9 +203,9 @@ class Activator:
         self.arrived = 0
 
     def start(self, request_id: int) -> None:
-        answer = self.balancer.take()
-        assert isinstance(answer, Chosen), answer
-        self.pod_of[request_id] = answer.pod
+        response = self.balancer.take()
+        assert isinstance(response, Chosen), response
+        self.pod_of[request_id] = response.pod
 
     def start_all(self, granted: Sequence[Granted[int]]) -> None:
         for one in granted:

@@ -89,11 +89,11 @@ class SimulatedActivator:
             return
         request.key = choose(site, tag=None, draw=self._dice.random)
         self.inside.add(request)
-        answer = self.router.arrive(request.key, request, now_s())
-        if isinstance(answer, Dispatch):
-            self._dispatch(answer)
-        elif isinstance(answer, Rejection):
-            self._reject(answer)
+        response = self.router.arrive(request.key, request, now_s())
+        if isinstance(response, Dispatch):
+            self._dispatch(response)
+        elif isinstance(response, Rejection):
+            self._reject(response)
         self.ticker.schedule()
 
     def apply(self, outcome: RoutingOutcome[SimulatedRequest]) -> None:
@@ -148,7 +148,7 @@ class SimulatedActivator:
         assert request.key is not None
         self._ended(request, outcome)
         self.inside.discard(request)
-        for dispatch in self.router.finish(request.key, request, now_s(), is_answered=outcome == "200"):
+        for dispatch in self.router.finish(request.key, request, now_s(), has_response=outcome == "200"):
             self._dispatch(dispatch)
         self.ticker.schedule()
 

@@ -107,14 +107,14 @@ async def _fail(world: World, what: str) -> None:
 
 def _worsen(world: World) -> None:
     dice, faults = world.dice, world.faults
-    faults.refused, faults.answer_lost = dice.uniform(0, 0.3), dice.uniform(0, 0.2)
+    faults.refused, faults.response_lost = dice.uniform(0, 0.3), dice.uniform(0, 0.2)
     faults.slow, faults.repeated, faults.watch_ended = dice.uniform(0, 0.2), dice.uniform(0, 0.3), dice.uniform(0, 0.1)
     world.tell(f"it gets worse: {faults}")
 
 
 def _heal(world: World) -> None:
     faults = world.faults
-    faults.refused = faults.answer_lost = faults.slow = faults.repeated = faults.watch_ended = 0.0
+    faults.refused = faults.response_lost = faults.slow = faults.repeated = faults.watch_ended = 0.0
 
 
 def _changed(world: World, number: int) -> Callable[[Object], None]:

@@ -31,7 +31,7 @@ class Faults(msgspec.Struct, kw_only=True):
 
     refused: float = 0.0
     """A call fails and nothing was done."""
-    answer_lost: float = 0.0
+    response_lost: float = 0.0
     """A call fails though it was done."""
     slow: float = 0.0
     """A call, or the next event of a watch, takes up to ``slow_max_s``."""
@@ -73,12 +73,12 @@ class UnreliableCluster(Cluster):
 
     async def write(self, one: Write) -> Object:
         await self._reached()
-        answer = await self._cluster.write(one)
+        response = await self._cluster.write(one)
         self.write_count += 1
-        if self._dice.random() < self._faults.answer_lost:
+        if self._dice.random() < self._faults.response_lost:
             await self._pause()
             raise Unavailable("the answer was lost")
-        return answer
+        return response
 
     async def _reached(self) -> None:
         await self._pause()

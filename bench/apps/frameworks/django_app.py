@@ -12,9 +12,9 @@ django.setup()
 app = get_asgi_application()
 
 
-def answer(_: HttpRequest) -> JsonResponse:
+def respond(_: HttpRequest) -> JsonResponse:
     """Greet."""
     return JsonResponse({"hello": "world"})
 
 
-urlpatterns = [path("", answer)]
+urlpatterns = [path("", respond)]

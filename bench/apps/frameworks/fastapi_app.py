@@ -6,6 +6,6 @@ app = FastAPI()
 
 
 @app.get("/")
-def answer() -> dict[str, str]:
+def respond() -> dict[str, str]:
     """Greet."""
     return {"hello": "world"}

@@ -6,6 +6,6 @@ app = Flask(__name__)
 
 
 @app.get("/")
-def answer() -> dict[str, str]:
+def respond() -> dict[str, str]:
     """Greet."""
     return {"hello": "world"}

@@ -25,7 +25,7 @@ from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import PodEndpoints
-from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_answer
+from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_response
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import (
     OWN_AUTHORIZATION,
@@ -183,8 +183,8 @@ class Ingress:
             visit.rows.ended(exchange.status, at_s - exchange.started_s, at_s=at_s, traceparent=visit.traceparent)
             if visit.trace is not None and self.tracer is not None:
                 self.tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
-            is_answered = exchange.outcome is ExchangeOutcome.ANSWERED
-            for dispatch in self.router.finish(visit.key, exchange, at_s, is_answered=is_answered):
+            has_response = exchange.outcome is ExchangeOutcome.ANSWERED
+            for dispatch in self.router.finish(visit.key, exchange, at_s, has_response=has_response):
                 self._dispatch(dispatch)
 
     # Called by the loops.
@@ -236,7 +236,7 @@ class Ingress:
         marks = marks_of(head)
         _, agent, _ = marks
         is_probe = is_probe_agent(agent)
-        if (site is None or head.reserved or is_probe) and self._is_answered(exchange, site, agent=agent):
+        if (site is None or head.reserved or is_probe) and self._is_own_response(exchange, site, agent=agent):
             return None
         assert site is not None
         if site.access is not None and _refuse(exchange, site.access, self._key):
@@ -252,7 +252,7 @@ class Ingress:
             exchange.peer.known = known
         return known
 
-    def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
+    def _is_own_response(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Answer a probe or an unknown host; whether it was one."""
         head = exchange.head
         question = ProbeQuestion(
@@ -261,12 +261,12 @@ class Ingress:
             target=head.target,
             listener=_LISTENERS[exchange.listener],
         )
-        answer = probe_answer(question, site=site, digest_of=self.routes.digest_of, is_draining=self.is_draining)
-        if answer is not None:
-            exchange.respond(answer.status, answer.body)
+        response = probe_response(question, site=site, digest_of=self.routes.digest_of, is_draining=self.is_draining)
+        if response is not None:
+            exchange.respond(response.status, response.body)
         elif site is None:
             exchange.respond(404, b"no service has the host %b\n" % (head.host or b'""'))
-        return answer is not None or site is None
+        return response is not None or site is None
 
     def _requeue(self, exchange: Exchange) -> bool:
         """Requeue a request and eject its pod; False if the request has no tries left."""
@@ -282,11 +282,11 @@ class Ingress:
 
     def _arrive(self, exchange: Exchange, visit: _Visit, session: int | None) -> None:
         weight_bytes = self._weight_of(exchange)
-        answer = self.router.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes, session=session)
-        if isinstance(answer, Dispatch):
-            self._dispatch(answer)
-        elif isinstance(answer, Rejection):
-            self._reject(answer)
+        response = self.router.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes, session=session)
+        if isinstance(response, Dispatch):
+            self._dispatch(response)
+        elif isinstance(response, Rejection):
+            self._reject(response)
         else:
             visit.is_cold = not self.router.directory.pods_of(visit.key)
             visit.cold_turn = visit.rows.cold_turn

@@ -98,7 +98,7 @@ class UnreadyPods:
             probes.append(PodProbe(key=key, pod=one.pod))
         return probes
 
-    def answered(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
+    def note_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
         """Take the answer to a probe; whether the confirmed pods have changed."""
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:

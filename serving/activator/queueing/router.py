@@ -171,26 +171,26 @@ class RequestRouter(Generic[RequestId]):
             self._set_pods([key], now_s)
         # With pods the decision does not depend on the revision's state.
         revision = None if throttler.pods else self.directory.revision(key)
-        answer = throttler.arrive(request, now_s, revision=revision, weight_bytes=weight_bytes, session=session)
-        if isinstance(answer, Dispatch):
+        admission = throttler.arrive(request, now_s, revision=revision, weight_bytes=weight_bytes, session=session)
+        if isinstance(admission, Dispatch):
             is_news = throttler.level > throttler.quiet_level
         else:
-            is_news = throttler.has_rejected or isinstance(answer, Queued)
+            is_news = throttler.has_rejected or isinstance(admission, Queued)
         if is_news:
             self.schedule.schedule_tick(key)
-        return answer
+        return admission
 
     def finish(
-        self, key: RevisionKey, request: RequestId, now_s: float, *, is_answered: bool = True
+        self, key: RevisionKey, request: RequestId, now_s: float, *, has_response: bool = True
     ) -> Sequence[Dispatch[RequestId]]:
         """End a request, with the pod's response or without; return the requests that begin."""
         throttler = self.throttlers.get(key)
         if throttler is None:
             return ()
         if self.slots is None or not self.slots.is_trading(key):
-            return throttler.finish(request, now_s, is_answered=is_answered)
+            return throttler.finish(request, now_s, has_response=has_response)
         self.slots.before_finish(key, request, now_s)
-        dispatches = throttler.finish(request, now_s, is_answered=is_answered)
+        dispatches = throttler.finish(request, now_s, has_response=has_response)
         self.slots.settle(key, now_s)
         return dispatches
 
@@ -204,7 +204,7 @@ class RequestRouter(Generic[RequestId]):
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
         """Take the result of a readiness probe; a ready pod gets queued requests."""
-        has_changed = self.directory.unready.answered(probe, now_s, is_ready=is_ready)
+        has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
         return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
 

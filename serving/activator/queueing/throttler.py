@@ -142,15 +142,15 @@ class RevisionThrottler(Generic[RequestId]):
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
             self.has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection
-        answer = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
-        if isinstance(answer, Rejected):
-            return queue_full(request, answer)
+        admission = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
+        if isinstance(admission, Rejected):
+            return queue_full(request, admission)
         self._meter.arrive(now_s, proxied=False)
         if session is not None:
             self._session_of[request] = session
-        return answer if isinstance(answer, Queued) else self._begin(request, 0.0)
+        return admission if isinstance(admission, Queued) else self._begin(request, 0.0)
 
-    def finish(self, request: RequestId, now_s: float, *, is_answered: bool = True) -> Sequence[Dispatch[RequestId]]:
+    def finish(self, request: RequestId, now_s: float, *, has_response: bool = True) -> Sequence[Dispatch[RequestId]]:
         """End a request, also one whose client has left the queue; return the requests that begin."""
         self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
@@ -159,7 +159,7 @@ class RevisionThrottler(Generic[RequestId]):
             self._leave_queue(request, now_s)
         else:
             self.balancer.give_back(address)
-            has_changed = is_answered and self.ejected.answered(address, now_s)
+            has_changed = has_response and self.ejected.note_response(address, now_s)
             self._meter.leave(now_s, proxied=False)
             # Before the release: if its pod drains, its slot ends with it.
             started = self._settle(now_s, has_changed=has_changed)

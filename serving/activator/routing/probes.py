@@ -38,7 +38,7 @@ class ProbeQuestion(msgspec.Struct, frozen=True, kw_only=True):
     listener: Listener
 
 
-class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a probe."""
 
     status: int
@@ -50,9 +50,9 @@ def is_probe_agent(user_agent: bytes) -> bool:
     return user_agent.lower().startswith(_PROBE_AGENTS)
 
 
-def probe_answer(
+def probe_response(
     question: ProbeQuestion, *, site: Site | None, digest_of: Callable[[str], str | None], is_draining: bool
-) -> ProbeAnswer | None:
+) -> ProbeResponse | None:
     """The answer to a probe; None for a request that is no probe.
 
     ``site`` serves the host, None if no service has it. ``digest_of`` gives the digest of a Route by "NAMESPACE/NAME", None
@@ -60,18 +60,18 @@ def probe_answer(
     """
     match question.network_probe:
         case b"activator":
-            return ProbeAnswer(status=200, body=b"activator")
+            return ProbeResponse(status=200, body=b"activator")
         case b"route" if question.listener is Listener.INNER and question.target.startswith(_ROUTES_PATH):
-            return _route_answer(digest_of(question.target.removeprefix(_ROUTES_PATH).decode("latin-1")))
+            return _route_response(digest_of(question.target.removeprefix(_ROUTES_PATH).decode("latin-1")))
         case b"probe" if site is not None:
-            return ProbeAnswer(status=200, body=split_digest(shares_of(site)).encode())
+            return ProbeResponse(status=200, body=split_digest(shares_of(site)).encode())
     is_health = question.target.partition(b"?")[0] == b"/healthz" or is_probe_agent(question.user_agent)
     if site is not None or not is_health:
         return None
-    return ProbeAnswer(status=503, body=b"shutting down") if is_draining else ProbeAnswer(status=200, body=b"ok")
+    return ProbeResponse(status=503, body=b"shutting down") if is_draining else ProbeResponse(status=200, body=b"ok")
 
 
-def _route_answer(digest: str | None) -> ProbeAnswer:
+def _route_response(digest: str | None) -> ProbeResponse:
     if digest is None:
-        return ProbeAnswer(status=404, body=b"no such route")
-    return ProbeAnswer(status=200, body=digest.encode())
+        return ProbeResponse(status=404, body=b"no such route")
+    return ProbeResponse(status=200, body=digest.encode())

@@ -89,7 +89,7 @@ class StatsHost(Protocol):
         """A connection has ended."""
         ...
 
-    def answer(self, protocol: ServerProtocol, request: Request, connection: "StatsConnection") -> Response | None:
+    def respond(self, protocol: ServerProtocol, request: Request, connection: "StatsConnection") -> Response | None:
         """The answer to a request's head. None: it follows later."""
         ...
 
@@ -175,12 +175,12 @@ class StatsConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def judge(self, proof: Awaitable[bool], answer: Callable[[bool], Response]) -> None:
+    def judge(self, proof: Awaitable[bool], respond: Callable[[bool], Response]) -> None:
         """Answer the head when it is known whether its claim is true; what comes meanwhile waits."""
 
         async def judging() -> None:
             try:
-                response = answer(await proof)
+                response = respond(await proof)
             except ClusterError:
                 text = "the owner of this token cannot be checked now; try again\n"
                 response = self._protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
@@ -229,9 +229,9 @@ class StatsConnection(asyncio.Protocol):
         self._protocol.receive_data(head)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
-                answer = self._server.answer(self._protocol, event, self)
-                if answer is not None:
-                    self._protocol.send_response(answer)
+                response = self._server.respond(self._protocol, event, self)
+                if response is not None:
+                    self._protocol.send_response(response)
         self._send()
 
     def _take_frames(self, data: bytes) -> None:

@@ -36,7 +36,7 @@ _MARKED_MAX = 100
 # From the first packet of a probe to the end of its answer, in seconds. Source: Knative's probe timeout is 1.5 s.
 _PROBE_TIMEOUT_S = 1.5
 # The answer is a line, a few headers and nine letters.
-_ANSWER_BYTES_MAX = 8192
+_RESPONSE_BYTES_MAX = 8192
 _NAME = b"activator"
 
 
@@ -174,15 +174,15 @@ class Prober:
             f"GET /healthz HTTP/1.1\r\nHost: {self._address}\r\nUser-Agent: Knative-Autoscaling-Probe\r\n"
             "K-Network-Probe: activator\r\nConnection: close\r\n\r\n"
         )
-        answer = b""
+        response = b""
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(self._host, self._port)
                 try:
                     writer.write(head.encode())
-                    while len(answer) < _ANSWER_BYTES_MAX and (piece := await reader.read(_ANSWER_BYTES_MAX)):
-                        answer += piece
+                    while len(response) < _RESPONSE_BYTES_MAX and (piece := await reader.read(_RESPONSE_BYTES_MAX)):
+                        response += piece
                 finally:
                     writer.close()
-        status, _, rest = answer.partition(b"\r\n")
+        status, _, rest = response.partition(b"\r\n")
         return status.split(b" ")[1:2] == [b"200"] and rest.partition(b"\r\n\r\n")[2].strip() == _NAME

@@ -133,7 +133,7 @@ class StatsServer:
         if sender is not None and self._senders.get(sender.identity) is connection:
             del self._senders[sender.identity]
 
-    def answer(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
+    def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
         """The response to a request's head; a switch to websockets for authenticated peers. None: it follows later."""
         path, names = asked(request.path)
         match path:

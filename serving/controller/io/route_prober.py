@@ -12,7 +12,7 @@ from http import HTTPStatus
 import aiohttp
 
 from serving.aio.clock import steady_s
-from serving.controller.routes.confirmation import ActivatorAnswers, retry_delay_s
+from serving.controller.routes.confirmation import ActivatorReplies, retry_delay_s
 from serving.model.objects import Key
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class RouteProber:
     def __init__(self, *, addresses: Callable[[], Collection[str]], confirmed: Callable[[Key, str], None]) -> None:
         self._addresses = addresses
         self._confirmed = confirmed
-        self._answers = ActivatorAnswers()
+        self._replies = ActivatorReplies()
         self._waiting: dict[Key, tuple[str, asyncio.Task[None]]] = {}
         self._slots = asyncio.Semaphore(_QUESTIONS_MAX)
         self._group: asyncio.TaskGroup | None = None
@@ -60,7 +60,7 @@ class RouteProber:
         tries, agreed = 0, set[str]()
         while True:
             asked = [one for one in self._addresses() if one not in agreed]
-            self._answers.keep([*asked, *agreed])
+            self._replies.keep([*asked, *agreed])
             results = await asyncio.gather(*(self._serves(one, route, digest) for one in asked))
             agreed |= {address for address, serves in zip(asked, results, strict=True) if serves}
             # Who has left since is not waited for, and who has come since is asked.
@@ -72,7 +72,7 @@ class RouteProber:
         self._confirmed(route, digest)
 
     def _is_skipped(self, address: str) -> bool:
-        return self._answers.is_skipped(address, now_s=steady_s())
+        return self._replies.is_skipped(address, now_s=steady_s())
 
     async def _serves(self, address: str, route: Key, digest: str) -> bool:
         """Whether an activator answers with this digest."""
@@ -84,13 +84,13 @@ class RouteProber:
                 self._slots,
                 self._session.get(
                     f"http://{address}/routes/{'/'.join(route)}", headers=_HEADERS, timeout=timeout
-                ) as answer,
+                ) as response,
             ):
-                body = await answer.text()
+                body = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._answers.note_silence(address, now_s=steady_s())
+            self._replies.note_silence(address, now_s=steady_s())
             if not was_skipped and self._is_skipped(address):
                 _log.warning("controller.activator_skipped", extra={"address": address, "error": repr(error)})
             return False
-        self._answers.note_answer(address)
-        return answer.status == HTTPStatus.OK and body == digest
+        self._replies.note_reply(address)
+        return response.status == HTTPStatus.OK and body == digest

@@ -16,7 +16,7 @@ _RETRY_FIRST_S = 0.01
 _RETRY_MAX_S = 1.0
 
 
-class ActivatorAnswers:
+class ActivatorReplies:
     """Since when each activator has not answered. Addresses that are no longer asked about are forgotten."""
 
     __slots__ = ("_silences",)
@@ -24,7 +24,7 @@ class ActivatorAnswers:
     def __init__(self) -> None:
         self._silences: dict[str, float] = {}
 
-    def note_answer(self, address: str) -> None:
+    def note_reply(self, address: str) -> None:
         """The activator has answered, whatever it said."""
         self._silences.pop(address, None)
 

@@ -33,7 +33,7 @@ _USES_OLD = re.compile(r"\boldSelf\b")
 # An old value that is read for more than its presence.
 _READS_OLD = re.compile(r"(?<!has\()\boldSelf\b")
 # Evaluations remembered: manifests repeat ports, names of variables, probes. One costs some 40 µs, a look 2.
-_ANSWERS_KEPT_MAX = 1024
+_RESULTS_KEPT_MAX = 1024
 _SHOWN_TYPES = (str, int, float, bool)
 # The parts of an object's metadata that a rule at the root can see.
 _ROOT_METADATA = ("name", "generateName")
@@ -147,7 +147,7 @@ def _broken(tree: RuleTree, value: object, old: object, *, path: str) -> Iterato
         yield _problem(rule, value, path, message=message)
 
 
-@functools.lru_cache(_ANSWERS_KEPT_MAX)
+@functools.lru_cache(_RESULTS_KEPT_MAX)
 def _failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple[tuple[CelRule, str], ...]:
     """The rules that a value breaks, each with its message. A rule is a function of the two values alone."""
     variables = {"self": msgspec.json.decode(new)}

@@ -97,14 +97,14 @@ class PodRequests(Generic[_Request]):
         return self._breaker.expire(now_s)
 
     def _leave(
-        self, request: _Request, now_s: float, *, proxied: bool, is_answered: bool
+        self, request: _Request, now_s: float, *, proxied: bool, has_response: bool
     ) -> Sequence[Granted[_Request]]:
         """Count a request out; return the requests that get its slot, longest wait first."""
         self._meter.leave(now_s, proxied=proxied)
         breaker = self._breaker
         if breaker is None:
             return ()
-        return breaker.release(request, now_s) if is_answered else breaker.cancel(request, now_s)
+        return breaker.release(request, now_s) if has_response else breaker.cancel(request, now_s)
 
     def _is_believed(self, head: RequestHead) -> bool:
         given = head.get(b"k-pod-secret")
@@ -202,8 +202,8 @@ class PodHandler(PodRequests[Exchange]):
         now_s = self._clock()
         self.gauges.take(exchange.response_wire, now_s)
         self.request_metrics.note(exchange.status, now_s - exchange.started_s)
-        is_answered = exchange.outcome is ExchangeOutcome.ANSWERED
-        for granted in self._leave(exchange, now_s, proxied=origin[0], is_answered=is_answered):
+        has_response = exchange.outcome is ExchangeOutcome.ANSWERED
+        for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
             self._run(granted.request_id)
 
     def _run(self, exchange: Exchange) -> None:

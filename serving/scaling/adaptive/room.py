@@ -18,9 +18,9 @@ from serving.scaling.spec import ScalingSpec
 _MEAN_S = 120.0
 _KEPT = math.exp(-1.0 / _MEAN_S)
 # Requests that have to be answered before their mean time is believed.
-_ANSWERED_MIN = 2.0
+_COMPLETED_MIN = 2.0
 _SHORTEST_S = 1e-3
-_ANSWERED_LEFT = 0.1
+_COMPLETED_LEFT = 0.1
 # Seconds after which a queue is load: clients that send their next request after the last one is answered keep it up.
 _LASTING_S = 6
 
@@ -58,10 +58,10 @@ _EPSILON = 1e-9
 class ServedLoad:
     """The load of one revision, second by second."""
 
-    __slots__ = ("_answered", "_answered_total", "_area_s", "_inside", "_load", "_second", "_waiting")
+    __slots__ = ("_area_s", "_completed", "_completed_total", "_inside", "_load", "_second", "_waiting")
 
     def __init__(self) -> None:
-        self._area_s = self._answered = self._answered_total = 0.0
+        self._area_s = self._completed = self._completed_total = 0.0
         self._inside = self._load = 0.0
         self._second = 0
         self._waiting: list[float] = []
@@ -69,15 +69,15 @@ class ServedLoad:
     @property
     def request_s(self) -> float | None:
         """Mean time that a request takes in a pod, in seconds; None while too few were answered."""
-        if self._answered_total < _ANSWERED_MIN:
+        if self._completed_total < _COMPLETED_MIN:
             return None
-        return max(_SHORTEST_S, self._area_s / max(self._answered, _ANSWERED_LEFT))
+        return max(_SHORTEST_S, self._area_s / max(self._completed, _COMPLETED_LEFT))
 
     def take(self, second: int, concurrency: float, request_count: float, *, slot_count: float) -> float:
         """Add the load, in requests in flight, of a second that is over. Skipped seconds had none."""
         if second > self._second + 1:
-            self._answered += self._inside
-            self._answered_total += self._inside
+            self._completed += self._inside
+            self._completed_total += self._inside
             self._inside = self._load = 0.0
             self._waiting.clear()
         waiting, over = self._waiting, concurrency - slot_count
@@ -88,9 +88,9 @@ class ServedLoad:
         inside = concurrency + request_count / 2.0
         if slot_count > 0:
             self._area_s = self._area_s * _KEPT + min(concurrency, slot_count)
-            answered = max(0.0, request_count + self._inside - inside)
-            self._answered = self._answered * _KEPT + answered
-            self._answered_total += answered
+            completed = max(0.0, request_count + self._inside - inside)
+            self._completed = self._completed * _KEPT + completed
+            self._completed_total += completed
         # Of those inside while no pod was ready, the time in a pod is not known.
         self._inside, self._second = inside if slot_count > 0 else 0.0, second
         if concurrency <= slot_count:

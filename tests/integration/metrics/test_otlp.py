@@ -45,9 +45,9 @@ class Client:
         """The traceparents that the app saw. Until the activator has heard of the service, it tells of no request for it."""
         url = f"http://127.0.0.1:{self.ports['public']}{path}"
         while True:
-            async with self._session.get(url, headers={"Host": "echo.default.localhost", **headers}) as answer:
-                if answer.status != 404:
-                    return [value for name, value in json.loads(await answer.text()) if name == "traceparent"]
+            async with self._session.get(url, headers={"Host": "echo.default.localhost", **headers}) as response:
+                if response.status != 404:
+                    return [value for name, value in json.loads(await response.text()) if name == "traceparent"]
 
 
 async def test_a_request_from_zero_is_a_tree_of_spans_and_all_pages_are_sent(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ async def the_numbers_are_those_of_the_pages(
     pages = {"activator": "activator-metrics", "autoscaler": "stats", "control": "control-metrics"}
     await receiver.until(lambda: receiver.metrics.keys() >= {f"serving/{name}" for name in pages})
     for daemon, port in pages.items():
-        async with session.get(f"http://127.0.0.1:{ports[port]}/metrics", headers={"Accept": OPENMETRICS}) as answer:
-            page = await answer.text()
+        async with session.get(f"http://127.0.0.1:{ports[port]}/metrics", headers={"Accept": OPENMETRICS}) as response:
+            page = await response.text()
         families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")}
         with_rows = {name for name in families if f"\n{name}" in page}
         sent = receiver.metrics[f"serving/{daemon}"]

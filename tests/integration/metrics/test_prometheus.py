@@ -56,8 +56,8 @@ class Up(msgspec.Struct, frozen=True):
 
 def fetch(url: str, trusted: ssl.SSLContext | None = None, **headers: str) -> str:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own address
-    with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:  # noqa: S310 - as above
-        text: str = answer.read().decode()
+    with urllib.request.urlopen(request, timeout=30, context=trusted) as response:  # noqa: S310 - as above
+        text: str = response.read().decode()
     return text
 
 
@@ -151,8 +151,8 @@ def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: Up, tmp
         fetch(f"http://127.0.0.1:{up.ports['public']}/", Host="hello.default.localhost")
         until(lambda: count_of(api, "sum(serving_cold_start_duration_seconds_count)") >= 1)
         for expression in dashboard_expressions():
-            answer = query(api, expression)
-            assert answer["status"] == "success", expression
+            response = query(api, expression)
+            assert response["status"] == "success", expression
         assert count_of(api, f"kn_revision_pods_requested{of_hello}") >= 0
         rules = json.loads(fetch(f"{api}/rules"))["data"]["groups"]
         assert {rule["health"] for group in rules for rule in group["rules"]} <= {"ok", "unknown"}

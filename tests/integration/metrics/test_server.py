@@ -17,20 +17,20 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
     page = MetricsPage(ACTIVATOR_METRICS)
     async with serve_page(page, "127.0.0.1:0") as (host, port), ClientSession(f"http://{host}:{port}") as session:
-        async with session.get("/metrics") as answer:
-            assert answer.headers["Content-Type"] == TEXT_TYPE
-            assert "process_cpu_seconds_total" in await answer.text()
-        async with session.get("/metrics", headers={"Accept": OPENMETRICS_TYPE}) as answer:
-            assert answer.headers["Content-Type"] == OPENMETRICS_TYPE
-            assert (await answer.text()).endswith("# EOF\n")
-        async with session.get("/healthz") as answer:
-            assert await answer.text() == "ok\n"
+        async with session.get("/metrics") as response:
+            assert response.headers["Content-Type"] == TEXT_TYPE
+            assert "process_cpu_seconds_total" in await response.text()
+        async with session.get("/metrics", headers={"Accept": OPENMETRICS_TYPE}) as response:
+            assert response.headers["Content-Type"] == OPENMETRICS_TYPE
+            assert (await response.text()).endswith("# EOF\n")
+        async with session.get("/healthz") as response:
+            assert await response.text() == "ok\n"
 
 
 async def test_a_daemon_adds_answers_of_its_own() -> None:
-    answers = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
+    responses = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
     async with (
-        serve_page(MetricsPage(()), "127.0.0.1:0", texts=answers) as (host, port),
+        serve_page(MetricsPage(()), "127.0.0.1:0", texts=responses) as (host, port),
         ClientSession(f"http://{host}:{port}") as session,
         session.get("/routes/default/hello") as found,
         session.get("/routes/default/other") as missing,
@@ -63,8 +63,8 @@ async def test_calls_are_reported_with_verb_status_and_time() -> None:
     [(host, port)] = runner.addresses
     async with ClientSession(f"http://{host}:{port}") as session:
         for method, target in (("GET", "/"), ("POST", "/?a=1"), ("GET", "/?watch=1"), ("OPTIONS", "/")):
-            async with session.request(method, target) as answer:
-                await answer.read()
+            async with session.request(method, target) as response:
+                await response.read()
     await runner.cleanup()
     assert reported == [("GET", 404), ("POST", 201), ("watch", 201), ("other", 404)]
 
@@ -94,5 +94,5 @@ async def test_a_site_that_points_its_name_here_reads_nothing(host: str, status:
     page = MetricsPage(ACTIVATOR_METRICS)
     async with serve_page(page, "127.0.0.1:0") as (address, port), ClientSession() as session:
         for path in ("metrics", "healthz"):
-            async with session.get(f"http://{address}:{port}/{path}", headers={"Host": host}) as answer:
-                assert answer.status == status
+            async with session.get(f"http://{address}:{port}/{path}", headers={"Host": host}) as response:
+                assert response.status == status

@@ -125,7 +125,7 @@ class Http2:
             pass
         return self.frames
 
-    async def answer(self, stream_id: int = 1) -> tuple[dict[str, str], bytes]:
+    async def response(self, stream_id: int = 1) -> tuple[dict[str, str], bytes]:
         """The head and the body of an answer."""
         head: dict[str, str] = {}
         body = b""
@@ -169,7 +169,7 @@ class Http2App:
         """The number of the stream of the next request."""
         return (await self.frame(Kind.HEADERS)).stream_id
 
-    def answer(self, stream_id: int, body: bytes = b"fine", *more: tuple[str, str]) -> None:
+    def respond(self, stream_id: int, body: bytes = b"fine", *more: tuple[str, str]) -> None:
         """Answer a request with 200."""
         head = fields((":status", "200"), *more)
         self.link.send(frame(Kind.HEADERS, head, flags=END_HEADERS, stream_id=stream_id))

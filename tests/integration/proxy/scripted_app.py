@@ -18,13 +18,13 @@ def scripted_app(address: tuple[str, int]) -> App:
             raise NotImplementedError
         link = await Link.to(address)
         leaving = asyncio.create_task(_send_body(link, scope, receive))
-        answering = asyncio.create_task(_answer(link, scope, send))
+        responding = asyncio.create_task(_respond(link, scope, send))
         try:
-            await asyncio.wait([leaving, answering], return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
+            await asyncio.wait([leaving, responding], return_when=asyncio.FIRST_COMPLETED)
+            if responding.done():
+                responding.result()
         finally:
-            for task in (leaving, answering):
+            for task in (leaving, responding):
                 task.cancel()
             await link.closed()
 
@@ -45,7 +45,7 @@ async def _send_body(link: Link, scope: Scope, receive: Receive) -> None:
             link.send(b"0\r\n\r\n")
 
 
-async def _answer(link: Link, scope: Scope, send: Send) -> None:
+async def _respond(link: Link, scope: Scope, send: Send) -> None:
     head = await link.head()
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]

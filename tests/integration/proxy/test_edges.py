@@ -76,10 +76,10 @@ async def test_it_is_refused_and_never_forwarded_as_whole(daemon: Daemon, name: 
     async with daemon(script, head_bytes_max=4096, body_bytes_max=1000) as running:
         client = await running.client()
         client.send(wire)
-        answer = await client.rest()
-    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+        response = await client.rest()
+    assert response.startswith(b"HTTP/1.1 %d " % status), response
     # Nothing behind it is believed either: there is one answer and then the end.
-    assert answer.count(b"\r\nConnection: close\r\n") == 1
+    assert response.count(b"\r\nConnection: close\r\n") == 1
     assert not whole
 
 
@@ -103,13 +103,13 @@ async def test_slow_clients_are_ended(daemon: Daemon, limits: dict[str, float], 
     async with daemon(script, **limits) as running:
         client = await running.client()
         client.send(sent)
-        answer = await client.rest()
+        response = await client.rest()
         await until(lambda: running.level() == 0)
-    assert answer[9:12] == status
+    assert response[9:12] == status
 
 
 @pytest.mark.parametrize("time", ["request_timeout_s", "response_start_timeout_s", "idle_timeout_s"])
-async def test_an_answer_that_does_not_begin_in_time_is_a_504(daemon: Daemon, time: str) -> None:
+async def test_a_response_that_does_not_begin_in_time_is_a_504(daemon: Daemon, time: str) -> None:
     gone = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -120,17 +120,17 @@ async def test_an_answer_that_does_not_begin_in_time_is_a_504(daemon: Daemon, ti
     async with daemon(script, times={time: 0.15}) as running:
         client = await running.client()
         client.send(get())
-        answer = await client.rest()
+        response = await client.rest()
         # Nobody works on for a client that has its answer.
         async with asyncio.timeout(60):
             await gone.wait()
         await until(lambda: running.level() == 0)
-    assert answer.startswith(b"HTTP/1.1 504 ")
-    assert b"request timeout" in answer
+    assert response.startswith(b"HTTP/1.1 504 ")
+    assert b"request timeout" in response
 
 
 @pytest.mark.parametrize("time", ["request_timeout_s", "idle_timeout_s"])
-async def test_an_answer_that_stops_in_the_middle_is_cut_off_in_time(daemon: Daemon, time: str) -> None:
+async def test_a_response_that_stops_in_the_middle_is_cut_off_in_time(daemon: Daemon, time: str) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
@@ -146,7 +146,7 @@ async def test_an_answer_that_stops_in_the_middle_is_cut_off_in_time(daemon: Dae
     assert rest == b"abc"
 
 
-async def test_the_start_of_an_answer_is_all_that_its_own_limit_asks_for(daemon: Daemon) -> None:
+async def test_the_start_of_a_response_is_all_that_its_own_limit_asks_for(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
@@ -167,9 +167,9 @@ async def test_connections_are_bounded_per_address(daemon: Daemon) -> None:
         first.send(get())
         await first.message()
         second = await running.client()
-        answer = await second.rest()
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"Retry-After: 1\r\n" in answer
+        response = await second.rest()
+    assert response.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1\r\n" in response
 
 
 async def test_heads_may_come_byte_by_byte_on_both_sides(daemon: Daemon) -> None:
@@ -189,7 +189,7 @@ async def test_heads_may_come_byte_by_byte_on_both_sides(daemon: Daemon) -> None
 
 
 @pytest.mark.parametrize("name", list(ANSWERS))
-async def test_an_answer_arrives_in_whole_however_it_is_framed(daemon: Daemon, name: str) -> None:
+async def test_a_response_arrives_in_whole_however_it_is_framed(daemon: Daemon, name: str) -> None:
     sent, expected = ANSWERS[name]
 
     async def script(link: Link) -> None:
@@ -205,7 +205,9 @@ async def test_an_answer_arrives_in_whole_however_it_is_framed(daemon: Daemon, n
 
 
 @pytest.mark.parametrize(("method", "status"), [(b"GET", b"204"), (b"GET", b"304"), (b"HEAD", b"200")])
-async def test_a_bodiless_answer_is_followed_by_the_pipelined_one(daemon: Daemon, method: bytes, status: bytes) -> None:
+async def test_a_bodiless_response_is_followed_by_the_pipelined_one(
+    daemon: Daemon, method: bytes, status: bytes
+) -> None:
     async def script(link: Link) -> None:
         await link.head()
         length = b"" if status == b"204" else b"Content-Length: 5\r\n"
@@ -237,12 +239,12 @@ async def test_a_body_and_the_pipelined_request_behind_it_are_distinguished(daem
         client = await running.client()
         chunked = post(b"Transfer-Encoding: chunked\r\n", b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
         client.send(post(b"Content-Length: 3\r\n", b"abc") + chunked + get())
-        answers = [await client.message() for _ in range(3)]
+        responses = [await client.message() for _ in range(3)]
     assert bodies == [b"abc", b"abc"]
-    assert [body for _, body in answers] == [b"ok"] * 3
+    assert [body for _, body in responses] == [b"ok"] * 3
 
 
-async def test_100_and_103_pass_before_the_answer(daemon: Daemon) -> None:
+async def test_100_and_103_pass_before_the_response(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n")
@@ -259,17 +261,17 @@ async def test_100_and_103_pass_before_the_answer(daemon: Daemon) -> None:
     assert body == b"ok"
 
 
-async def test_http_1_0_is_closed_after_its_answer(daemon: Daemon) -> None:
+async def test_http_1_0_is_closed_after_its_response(daemon: Daemon) -> None:
     async with daemon() as running:
         client = await running.client()
         client.send(b"GET / HTTP/1.0\r\n%b\r\n" % TO)
-        answer = await client.rest()
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b"Connection: close\r\n" in answer
+        response = await client.rest()
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert b"Connection: close\r\n" in response
 
 
 @pytest.mark.parametrize("end", [b"Content-Length: 9\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n9\r\nabc"])
-async def test_an_answer_cut_short_never_ends_cleanly(daemon: Daemon, end: bytes) -> None:
+async def test_a_response_cut_short_never_ends_cleanly(daemon: Daemon, end: bytes) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\n" + end)

@@ -127,7 +127,7 @@ async def test_all_four_kinds_of_grpc_calls_pass() -> None:
         assert await both.read() is grpc.aio.EOF
 
 
-async def test_a_status_that_is_all_of_an_answer_passes() -> None:
+async def test_a_status_that_is_all_of_a_response_passes() -> None:
     async with Chain() as chain, chain.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Fail")(b"nothing here")
@@ -184,9 +184,9 @@ async def test_a_farewell_loses_no_call_and_the_next_takes_a_new_connection() ->
 async def test_httpx_sends_many_requests_over_one_connection() -> None:
     async with proxied() as proxy, httpx.AsyncClient(http1=False, http2=True) as client:
         target = url(proxy.address)
-        answers = await asyncio.gather(*[client.post(target, content=b"") for _ in range(50)])
-        assert {answer.status_code for answer in answers} == {200}
-        assert {answer.http_version for answer in answers} == {"HTTP/2"}
+        responses = await asyncio.gather(*[client.post(target, content=b"") for _ in range(50)])
+        assert {response.status_code for response in responses} == {200}
+        assert {response.http_version for response in responses} == {"HTTP/2"}
         assert proxy.server.connection_count == 1
 
 
@@ -269,8 +269,8 @@ async def test_a_flood_ends_the_connection(flood: bytes) -> None:
 async def test_what_would_mean_something_else_in_http1_never_reaches_the_handler(bad: tuple[str, str]) -> None:
     async with proxied() as proxy:
         # GOAWAY lets the proxy close after its answer.
-        answer = await raw(proxy.address, headers(1, bad) + PingFrame(0, opaque_data=b"1" * 8).serialize() * 1000)
-        assert answer
+        response = await raw(proxy.address, headers(1, bad) + PingFrame(0, opaque_data=b"1" * 8).serialize() * 1000)
+        assert response
         assert not proxy.handler.begun
 
 

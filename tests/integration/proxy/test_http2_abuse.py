@@ -156,7 +156,7 @@ async def test_an_attack_is_ended_and_costs_little(name: str) -> None:
             await link.head()
             await asyncio.sleep(0)
 
-    async with proxied(silent if name == "too many streams" else answering) as proxy:
+    async with proxied(silent if name == "too many streams" else responding) as proxy:
         other = Http2(await proxy.client())
         tracemalloc.start()
         try:
@@ -170,10 +170,10 @@ async def test_an_attack_is_ended_and_costs_little(name: str) -> None:
         assert len(proxy.handler.begun) <= REQUESTS_MAX
         if name != "too many streams":
             other.send(request(1))
-            assert (await other.answer())[0][":status"] == "200"
+            assert (await other.response())[0][":status"] == "200"
 
 
-async def answering(link: Link) -> None:
+async def responding(link: Link) -> None:
     while True:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")

@@ -33,7 +33,7 @@ async def before(script: Script, limits: HttpSettings | None = None) -> AsyncIte
             assert len(handler.finished) == len(handler.begun)
 
 
-async def answers(script: Script, *requests: bytes, limits: HttpSettings | None = None) -> list[bytes]:
+async def responses(script: Script, *requests: bytes, limits: HttpSettings | None = None) -> list[bytes]:
     """The status and body of each of these requests, sent at once on connections of their own."""
     async with before(script, limits) as proxy:
         return await asyncio.gather(*[one(proxy, request) for request in requests])
@@ -58,15 +58,15 @@ async def test_streams_that_a_goaway_names_end_well_and_those_above_are_sent_aga
         app = await Http2App.on(link)
         first = await app.request()
         if connections > 1:
-            app.answer(first, b"again")
+            app.respond(first, b"again")
             await app.request()
         second = await app.request()
         app.goaway(first)
-        app.answer(first, b"first")
+        app.respond(first, b"first")
         assert second > first
         await link.rest()
 
-    found = await answers(leaving, POST, POST)
+    found = await responses(leaving, POST, POST)
     assert sorted(found) == [b"200 again", b"200 first"]
     assert connections == 2
 
@@ -79,22 +79,22 @@ async def test_a_stream_that_is_refused_is_sent_again_with_its_body_whatever_its
         app.reset(await app.request(), Code.REFUSED_STREAM)
         stream_id = await app.request()
         bodies.append((await app.frame(Kind.DATA)).payload)
-        app.answer(stream_id)
+        app.respond(stream_id)
         await link.rest()
 
-    assert await answers(refusing, POST) == [b"200 fine"]
+    assert await responses(refusing, POST) == [b"200 fine"]
     assert bodies == [b"body"]
 
 
 async def test_a_window_that_settings_of_the_app_enlarge_is_used() -> None:
     async def narrow(link: Link) -> None:
         app = await Http2App.on(link, (INITIAL_WINDOW, 1))
-        app.answer(await app.request())
+        app.respond(await app.request())
         number = await app.request()
         assert (await app.frame(Kind.DATA)).payload == b"b"
         link.send(settings((INITIAL_WINDOW, 100)))
         assert (await app.frame(Kind.DATA)).payload == b"ody"
-        app.answer(number)
+        app.respond(number)
         await link.rest()
 
     async with before(narrow) as proxy:
@@ -113,7 +113,7 @@ async def test_a_stream_that_the_app_does_not_read_holds_a_bounded_part_of_it_an
         while taken_bytes < WINDOW_BYTES:
             taken_bytes += len((await app.frame(Kind.DATA)).payload)
         is_full.set()
-        app.answer(await app.request(), b"other")
+        app.respond(await app.request(), b"other")
         await goes_on.wait()
         link.send(frame(Kind.WINDOW_UPDATE, (2**20).to_bytes(4), stream_id=number))
         link.send(frame(Kind.WINDOW_UPDATE, (2**20).to_bytes(4)))
@@ -135,7 +135,7 @@ async def test_a_stream_that_the_app_does_not_read_holds_a_bounded_part_of_it_an
         assert taken_bytes == WINDOW_BYTES
         assert 2 * WINDOW_BYTES <= sent_bytes <= WINDOW_BYTES + WINDOW_BYTES_MAX
         client.send(request(3))
-        assert (await client.answer(3))[1] == b"other"
+        assert (await client.response(3))[1] == b"other"
         goes_on.set()
         await client.until(Kind.WINDOW_UPDATE, 1)
 
@@ -146,23 +146,23 @@ async def test_a_stream_that_is_refused_twice_is_502() -> None:
         while True:
             app.reset(await app.request(), Code.REFUSED_STREAM)
 
-    assert (await answers(refusing, POST))[0].startswith(b"502 ")
+    assert (await responses(refusing, POST))[0].startswith(b"502 ")
 
 
 async def test_a_stream_that_was_reset_otherwise_is_not_sent_again() -> None:
     async def refusing(link: Link) -> None:
         app = await Http2App.on(link)
         app.reset(await app.request(), Code.INTERNAL_ERROR)
-        app.answer(await app.request())
+        app.respond(await app.request())
         await link.rest()
 
-    assert (await answers(refusing, POST))[0].startswith(b"502 ")
+    assert (await responses(refusing, POST))[0].startswith(b"502 ")
 
 
 async def test_a_stale_idle_connection_is_replaced_once() -> None:
     async def closing(link: Link) -> None:
         app = await Http2App.on(link)
-        app.answer(await app.request())
+        app.respond(await app.request())
         await app.request()
 
     async with before(closing) as proxy:
@@ -174,28 +174,28 @@ async def test_a_stale_idle_connection_is_replaced_once() -> None:
 
 
 async def test_many_at_once_make_one_connection() -> None:
-    async def answering(link: Link) -> None:
+    async def responding(link: Link) -> None:
         app = await Http2App.on(link)
         numbers = [await app.request() for _ in range(20)]
         for number in numbers:
-            app.answer(number)
+            app.respond(number)
         await link.rest()
 
-    assert set(await answers(answering, *[get()] * 20)) == {b"200 fine"}
+    assert set(await responses(responding, *[get()] * 20)) == {b"200 fine"}
 
 
 async def test_an_app_that_takes_one_stream_gets_more_connections() -> None:
     async def single(link: Link) -> None:
         app = await Http2App.on(link, (MAX_CONCURRENT_STREAMS, 1))
         while True:
-            app.answer(await app.request())
+            app.respond(await app.request())
 
     async with before(single) as proxy:
         assert await one(proxy, get()) == b"200 fine"
         assert set(await asyncio.gather(*[one(proxy, get()) for _ in range(5)])) == {b"200 fine"}
 
 
-async def test_a_wrong_length_ends_one_answer_and_no_other() -> None:
+async def test_a_wrong_length_ends_one_response_and_no_other() -> None:
     asked = asyncio.Event()
 
     async def miscounting(link: Link) -> None:
@@ -203,8 +203,8 @@ async def test_a_wrong_length_ends_one_answer_and_no_other() -> None:
         first = await app.request()
         asked.set()
         second = await app.request()
-        app.answer(first, b"four", ("content-length", "5"))
-        app.answer(second)
+        app.respond(first, b"four", ("content-length", "5"))
+        app.respond(second)
         await link.rest()
 
     async with before(miscounting) as proxy:
@@ -217,12 +217,12 @@ async def test_a_wrong_length_ends_one_answer_and_no_other() -> None:
         assert await other == b"200 fine"
 
 
-async def test_a_malformed_answer_is_502_and_the_connection_goes_on() -> None:
+async def test_a_malformed_response_is_502_and_the_connection_goes_on() -> None:
     async def malformed(link: Link) -> None:
         app = await Http2App.on(link)
         bad = fields((":status", "200"), ("connection", "close"))
         link.send(frame(Kind.HEADERS, bad, flags=5, stream_id=await app.request()))
-        app.answer(await app.request())
+        app.respond(await app.request())
         await link.rest()
 
     async with before(malformed) as proxy:
@@ -234,13 +234,13 @@ async def test_a_malformed_answer_is_502_and_the_connection_goes_on() -> None:
 async def test_an_idle_connection_is_closed() -> None:
     ended = asyncio.Event()
 
-    async def answering(link: Link) -> None:
+    async def responding(link: Link) -> None:
         app = await Http2App.on(link)
-        app.answer(await app.request())
+        app.respond(await app.request())
         await link.rest()
         ended.set()
 
-    async with before(answering, HttpSettings(upstream_idle_max_s=0.1, client_idle_max_s=0.2)) as proxy:
+    async with before(responding, HttpSettings(upstream_idle_max_s=0.1, client_idle_max_s=0.2)) as proxy:
         assert await one(proxy, get()) == b"200 fine"
         async with asyncio.timeout(60):
             await ended.wait()
@@ -256,12 +256,12 @@ async def test_an_app_that_closes_at_once_is_502_and_not_asked_again_and_again()
         assert len(proxy.backend.links) <= 2
 
 
-async def test_an_app_that_speaks_http1_is_502_and_the_answer_says_what_is_missing() -> None:
+async def test_an_app_that_speaks_http1_is_502_and_the_response_says_what_is_missing() -> None:
     async def http1(link: Link) -> None:
         await link.body(1)
         link.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         await link.rest()
 
-    [found] = await answers(http1, POST)
+    [found] = await responses(http1, POST)
     assert found.startswith(b"502 ")
     assert found.endswith(b"the app does not speak HTTP/2, which gRPC calls and a port named h2c need")

@@ -200,7 +200,7 @@ async def test_it_ends_the_connection_and_says_why(case: str) -> None:
         await client.end()
         other = Http2(await proxy.client())
         other.send(request(1))
-        assert (await other.answer())[0][":status"] == "200"
+        assert (await other.response())[0][":status"] == "200"
 
 
 def head(*pairs: tuple[str, str], flags: int = ENDED) -> bytes:
@@ -251,7 +251,7 @@ async def test_it_ends_the_stream_and_no_other(case: str) -> None:
         found = await client.until(Kind.RST, 1)
         assert found.code in (Code.PROTOCOL_ERROR, Code.STREAM_CLOSED)
         client.send(request(9))
-        assert (await client.answer(9))[0][":status"] == "200"
+        assert (await client.response(9))[0][":status"] == "200"
         assert all(exchange.status in (0, 200) for exchange in proxy.handler.begun)
 
 
@@ -273,9 +273,9 @@ async def test_what_is_not_taken_is_answered(case: str) -> None:
     async with proxied(settings=HttpSettings(head_bytes_max=8192)) as proxy:
         client = Http2(await proxy.client())
         client.send(frames)
-        assert (await client.answer())[0][":status"] == status
+        assert (await client.response())[0][":status"] == status
         client.send(request(3))
-        assert (await client.answer(3))[0][":status"] == "200"
+        assert (await client.response(3))[0][":status"] == "200"
         assert len(proxy.handler.begun) == 1
 
 
@@ -313,7 +313,7 @@ async def test_what_means_nothing_is_passed_over(case: str) -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(TAKEN[case], request(11))
-        assert (await client.answer(11))[0][":status"] == "200"
+        assert (await client.response(11))[0][":status"] == "200"
 
 
 async def test_a_ping_is_answered_with_its_bytes() -> None:
@@ -338,7 +338,7 @@ async def test_a_head_in_pieces_with_padding_and_priority_is_read() -> None:
         client = Http2(await proxy.client())
         client.send(frame(Kind.HEADERS, first, flags=END_STREAM | PADDED | PRIORITISED, stream_id=1))
         client.send(continuation(block[4:9]), continuation(), continuation(block[9:], flags=END_HEADERS))
-        head_, body = await client.answer()
+        head_, body = await client.response()
         assert head_[":status"] == "200"
         assert b"\r\nx: y\r\n" in body
 
@@ -352,7 +352,7 @@ async def test_frames_in_whatever_pieces_say_the_same(size: int) -> None:
         for at in range(0, len(wire), size):
             link.send(wire[at : at + size])
             await link.writer.drain()
-        assert (await client.answer())[0][":status"] == "200"
+        assert (await client.response())[0][":status"] == "200"
         await client.end()
 
 

@@ -66,14 +66,14 @@ async def test_a_request_that_takes_too_long_ends_alone_and_its_connection_stays
         proxy.handler.timeouts = Timeouts(total_s=0.1)
         client = Http2(await proxy.client())
         client.send(request(1))
-        head, body = await client.answer()
+        head, body = await client.response()
         assert (head[":status"], body) == ("504", b"request timeout")
         begins = [(":path", "/begins") if name == ":path" else (name, value) for name, value in GET]
         client.send(frame(Kind.HEADERS, fields(*begins), flags=5, stream_id=3))
         assert (await client.until(Kind.DATA, 3)).payload == b"fi"
         assert (await client.until(Kind.RST, 3)).code == Code.INTERNAL_ERROR
         client.send(request(5))
-        assert (await client.answer(5))[0][":status"] == "504"
+        assert (await client.response(5))[0][":status"] == "504"
 
 
 async def test_a_client_that_has_nothing_to_ask_may_stay() -> None:
@@ -81,7 +81,7 @@ async def test_a_client_that_has_nothing_to_ask_may_stay() -> None:
         client = Http2(await proxy.client())
         await asyncio.sleep(0.5)
         client.send(request(1))
-        assert (await client.answer())[0][":status"] == "200"
+        assert (await client.response())[0][":status"] == "200"
 
 
 async def test_an_idle_connection_ends_with_a_goaway() -> None:
@@ -145,7 +145,7 @@ async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
         assert (await client.until(Kind.GOAWAY)).last_stream_id == NO_STREAM_ID
         assert (await client.until(Kind.GOAWAY)).last_stream_id == 1
         gate.open.set()
-        assert (await client.answer())[1] == b"fine"
+        assert (await client.response())[1] == b"fine"
         assert await finishing == 0
 
 
@@ -153,7 +153,7 @@ async def test_an_idle_connection_ends_at_once_when_all_ends() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))
-        await client.answer()
+        await client.response()
         assert await proxy.server.finish(grace_s=10) == 0
         assert (await client.until(Kind.GOAWAY)).last_stream_id == 1
 
@@ -162,21 +162,21 @@ async def test_a_request_while_all_drains_is_served_and_is_the_last() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))
-        await client.answer()
+        await client.response()
         proxy.server.drain()
         client.send(request(3))
-        assert (await client.answer(3))[0][":status"] == "200"
+        assert (await client.response(3))[0][":status"] == "200"
         await client.end()
 
 
-async def test_a_client_that_takes_its_leave_gets_its_answer() -> None:
+async def test_a_client_that_takes_its_leave_gets_its_response() -> None:
     gate = Gate()
     async with proxied(gate) as proxy:
         client = Http2(await proxy.client())
         client.send(request(1), frame(Kind.GOAWAY, bytes(8)))
         await begun(proxy, 1)
         gate.open.set()
-        assert (await client.answer())[1] == b"fine"
+        assert (await client.response())[1] == b"fine"
         await client.end()
 
 

@@ -78,7 +78,7 @@ async def test_a_websocket_is_closed_properly_by_the_drain() -> None:
             await running.done
 
 
-async def test_work_after_the_answer_holds_no_slot_and_keeps_the_drain_waiting() -> None:
+async def test_work_after_the_response_holds_no_slot_and_keeps_the_drain_waiting() -> None:
     answered, go, done = asyncio.Event(), asyncio.Event(), []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +136,7 @@ async def test_a_slot_is_not_free_while_a_call_that_is_too_late_goes_on() -> Non
         assert b'queueproxy_requests_total{kn_revision_name="hello-00001",status_class="5xx"} 1' in numbers
 
 
-async def test_the_gauges_of_an_answer_are_kept_and_a_failure_is_counted_as_500() -> None:
+async def test_the_gauges_of_a_response_are_kept_and_a_failure_is_counted_as_500() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         del receive
         if scope["path"] == "/fails":
@@ -243,9 +243,9 @@ async def test_a_second_process_of_the_pod_fails_its_start_with_the_reason() -> 
     async with taken:
         spec = spec_at(admin=taken.sockets[0].getsockname())
         lifespan = Lifespan(QueueProxyMiddleware(echo, spec=spec))
-        answer = await lifespan.ask("startup")
-    assert answer["type"] == "lifespan.startup.failed"
-    assert "one process" in answer["message"]
+        reply = await lifespan.ask("startup")
+    assert reply["type"] == "lifespan.startup.failed"
+    assert "one process" in reply["message"]
     await lifespan.task
 
 

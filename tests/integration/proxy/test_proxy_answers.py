@@ -13,34 +13,34 @@ from tests.integration.proxy.peers import Link, Script, get, ok, proxied
 OK_3 = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
 
 
-def answering(*answers: bytes) -> Script:
+def responding(*responses: bytes) -> Script:
     """An upstream that answers the requests of a connection one after the other, and then waits for its end."""
 
     async def script(link: Link) -> None:
-        for answer in answers:
+        for response in responses:
             await link.head()
-            link.send(answer)
+            link.send(response)
         await link.rest()
 
     return script
 
 
-def closing(answer: bytes) -> Script:
+def closing(response: bytes) -> Script:
     """An upstream that answers once and closes."""
 
     async def script(link: Link) -> None:
         await link.head()
-        link.send(answer)
+        link.send(response)
 
     return script
 
 
-async def test_hop_by_hop_headers_of_an_answer_go() -> None:
-    answer = (
+async def test_hop_by_hop_headers_of_a_response_go() -> None:
+    response = (
         b"HTTP/1.1 200 Fine\r\nConnection: x-mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nContent-Length: 0\r\n"
         b"Set-Cookie: a=b\r\nSet-Cookie: c=d\r\nUpgrade: h2c\r\n\r\n"
     )
-    async with proxied(answering(answer)) as proxy:
+    async with proxied(responding(response)) as proxy:
         client = await proxy.client()
         client.send(get())
         assert (await client.head()) == (
@@ -48,11 +48,11 @@ async def test_hop_by_hop_headers_of_an_answer_go() -> None:
         )
 
 
-async def test_a_chunked_answer_stays_chunked_with_its_trailers() -> None:
-    answer = (
+async def test_a_chunked_response_stays_chunked_with_its_trailers() -> None:
+    response = (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"
     )
-    async with proxied(answering(answer, OK_3 + b"def")) as proxy:
+    async with proxied(responding(response, OK_3 + b"def")) as proxy:
         client = await proxy.client()
         client.send(get())
         assert await client.head() == b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
@@ -62,9 +62,9 @@ async def test_a_chunked_answer_stays_chunked_with_its_trailers() -> None:
         assert len(proxy.backend.links) == 1
 
 
-async def test_a_chunked_answer_for_http_1_0_ends_with_the_connection() -> None:
-    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-    async with proxied(answering(answer)) as proxy:
+async def test_a_chunked_response_for_http_1_0_ends_with_the_connection() -> None:
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    async with proxied(responding(response)) as proxy:
         client = await proxy.client()
         client.send(b"GET / HTTP/1.0\r\n\r\n")
         assert await client.rest() == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc"
@@ -81,9 +81,9 @@ async def test_a_body_until_the_end_of_the_connection_is_sent_in_chunks(head: by
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
-async def test_an_answer_without_a_body_does_not_take_the_next_ones_bytes(status: bytes) -> None:
+async def test_a_response_without_a_body_does_not_take_the_next_ones_bytes(status: bytes) -> None:
     first = b"HTTP/1.1 %b\r\nETag: x\r\n\r\n" % status
-    async with proxied(answering(first, OK_3 + b"abc")) as proxy:
+    async with proxied(responding(first, OK_3 + b"abc")) as proxy:
         client = await proxy.client()
         client.send(get() + get())
         assert await client.head() == first
@@ -91,9 +91,9 @@ async def test_an_answer_without_a_body_does_not_take_the_next_ones_bytes(status
         assert len(proxy.backend.links) == 1
 
 
-async def test_a_304_and_an_answer_to_head_keep_the_length_that_they_do_not_have() -> None:
+async def test_a_304_and_a_response_to_head_keep_the_length_that_they_do_not_have() -> None:
     async with proxied(
-        answering(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", OK_3, OK_3 + b"abc")
+        responding(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", OK_3, OK_3 + b"abc")
     ) as proxy:
         client = await proxy.client()
         client.send(get() + b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n" + get())
@@ -102,7 +102,7 @@ async def test_a_304_and_an_answer_to_head_keep_the_length_that_they_do_not_have
         assert (await client.message())[1] == b"abc"
 
 
-async def test_an_own_answer_to_head_has_no_body() -> None:
+async def test_an_own_response_to_head_has_no_body() -> None:
     async with proxied() as proxy:
         proxy.handler.address = ("127.0.0.1", 1)
         client = await proxy.client()
@@ -113,7 +113,7 @@ async def test_an_own_answer_to_head_has_no_body() -> None:
 
 async def test_103_passes_before_the_200() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
-    async with proxied(answering(hints + OK_3 + b"abc", OK_3 + b"def")) as proxy:
+    async with proxied(responding(hints + OK_3 + b"abc", OK_3 + b"def")) as proxy:
         client = await proxy.client()
         client.send(get())
         assert await client.head() == hints
@@ -122,7 +122,7 @@ async def test_103_passes_before_the_200() -> None:
         assert (await client.message())[1] == b"def"
 
 
-async def test_an_answer_may_come_byte_by_byte() -> None:
+async def test_a_response_may_come_byte_by_byte() -> None:
     async def script(link: Link) -> None:
         await link.head()
         for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\nabc":
@@ -146,8 +146,8 @@ async def test_an_answer_may_come_byte_by_byte() -> None:
     ],
     ids=["close", "http/1.0", "bytes that nobody asked for"],
 )
-async def test_a_connection_that_may_not_be_used_again_is_not(answer: bytes) -> None:
-    async with proxied(answering(answer)) as proxy:
+async def test_a_connection_that_may_not_be_used_again_is_not(response: bytes) -> None:
+    async with proxied(responding(response)) as proxy:
         client = await proxy.client()
         for _ in range(2):
             client.send(get())
@@ -199,8 +199,8 @@ async def test_bytes_on_an_idle_connection_end_it() -> None:
         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 25 + b"\r\n",
     ],
 )
-async def test_an_upstream_that_does_not_answer_properly_becomes_502(answer: bytes) -> None:
-    async with proxied(closing(answer), HttpSettings(head_bytes_max=1024, header_count_max=24)) as proxy:
+async def test_an_upstream_that_does_not_answer_properly_becomes_502(response: bytes) -> None:
+    async with proxied(closing(response), HttpSettings(head_bytes_max=1024, header_count_max=24)) as proxy:
         client = await proxy.client()
         client.send(get())
         head = await client.head()
@@ -244,8 +244,8 @@ async def test_an_undelivered_request_is_retried_with_its_body() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ],
 )
-async def test_a_body_shorter_than_promised_never_ends_cleanly(answer: bytes) -> None:
-    async with proxied(closing(answer)) as proxy:
+async def test_a_body_shorter_than_promised_never_ends_cleanly(response: bytes) -> None:
+    async with proxied(closing(response)) as proxy:
         client = await proxy.client()
         client.send(get())
         try:
@@ -257,9 +257,9 @@ async def test_a_body_shorter_than_promised_never_ends_cleanly(answer: bytes) ->
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
 
 
-async def test_an_answer_cut_short_resets_a_client_that_could_not_tell() -> None:
-    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
-    async with proxied(closing(answer)) as proxy:
+async def test_a_response_cut_short_resets_a_client_that_could_not_tell() -> None:
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    async with proxied(closing(response)) as proxy:
         client = await proxy.client()
         client.send(b"GET / HTTP/1.0\r\n\r\n")
         with pytest.raises(ConnectionResetError):
@@ -376,8 +376,8 @@ async def test_an_idle_connection_to_the_upstream_is_closed_in_time() -> None:
     [Timeouts(total_s=0.1), Timeouts(response_start_s=0.1), Timeouts(idle_s=0.1)],
     ids=["total", "start", "idle"],
 )
-async def test_an_answer_that_does_not_begin_in_time_gets_504(timeouts: Timeouts) -> None:
-    async with proxied(answering()) as proxy:
+async def test_a_response_that_does_not_begin_in_time_gets_504(timeouts: Timeouts) -> None:
+    async with proxied(responding()) as proxy:
         proxy.handler.timeouts = timeouts
         client = await proxy.client()
         client.send(get())
@@ -387,8 +387,8 @@ async def test_an_answer_that_does_not_begin_in_time_gets_504(timeouts: Timeouts
 
 
 @pytest.mark.parametrize("timeouts", [Timeouts(total_s=0.1), Timeouts(idle_s=0.1)], ids=["total", "idle"])
-async def test_an_answer_that_does_not_end_in_time_is_cut_off(timeouts: Timeouts) -> None:
-    async with proxied(answering(OK_3 + b"ab")) as proxy:
+async def test_a_response_that_does_not_end_in_time_is_cut_off(timeouts: Timeouts) -> None:
+    async with proxied(responding(OK_3 + b"ab")) as proxy:
         proxy.handler.timeouts = timeouts
         client = await proxy.client()
         client.send(get())
@@ -400,7 +400,7 @@ async def test_an_answer_that_does_not_end_in_time_is_cut_off(timeouts: Timeouts
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_what_was_sent_before_the_time_was_up_still_arrives(is_chunked: bool) -> None:
     head = b"Transfer-Encoding: chunked\r\n\r\n186a0\r\n" if is_chunked else b"Content-Length: 100001\r\n\r\n"
-    async with proxied(answering(b"HTTP/1.1 200 OK\r\n" + head + b"x" * 100_000 + b"\r\n" * is_chunked)) as proxy:
+    async with proxied(responding(b"HTTP/1.1 200 OK\r\n" + head + b"x" * 100_000 + b"\r\n" * is_chunked)) as proxy:
         proxy.handler.timeouts = Timeouts(total_s=1.0)
         client = await proxy.client()
         client.pause()
@@ -414,8 +414,8 @@ async def test_what_was_sent_before_the_time_was_up_still_arrives(is_chunked: bo
         assert rest == (b"186a0\r\n" * is_chunked + b"x" * 100_000 + b"\r\n" * is_chunked)
 
 
-async def test_an_answer_without_a_visible_end_is_reset_when_its_time_is_up() -> None:
-    async with proxied(answering(b"HTTP/1.1 200 OK\r\n\r\nabc")) as proxy:
+async def test_a_response_without_a_visible_end_is_reset_when_its_time_is_up() -> None:
+    async with proxied(responding(b"HTTP/1.1 200 OK\r\n\r\nabc")) as proxy:
         proxy.handler.timeouts = Timeouts(total_s=0.5)
         client = await proxy.client()
         client.send(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n")
@@ -424,7 +424,7 @@ async def test_an_answer_without_a_visible_end_is_reset_when_its_time_is_up() ->
             await client.rest()
 
 
-async def test_an_answer_that_goes_on_is_not_idle() -> None:
+async def test_a_response_that_goes_on_is_not_idle() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
@@ -441,7 +441,7 @@ async def test_an_answer_that_goes_on_is_not_idle() -> None:
         assert (await client.message())[1] == b"x" * 10
 
 
-async def test_a_drain_makes_each_answer_the_last_of_its_connection() -> None:
+async def test_a_drain_makes_each_response_the_last_of_its_connection() -> None:
     async with proxied() as proxy:
         client, other = await proxy.client(), await proxy.client()
         client.send(get())

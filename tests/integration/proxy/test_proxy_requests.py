@@ -222,7 +222,7 @@ async def test_a_client_with_an_unwanted_body_has_to_close() -> None:
 
 
 @pytest.mark.parametrize("host", [b"Host: h\r\n", b""])
-async def test_http_1_0_is_closed_after_its_answer(host: bytes) -> None:
+async def test_http_1_0_is_closed_after_its_response(host: bytes) -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(b"GET / HTTP/1.0\r\n%bConnection: keep-alive\r\n\r\n" % host)

@@ -118,7 +118,7 @@ async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> N
         assert [one.outcome for one in proxy.handler.finished] == ["cut"]
 
 
-async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_answer_and_is_not_idle() -> None:
+async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_response_and_is_not_idle() -> None:
     async with proxied(switching) as proxy:
         proxy.handler.timeouts = Timeouts(response_start_s=1.0, idle_s=1.5)
         client = await proxy.client()

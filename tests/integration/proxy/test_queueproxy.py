@@ -153,7 +153,7 @@ async def test_a_probe_of_an_app_that_does_not_answer_says_so(pod: PodMaker) -> 
 
 
 async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
-    answers = [b"500 No", b"500 No", b"200 OK", b"500 No"]
+    responses = [b"500 No", b"500 No", b"200 OK", b"500 No"]
     asked = 0
 
     async def script(link: Link) -> None:
@@ -161,7 +161,7 @@ async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
         head = await link.head()
         assert head.startswith(b"GET /health HTTP/1.1\r\n")
         assert b"X-Probe: yes\r\n" in head
-        link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % answers[min(asked, 3)])
+        link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % responses[min(asked, 3)])
         asked += 1
 
     probe = Probe(path="/health", headers=(("X-Probe", "yes"),), period_s=0.02, failure_max=2)

@@ -88,7 +88,7 @@ async def test_plain_http_gets_a_hint_and_other_bytes_get_no_response(
     async with tls_proxied() as (proxy, certificates):
         caplog.clear()
         caplog.set_level(logging.DEBUG)
-        answers = []
+        responses = []
         for first in (
             get(),
             b"\x00\x01\x02",
@@ -98,12 +98,12 @@ async def test_plain_http_gets_a_hint_and_other_bytes_get_no_response(
         ):
             client = await proxy.client()
             client.send(first)
-            answers.append(await client.rest())
-        assert [answer[:12] for answer in answers[:3]] == [b"HTTP/1.1 400", b"", b""]
-        assert b"HTTPS only" in answers[0]
+            responses.append(await client.rest())
+        assert [response[:12] for response in responses[:3]] == [b"HTTP/1.1 400", b"", b""]
+        assert b"HTTPS only" in responses[0]
         # An alert, in the clear.
-        assert answers[3][:1] == b"\x15"
-        assert answers[4].startswith(b"HTTP/1.1 400")
+        assert responses[3][:1] == b"\x15"
+        assert responses[4].startswith(b"HTTP/1.1 400")
         assert certificates.failures.total() == 5
         assert certificates.failures["no TLS"] == 4
         assert proxy.handler.begun == []
@@ -211,7 +211,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize("ending", ["whole", "cut"])
-async def test_only_a_whole_answer_ends_with_a_goodbye(ending: str) -> None:
+async def test_only_a_whole_response_ends_with_a_goodbye(ending: str) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
@@ -230,7 +230,7 @@ async def test_only_a_whole_answer_ends_with_a_goodbye(ending: str) -> None:
         await client.closed()
 
 
-async def test_a_client_that_resets_in_the_middle_of_an_answer_ends_its_request() -> None:
+async def test_a_client_that_resets_in_the_middle_of_a_response_ends_its_request() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
@@ -273,11 +273,11 @@ async def test_an_early_refusal_is_read_in_whole_although_the_body_still_comes()
 
 
 async def test_the_end_waits_for_requests_and_not_for_handshakes() -> None:
-    answer = asyncio.Event()
+    response = asyncio.Event()
 
     async def script(link: Link) -> None:
         await link.head()
-        await answer.wait()
+        await response.wait()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
         await link.rest()
 
@@ -291,7 +291,7 @@ async def test_the_end_waits_for_requests_and_not_for_handshakes() -> None:
         finishing = asyncio.create_task(proxy.server.finish(grace_s=5))
         assert await silent.ended()
         assert await idle.rest() == b""
-        answer.set()
+        response.set()
         assert (await client.rest()).endswith(b"\r\nConnection: close\r\n\r\nabc")
         await client.closed()
         await idle.closed()

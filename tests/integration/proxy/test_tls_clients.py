@@ -30,12 +30,12 @@ async def test_httpx_speaks_either_version(is_http2: bool) -> None:
         extensions = {"sni_hostname": "h"}
         async with httpx.AsyncClient(http2=is_http2, verify=client_context(), trust_env=False) as client:
             url = f"https://{host}:{port}/x"
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *[client.get(url, headers={"Host": "h"}, extensions=extensions) for _ in range(20)]
             )
-        assert {answer.status_code for answer in answers} == {200}
-        assert {answer.http_version for answer in answers} == {"HTTP/2" if is_http2 else "HTTP/1.1"}
-        assert all("X-Forwarded-Proto: https" in answer.text for answer in answers)
+        assert {response.status_code for response in responses} == {200}
+        assert {response.http_version for response in responses} == {"HTTP/2" if is_http2 else "HTTP/1.1"}
+        assert all("X-Forwarded-Proto: https" in response.text for response in responses)
 
 
 @pytest.mark.parametrize("version", ["2", "1.1"])

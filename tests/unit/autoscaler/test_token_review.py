@@ -26,7 +26,7 @@ PROOF = PodProof(namespace="n", pod="p", uid="u")
 SEEN = SeenPod(revision="r", uid="u")
 
 
-def answer(**status: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def respond(**status: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     extra = {
         "authentication.kubernetes.io/pod-name": ["p"],
         "authentication.kubernetes.io/pod-uid": ["u"],
@@ -49,8 +49,8 @@ def test_any_other_query_is_none(names: dict[str, str]) -> None:
     assert claim_of(names) is None
 
 
-def test_the_answer_of_the_server_proves_a_pod() -> None:
-    assert verdict_of(answer(), audience="us") == PROOF
+def test_the_response_of_the_server_proves_a_pod() -> None:
+    assert verdict_of(respond(), audience="us") == PROOF
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_the_answer_of_the_server_proves_a_pod() -> None:
     ],
 )
 def test_any_other_answer_proves_nothing(status: dict[str, Any], missing: str) -> None:
-    assert verdict_of(answer(**status), audience="us") == NoData(missing=missing)
+    assert verdict_of(respond(**status), audience="us") == NoData(missing=missing)
 
 
-def test_an_answer_without_a_status_proves_nothing() -> None:
+def test_a_response_without_a_status_proves_nothing() -> None:
     assert isinstance(verdict_of({}, audience="us"), NoData)
 
 

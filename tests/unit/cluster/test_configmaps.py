@@ -82,7 +82,7 @@ class Deaf(MemoryCluster):
         return await super().list_selection(selection, page_size=page_size, page=page)
 
 
-def test_without_an_answer_work_begins_after_some_seconds_and_takes_over_what_comes_later() -> None:
+def test_without_a_response_work_begins_after_some_seconds_and_takes_over_what_comes_later() -> None:
     async def check() -> None:
         cluster, own = Deaf(), config(SERVING_AUTOSCALER_MAX_SCALE="7")
         await cluster.create(CONFIG_MAP, body(stable_window="30s"))

@@ -111,7 +111,7 @@ def test_the_wait_is_reported() -> None:
         (b"{}", "HTTP 502"),
     ],
 )
-def test_an_answer_of_something_else_is_quoted(data: bytes, text: str) -> None:
+def test_a_response_of_something_else_is_quoted(data: bytes, text: str) -> None:
     assert str(error_of(502, data)) == text
 
 

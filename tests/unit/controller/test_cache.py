@@ -354,7 +354,7 @@ def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept
     assert SERVICE in cache.take_list(kinds.SERVING_SERVICE, (), version="not a number")
 
 
-def test_the_answer_to_a_write_that_comes_after_a_list_without_the_object_is_ignored() -> None:
+def test_the_response_to_a_write_that_comes_after_a_list_without_the_object_is_ignored() -> None:
     cache = knowing()
     cache.take_list(kinds.SERVING_SERVICE, (), version="7")
     assert cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "6")) == set()

@@ -129,9 +129,9 @@ class Bench:
                 return
             if piece:
                 self.connection.data_received(piece)
-            self.answer_all()
+            self.respond_to_all()
 
-    def answer_all(self) -> None:
+    def respond_to_all(self) -> None:
         while self.exchanges and self.exchanges[-1].outcome is None and self.exchanges[-1].request_complete:
             self.upstreams[-1].data_received(OK)
 

@@ -78,7 +78,7 @@ def test_a_setting_that_a_revision_may_have_for_itself_reaches_its_numbers(field
     assert spec(asked) != spec(), f"serving/scaling/resolve.py does not use own.{field.name}"
 
 
-def test_zero_is_an_answer_too() -> None:
+def test_zero_is_a_response_too() -> None:
     settings = AutoscalerSettings(min_scale=3, target_burst_capacity=100)
     found = spec(ScalingAnnotations(overrides=(("min_scale", 0), ("target_burst_capacity", 0))), settings)
     assert (found.min_scale, found.target_burst_capacity) == (0, 0)

@@ -16,12 +16,12 @@ def balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_by_po
 
 def take(made: Balancer, count: int = 1) -> list[str | None]:
     """The pods that are chosen one after the other; None where there is none."""
-    answers = [made.take() for _ in range(count)]
+    responses = [made.take() for _ in range(count)]
     made.validate()
-    return [answer.pod if isinstance(answer, Chosen) else None for answer in answers]
+    return [response.pod if isinstance(response, Chosen) else None for response in responses]
 
 
-def test_the_answer_says_which_pod_and_why() -> None:
+def test_the_response_says_which_pod_and_why() -> None:
     made = balancer(a=2, b=1)
     made.take()
     assert made.take() == Chosen(pod="a", policy=BalancingPolicy.FIRST_FREE, free_pod_count=2, in_flight=2, slots=2)

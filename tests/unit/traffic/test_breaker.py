@@ -53,8 +53,8 @@ def test_a_request_without_a_place_is_refused_with_the_depth() -> None:
 
 def test_with_10_slots_and_100_places_the_111th_at_once_is_refused() -> None:
     made: Breaker[int] = Breaker(capacity=10, depth_max=100, wait_max_s=30.0)
-    answers = [type(made.admit(number, 0.0)) for number in range(111)]
-    assert answers == [Admitted] * 10 + [Queued] * 100 + [Rejected]
+    responses = [type(made.admit(number, 0.0)) for number in range(111)]
+    assert responses == [Admitted] * 10 + [Queued] * 100 + [Rejected]
 
 
 def test_a_queue_of_depth_0_refuses_who_cannot_run() -> None:

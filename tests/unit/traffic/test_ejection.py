@@ -39,16 +39,16 @@ def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
         now_s = due_s
         made.readmit(now_s)
     assert pauses_s == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    made.answered("p", now_s)
+    made.note_response("p", now_s)
     made.failed("p", 10.0)
     assert made.next_due_s() == 10.05
 
 
-def test_an_answer_during_the_pause_does_not_end_it() -> None:
+def test_a_response_during_the_pause_does_not_end_it() -> None:
     made = listed("p", "q")
     made.failed("p", 0.0)
-    assert not made.answered("p", 0.01)
-    assert not made.answered("q", 0.01)
+    assert not made.note_response("p", 0.01)
+    assert not made.note_response("q", 0.01)
     assert made.addresses == {"p"}
 
 
@@ -56,10 +56,10 @@ def test_pods_off_the_list_are_forgotten() -> None:
     made = listed("p", "q")
     made.failed("p", 0.0)
     made.failed("q", 0.0)
-    made.answered("p", 0.1)
+    made.note_response("p", 0.1)
     made.set_listed({"q"})
     assert set(made.ejections) == {"q"}
-    assert made.answered_s == {}
+    assert made.responded_s == {}
 
 
 def test_a_pod_off_the_list_is_not_ejected() -> None:
@@ -99,7 +99,7 @@ def test_a_silent_pod_is_ejected_for_longer_and_until_it_answers() -> None:
     assert made.silent("p", 0.0)
     assert not made.silent("p", 1.0)
     assert made.next_due_s() == 5.0
-    assert made.answered("p", 2.0)
+    assert made.note_response("p", 2.0)
     assert made.addresses == set()
 
 
@@ -158,14 +158,14 @@ class Watched:
     def __init__(self, *, slots: int = 0) -> None:
         self.watch = SilenceWatch[str]()
         self.slots = slots
-        self.answered_s = {"q": 0.0}
+        self.responded_s = {"q": 0.0}
 
-    def look(self, on_p: str, now_s: float, *, begun: Collection[str] = (), q_answers: bool = True) -> list[str]:
-        if q_answers:
-            self.answered_s["q"] = now_s
+    def look(self, on_p: str, now_s: float, *, begun: Collection[str] = (), q_responds: bool = True) -> list[str]:
+        if q_responds:
+            self.responded_s["q"] = now_s
         return self.watch.look(
             dict.fromkeys(on_p, "p"),
-            self.answered_s,
+            self.responded_s,
             now_s,
             has_begun=lambda request: request in begun,
             slots_per_pod=self.slots,
@@ -190,18 +190,18 @@ def test_a_pod_of_few_slots_is_given_four_times_as_long() -> None:
 
 def test_while_no_pod_answers_none_is_silent() -> None:
     made = Watched()
-    assert [made.look("abc", now_s, q_answers=False) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
+    assert [made.look("abc", now_s, q_responds=False) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
 
 
 def test_a_pod_that_answers_some_requests_is_not_silent() -> None:
     made = Watched()
     made.look("abc", 10.0)
-    made.answered_s["p"] = 12.0
+    made.responded_s["p"] = 12.0
     assert made.look("abc", 13.0) == []
     assert made.look("abc", 15.0) == ["p"]
 
 
-def test_an_answer_that_begins_counts_once() -> None:
+def test_a_response_that_begins_counts_once() -> None:
     made = Watched()
     made.look("abcd", 10.0)
     assert made.look("abcd", 13.0, begun="d") == []
@@ -213,7 +213,7 @@ def test_an_answer_that_begins_counts_once() -> None:
 def test_answers_that_came_late_make_patient() -> None:
     made = Watched()
     made.look("abc", 10.0)
-    made.answered_s["p"] = 18.0
+    made.responded_s["p"] = 18.0
     made.look("", 18.0)
     made.look("def", 19.0)
     assert [made.look("def", now_s) for now_s in (23.0, 30.0, 35.0)] == [[], [], ["p"]]
@@ -231,7 +231,7 @@ def test_pods_that_the_watch_finds_are_ejected_once() -> None:
     made = listed("p", "q")
     found = []
     for now_s in (10.0, 13.0, 14.0):
-        made.answered("q", now_s)
+        made.note_response("q", now_s)
         in_flight = dict.fromkeys("abc", "p")
         found.append(made.eject_silent(in_flight, now_s, has_begun=lambda _: False, slots_per_pod=0, after_s=3.0))
     assert found == [set(), {"p"}, set()]

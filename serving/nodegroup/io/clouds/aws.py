@@ -149,16 +149,16 @@ class AwsCloud:
         if options.lifecycle:
             capacity["DefaultTargetCapacityType"] = options.lifecycle
         with _mapped():
-            answer = self._machines.create_fleet(
+            response = self._machines.create_fleet(
                 Type="instant",
                 TargetCapacitySpecification=capacity,
                 LaunchTemplateConfigs=[
                     {"LaunchTemplateSpecification": template, "Overrides": [one for one in overrides if one]}
                 ],
             )
-        instances = [one for part in answer.get("Instances", ()) for one in part["InstanceIds"]]
+        instances = [one for part in response.get("Instances", ()) for one in part["InstanceIds"]]
         try:
-            _check_complete(answer, instances, count)
+            _check_complete(response, instances, count)
             self._wait_until_running(instances, parse_duration_s(options.fleet_instance_ready_timeout))
             for start in range(0, len(instances), _ATTACHED_AT_ONCE):
                 batch = instances[start : start + _ATTACHED_AT_ONCE]
@@ -183,9 +183,9 @@ class AwsCloud:
             time.sleep(_POLL_S)
 
 
-def _check_complete(answer: Mapping[str, Any], instances: Sequence[str], count: int) -> None:
+def _check_complete(response: Mapping[str, Any], instances: Sequence[str], count: int) -> None:
     if len(instances) < count:
-        reasons = "; ".join(str(one.get("ErrorMessage", "")) for one in answer.get("Errors", ()))
+        reasons = "; ".join(str(one.get("ErrorMessage", "")) for one in response.get("Errors", ()))
         raise CloudRefused(f"the fleet has {len(instances)} of {count} machines: {reasons or 'no capacity'}")
 
 
@@ -193,8 +193,8 @@ def _assumed(session: Any, role: str, where: Mapping[str, Any]) -> Any:  # noqa:
     import boto3  # noqa: PLC0415 - an extra
 
     with _mapped():
-        answer = session.client("sts", **where).assume_role(RoleArn=role, RoleSessionName="serving-nodegroup")
-    given = answer["Credentials"]
+        response = session.client("sts", **where).assume_role(RoleArn=role, RoleSessionName="serving-nodegroup")
+    given = response["Credentials"]
     return boto3.Session(
         aws_access_key_id=given["AccessKeyId"],
         aws_secret_access_key=given["SecretAccessKey"],

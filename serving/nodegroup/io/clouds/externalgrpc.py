@@ -101,8 +101,8 @@ class ExternalGrpcCloud:
 
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
-        answer = await self._call("NodeGroups")
-        found = next((one for one in answer.nodeGroups if one.id == group), None)
+        response = await self._call("NodeGroups")
+        found = next((one for one in response.nodeGroups if one.id == group), None)
         if found is None:
             raise CloudRefused(f"the provider has no node group {group}")
         target = await self._call("NodeGroupTargetSize", id=group)

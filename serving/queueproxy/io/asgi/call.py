@@ -121,7 +121,7 @@ class AppCall:
     """A request, or a websocket, from its arrival to its end."""
 
     __slots__ = (
-        *("heard_s", "is_answered", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
+        *("heard_s", "has_response", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
         *("gauges", "has_spoken", "written_s", "_inbox", "_is_left", "_over", "_send", "_task", "_timer", "_wait"),
     )
 
@@ -136,7 +136,7 @@ class AppCall:
         """The status of the response; 0 before."""
         self.gauges = b""
         """The app's gauges, from a response header."""
-        self.is_answered = False
+        self.has_response = False
         """Whether the app has answered in full."""
         self.is_late = False
         self.is_tunnel = False
@@ -286,10 +286,10 @@ class AppCall:
         elif kind == "websocket.close" and not self.status:
             self.status = 403
         elif kind == "http.response.body" and not message.get("more_body", False):
-            self.is_answered = True
+            self.has_response = True
         await self._send(message)
         self.written_s = self.owner.clock()
-        if self.is_answered:
+        if self.has_response:
             self._leave()
 
     def _begun(self, message: Message) -> Message:

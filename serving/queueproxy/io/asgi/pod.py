@@ -194,7 +194,7 @@ class AsgiPod(PodRequests[AppCall]):
         if call.gauges:
             self.gauges.take(b"endpoint-load-metrics: %b" % call.gauges, now_s)
         self.request_metrics.note(call.final_status, now_s - call.started_s)
-        for granted in self._leave(call, now_s, proxied=call.proxied, is_answered=call.is_answered):
+        for granted in self._leave(call, now_s, proxied=call.proxied, has_response=call.has_response):
             granted.request_id.grant()
 
     def due_s(self, call: AppCall) -> float:

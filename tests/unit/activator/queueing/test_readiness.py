@@ -26,8 +26,8 @@ def addresses(probes: Iterable[PodProbe]) -> list[str]:
     return [probe.pod.address for probe in probes]
 
 
-def answered(made: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
-    return made.answered(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
+def note_reply(made: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
+    return made.note_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
 
 
 def test_a_pod_is_probed_at_once_while_requests_wait() -> None:
@@ -48,7 +48,7 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
     made, now_s, pauses = unready("p"), 0.0, []
     while now_s < 11.0:
         assert addresses(made.due(KEY, now_s, is_waiting=True)) == ["p"]
-        answered(made, "p", now_s, is_ready=False)
+        note_reply(made, "p", now_s, is_ready=False)
         due_s = made.next_due_s(KEY, is_waiting=True)
         assert due_s is not None
         pauses.append(due_s - now_s)
@@ -61,20 +61,20 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
 def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -> None:
     made = unready("p")
     made.due(KEY, 0.0, is_waiting=True)
-    assert answered(made, "p", 0.1, is_ready=True)
+    assert note_reply(made, "p", 0.1, is_ready=True)
     assert made.confirmed(KEY) == {"p": pod("p")}
     assert made.next_due_s(KEY, is_waiting=False) == 1.1
     assert addresses(made.due(KEY, 1.1, is_waiting=False)) == ["p"]
-    assert not answered(made, "p", 1.2, is_ready=True)
+    assert not note_reply(made, "p", 1.2, is_ready=True)
     made.due(KEY, 2.2, is_waiting=False)
-    assert answered(made, "p", 2.3, is_ready=False)
+    assert note_reply(made, "p", 2.3, is_ready=False)
     assert made.confirmed(KEY) == {}
 
 
 def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
     made = unready("p")
     made.due(KEY, 0.0, is_waiting=True)
-    answered(made, "p", 0.0, is_ready=True)
+    note_reply(made, "p", 0.0, is_ready=True)
     made.set_pods(KEY, {}, 0.1)
     made.set_pods(KEY, {"p": pod("p")}, 0.2)
     assert made.confirmed(KEY) == {}
@@ -83,25 +83,25 @@ def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
 def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
     made = unready("p")
     made.due(KEY, 0.0, is_waiting=True)
-    answered(made, "p", 0.0, is_ready=True)
+    note_reply(made, "p", 0.0, is_ready=True)
     made.set_pods(KEY, {"p": pod("p", "successor")}, 0.1)
     assert made.confirmed(KEY) == {}
     assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p"]
 
 
 @pytest.mark.parametrize("after", [{}, {"p": pod("p", "successor")}])
-def test_a_late_answer_of_another_pod_counts_for_nothing(after: dict[str, ServedPod]) -> None:
+def test_a_late_response_of_another_pod_counts_for_nothing(after: dict[str, ServedPod]) -> None:
     made = unready("p")
     made.due(KEY, 0.0, is_waiting=True)
     made.set_pods(KEY, after, 0.1)
-    assert not answered(made, "p", 0.2, is_ready=True)
+    assert not note_reply(made, "p", 0.2, is_ready=True)
     assert (made.confirmed(KEY), made.probe_count) == ({}, 0)
 
 
 def test_a_list_that_is_repeated_keeps_what_is_known() -> None:
     made = unready("p", "q")
     made.due(KEY, 0.0, is_waiting=True)
-    answered(made, "p", 0.0, is_ready=True)
+    note_reply(made, "p", 0.0, is_ready=True)
     made.set_pods(KEY, {"p": pod("p"), "q": pod("q")}, 0.1)
     assert made.confirmed(KEY) == {"p": pod("p")}
     assert made.due(KEY, 0.1, is_waiting=True) == []
@@ -119,7 +119,7 @@ def test_probes_of_a_revision_are_bounded_and_the_rest_comes_a_little_later() ->
     assert len(made.due(KEY, 0.0, is_waiting=True)) == 16
     assert made.due(KEY, 0.05, is_waiting=True) == []
     assert made.next_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
-    answered(made, "p00", 0.1, is_ready=False)
+    note_reply(made, "p00", 0.1, is_ready=False)
     assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p16"]
 
 
@@ -143,7 +143,7 @@ def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() ->
                 listed = {f"p{n}": pod(f"p{n}", f"{n}-{draw.randrange(2)}") for n in range(3) if draw.random() < 0.7}
                 made.set_pods(KEY, listed, now_s)
             case 1 if flying:
-                made.answered(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
+                made.note_reply(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
             case _:
                 flying += made.due(KEY, now_s, is_waiting=draw.random() < 0.8)
         assert made.probe_count == len(flying)

@@ -83,8 +83,8 @@ def router(*addresses: str, facts: ServedRevision | None = None, is_known: bool 
 
 
 def come(made: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
-    answers = [made.arrive(KEY, request, now_s) for request in requests]
-    return shown(made, [answer for answer in answers if isinstance(answer, Dispatch)])
+    responses = [made.arrive(KEY, request, now_s) for request in requests]
+    return shown(made, [response for response in responses if isinstance(response, Dispatch)])
 
 
 def shown(made: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
@@ -188,8 +188,8 @@ def test_whether_there_are_pods_is_known_without_requests() -> None:
 def test_the_queue_is_bounded_in_count() -> None:
     made = router()
     come(made, "a", "b", "c")
-    answer = made.arrive(KEY, "d", 0.0)
-    assert answer == Rejection(
+    response = made.arrive(KEY, "d", 0.0)
+    assert response == Rejection(
         request="d",
         reason=RejectionReason.QUEUE_COUNT,
         text="pending request queue full: 3 requests with 0 bytes wait already",
@@ -197,9 +197,9 @@ def test_the_queue_is_bounded_in_count() -> None:
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    answer = router().arrive(KEY, "a", 0.0, weight_bytes=101)
-    assert isinstance(answer, Rejection)
-    assert answer.reason is RejectionReason.QUEUE_BYTES
+    response = router().arrive(KEY, "a", 0.0, weight_bytes=101)
+    assert isinstance(response, Rejection)
+    assert response.reason is RejectionReason.QUEUE_BYTES
 
 
 def test_who_has_waited_too_long_is_sent_away() -> None:
@@ -227,8 +227,8 @@ def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
 
 def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
     made = router(facts=revision(failure="ExitCode1: it died"))
-    answer = made.arrive(KEY, "a", 0.0)
-    assert answer == Rejection(
+    response = made.arrive(KEY, "a", 0.0)
+    assert response == Rejection(
         request="a", reason=RejectionReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
     )
     assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
@@ -257,9 +257,9 @@ def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_re
 
 def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
     made = router(facts=revision(ServingState.RETIRED))
-    answer = made.arrive(KEY, "a", 0.0)
-    assert isinstance(answer, Rejection)
-    assert (answer.reason, made.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
+    response = made.arrive(KEY, "a", 0.0)
+    assert isinstance(response, Rejection)
+    assert (response.reason, made.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
 
 
 def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
@@ -445,8 +445,8 @@ def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> Non
         now_s, request = place * 0.3, str(value)
         outcome: RoutingOutcome[str] = RoutingOutcome()
         if step == "arrive" and request not in inside:
-            answer = made.arrive(KEY, request, now_s)
-            if not isinstance(answer, Rejection):
+            response = made.arrive(KEY, request, now_s)
+            if not isinstance(response, Rejection):
                 inside.add(request)
         elif step == "finish":
             made.finish(KEY, request, now_s)
@@ -485,8 +485,8 @@ def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) 
     for place, (step, value) in enumerate(steps):
         now_s, outcome = place * 0.1, RoutingOutcome[str]()
         if step == "arrive":
-            answer = made.arrive(KEY, str(place), now_s)
-            inside |= set() if isinstance(answer, Rejection) else {str(place)}
+            response = made.arrive(KEY, str(place), now_s)
+            inside |= set() if isinstance(response, Rejection) else {str(place)}
         elif step == "finish" and inside:
             request = min(inside)
             made.finish(KEY, request, now_s)

@@ -39,8 +39,8 @@ class Held(RevisionThrottler[str]):
         return shown(self, self.set_pods(pods_at(*addresses), now_s, container_concurrency=slots))
 
     def come(self, *requests: str, now_s: float = 0.0) -> list[str]:
-        answers = [self.arrive(request, now_s) for request in requests]
-        return shown(self, [answer for answer in answers if isinstance(answer, Dispatch)])
+        responses = [self.arrive(request, now_s) for request in requests]
+        return shown(self, [response for response in responses if isinstance(response, Dispatch)])
 
     def go(self, request: str, now_s: float = 0.0) -> list[str]:
         return shown(self, self.finish(request, now_s))
@@ -127,17 +127,17 @@ def test_a_request_on_a_pod_that_drains_takes_no_slot_from_others() -> None:
 def test_the_queue_is_bounded_in_count() -> None:
     made = held()
     made.come("a", "b", "c")
-    answer = made.arrive("d", 0.0)
-    assert isinstance(answer, Rejection)
-    assert (answer.reason, made.level) == (RejectionReason.QUEUE_COUNT, 3)
+    response = made.arrive("d", 0.0)
+    assert isinstance(response, Rejection)
+    assert (response.reason, made.level) == (RejectionReason.QUEUE_COUNT, 3)
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
     made = held()
     made.arrive("a", 0.0, weight_bytes=60)
-    answer = made.arrive("b", 0.0, weight_bytes=60)
-    assert isinstance(answer, Rejection)
-    assert answer.reason is RejectionReason.QUEUE_BYTES
+    response = made.arrive("b", 0.0, weight_bytes=60)
+    assert isinstance(response, Rejection)
+    assert response.reason is RejectionReason.QUEUE_BYTES
 
 
 def test_a_request_cannot_come_twice() -> None:
@@ -314,10 +314,10 @@ def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: i
         now_s, request = place * 0.5, str(value)
         ran: Sequence[Dispatch[str]] = ()
         if step == "arrive" and request not in inside:
-            answer = made.arrive(request, now_s)
-            if not isinstance(answer, Rejection):
+            response = made.arrive(request, now_s)
+            if not isinstance(response, Rejection):
                 inside.add(request)
-            ran = [answer] if isinstance(answer, Dispatch) else ()
+            ran = [response] if isinstance(response, Dispatch) else ()
         elif step == "finish":
             ran = made.finish(request, now_s)
             inside.discard(request)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from serving.activator.routing.probes import ProbeAnswer, ProbeQuestion, is_probe_agent, probe_answer
+from serving.activator.routing.probes import ProbeQuestion, ProbeResponse, is_probe_agent, probe_response
 from serving.activator.routing.sites import Listener, Site
 from serving.model.rollout import split_digest
 
-ACTIVATOR = ProbeAnswer(status=200, body=b"activator")
+ACTIVATOR = ProbeResponse(status=200, body=b"activator")
 SITE = Site(route="default/r", namespace="default", revisions=("a", "b"), bounds=(90, 100))
-OK = ProbeAnswer(status=200, body=b"ok")
+OK = ProbeResponse(status=200, body=b"ok")
 
 
-def answer(
+def respond(
     target: bytes = b"/",
     *,
     probe: bytes | None = None,
@@ -19,64 +19,64 @@ def answer(
     is_site: bool = True,
     is_draining: bool = False,
     listener: Listener = Listener.PUBLIC,
-) -> ProbeAnswer | None:
+) -> ProbeResponse | None:
     question = ProbeQuestion(network_probe=probe, user_agent=agent, target=target, listener=listener)
     digest_of = {"default/hello": "abc"}.get
-    return probe_answer(question, site=SITE if is_site else None, digest_of=digest_of, is_draining=is_draining)
+    return probe_response(question, site=SITE if is_site else None, digest_of=digest_of, is_draining=is_draining)
 
 
 @pytest.mark.parametrize("is_site", [True, False])
 def test_the_activator_says_that_it_is_in_the_path(is_site: bool) -> None:
-    assert answer(probe=b"activator", is_site=is_site) == ACTIVATOR
+    assert respond(probe=b"activator", is_site=is_site) == ACTIVATOR
 
 
 def test_the_traffic_of_a_host_is_reported_as_a_digest() -> None:
-    assert answer(probe=b"probe") == ProbeAnswer(status=200, body=split_digest([("a", 90), ("b", 10)]).encode())
-    assert answer(probe=b"probe", is_site=False) is None
+    assert respond(probe=b"probe") == ProbeResponse(status=200, body=split_digest([("a", 90), ("b", 10)]).encode())
+    assert respond(probe=b"probe", is_site=False) is None
 
 
 @pytest.mark.parametrize("is_site", [True, False])
 def test_the_inner_listener_answers_with_the_digest_of_a_route(is_site: bool) -> None:
-    asked = answer(b"/routes/default/hello", probe=b"route", is_site=is_site, listener=Listener.INNER)
-    assert asked == ProbeAnswer(status=200, body=b"abc")
+    asked = respond(b"/routes/default/hello", probe=b"route", is_site=is_site, listener=Listener.INNER)
+    assert asked == ProbeResponse(status=200, body=b"abc")
 
 
 def test_an_unknown_route_has_no_digest() -> None:
-    asked = answer(b"/routes/default/other", probe=b"route", listener=Listener.INNER)
-    assert asked == ProbeAnswer(status=404, body=b"no such route")
+    asked = respond(b"/routes/default/other", probe=b"route", listener=Listener.INNER)
+    assert asked == ProbeResponse(status=404, body=b"no such route")
 
 
 def test_the_public_listener_says_nothing_about_routes() -> None:
-    assert answer(b"/routes/default/hello", probe=b"route") is None
+    assert respond(b"/routes/default/hello", probe=b"route") is None
 
 
 def test_another_network_probe_is_not_believed() -> None:
-    assert answer(probe=b"queue") is None
+    assert respond(probe=b"queue") is None
 
 
 @pytest.mark.parametrize("target", [b"/healthz", b"/healthz?verbose"])
 def test_health_is_reported_where_no_service_has_the_host(target: bytes) -> None:
-    assert answer(target, is_site=False) == OK
+    assert respond(target, is_site=False) == OK
 
 
 def test_a_service_keeps_its_own_paths() -> None:
-    assert answer(b"/healthz") is None
+    assert respond(b"/healthz") is None
 
 
 def test_a_kubelet_is_answered_where_no_service_has_the_host() -> None:
-    assert answer(agent=b"kube-probe/1.32", is_site=False) == OK
+    assert respond(agent=b"kube-probe/1.32", is_site=False) == OK
 
 
 def test_a_kubelet_is_not_believed_where_a_service_has_the_host() -> None:
-    assert answer(agent=b"kube-probe/1.32") is None
+    assert respond(agent=b"kube-probe/1.32") is None
 
 
 def test_health_is_bad_while_we_go_away() -> None:
-    assert answer(b"/healthz", is_site=False, is_draining=True) == ProbeAnswer(status=503, body=b"shutting down")
+    assert respond(b"/healthz", is_site=False, is_draining=True) == ProbeResponse(status=503, body=b"shutting down")
 
 
 def test_anything_else_is_no_probe() -> None:
-    assert answer(is_site=False) is None
+    assert respond(is_site=False) is None
 
 
 @pytest.mark.parametrize(

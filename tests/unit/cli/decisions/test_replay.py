@@ -22,7 +22,7 @@ def test_the_same_numbers_agree(tmp_path: Path) -> None:
     )
 
 
-def test_an_answer_that_is_another_is_shown_field_by_field(tmp_path: Path) -> None:
+def test_a_response_that_is_another_is_shown_field_by_field(tmp_path: Path) -> None:
     file = Path(recording(tmp_path))
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:3]) + "\n" + lines[3].replace('"target_value":7.0', '"target_value":70.0') + "\n")

@@ -59,14 +59,14 @@ def test_policies_are_compared_on_a_trace_as_one_json_object(tmp_path: Path) -> 
         "--trace", written(tmp_path), "--compare", "knative,default", "--json", "--equal-pod-seconds", "--jobs", "1"
     )
     assert done.exit_code == 0, done.output
-    answer = json.loads(done.stdout)
-    assert list(answer["policies"]) == ["knative", "default"]
+    response = json.loads(done.stdout)
+    assert list(response["policies"]) == ["knative", "default"]
     assert {
         "requests", "cold_requests", "pod_starts", "pod_seconds", "wasted_pod_seconds", "wait_p50_s", "wait_p99_s",
         "wait_p999_s", "late_share", "flaps_per_hour", "refused", "per_revision",
-    } <= set(answer["policies"]["knative"])  # fmt: skip
-    assert set(answer["at_equal_pod_seconds"]) == {"default"}
-    assert set(answer["at_equal_pod_seconds"]["default"]) >= {
+    } <= set(response["policies"]["knative"])  # fmt: skip
+    assert set(response["at_equal_pod_seconds"]) == {"default"}
+    assert set(response["at_equal_pod_seconds"]["default"]) >= {
         "cold_change", "wait_p99_change", "late_change", "flaps_change",
     }  # fmt: skip
 

@@ -21,15 +21,16 @@ def trace(folder: Path) -> str:
 
 def test_a_larger_budget_buys_fewer_cold_requests(tmp_path: Path) -> None:
     path = trace(tmp_path)
-    answers = [
+    responses = [
         json.loads(tune("--trace", path, "--policy", "fixed-90s", "--json", "--budget", budget).stdout)
         for budget in ("100%", "300%")
     ]
     cold = [
-        next(one["cold_requests"] for one in answer["curve"] if one["name"] == answer["best"]) for answer in answers
+        next(one["cold_requests"] for one in response["curve"] if one["name"] == response["best"])
+        for response in responses
     ]
     assert cold[0] > cold[1] == 1
-    assert "scale-to-zero-pod-retention-period" in answers[1]["settings"]
+    assert "scale-to-zero-pod-retention-period" in responses[1]["settings"]
 
 
 def test_settings_are_printed_to_paste_with_what_they_would_have_meant(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ OLD, NEW = split_digest([("a", 100)]), split_digest([("b", 10), ("a", 90)])
 class Activators(BaseHTTPRequestHandler):
     """Two that take turns; each hears of the new split at another time."""
 
-    answers: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
     asked: list[str | None]
 
     def do_GET(self) -> None:
         place = len(self.asked)
         self.asked.append(self.headers["K-Network-Probe"])
-        body = self.answers[min(place, len(self.answers) - 1)].encode()
+        body = self.replies[min(place, len(self.replies) - 1)].encode()
         self.send_response(200 if body else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -33,9 +33,9 @@ class Activators(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def activators(*answers: str) -> Iterator[tuple[ServiceAddress, list[str | None]]]:
+def activators(*replies: str) -> Iterator[tuple[ServiceAddress, list[str | None]]]:
     asked: list[str | None] = []
-    handler = type("Told", (Activators,), {"answers": answers, "asked": asked})
+    handler = type("Scripted", (Activators,), {"replies": replies, "asked": asked})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

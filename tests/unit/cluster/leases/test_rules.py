@@ -68,7 +68,7 @@ def test_an_attempt_that_came_to_nothing_is_made_again_after_the_retry_period() 
     assert step(one, now_s=9.0) == (LeaseAction.ACQUIRE, 9.0)
 
 
-def test_a_lease_in_our_name_though_we_do_not_lead_is_an_answer_that_was_lost() -> None:
+def test_a_lease_in_our_name_though_we_do_not_lead_is_a_response_that_was_lost() -> None:
     assert step(seen(tried(Election(), now_s=0.0), MINE, now_s=1.0), now_s=2.0) == (LeaseAction.ACQUIRE, 2.0)
 
 

@@ -1,31 +1,31 @@
 """Which activators a Route waits for."""
 
-from serving.controller.routes.confirmation import SILENT_S, ActivatorAnswers, retry_delay_s
+from serving.controller.routes.confirmation import SILENT_S, ActivatorReplies, retry_delay_s
 
 
 def test_an_activator_that_is_silent_for_too_long_is_skipped() -> None:
-    answers = ActivatorAnswers()
-    answers.note_silence("a", now_s=100.0)
-    answers.note_silence("a", now_s=105.0)
-    assert not answers.is_skipped("a", now_s=100.0 + SILENT_S - 0.1)
-    assert answers.is_skipped("a", now_s=100.0 + SILENT_S)
-    assert not answers.is_skipped("b", now_s=1000.0)
+    responses = ActivatorReplies()
+    responses.note_silence("a", now_s=100.0)
+    responses.note_silence("a", now_s=105.0)
+    assert not responses.is_skipped("a", now_s=100.0 + SILENT_S - 0.1)
+    assert responses.is_skipped("a", now_s=100.0 + SILENT_S)
+    assert not responses.is_skipped("b", now_s=1000.0)
 
 
 def test_an_activator_that_answers_again_is_waited_for_again() -> None:
-    answers = ActivatorAnswers()
-    answers.note_silence("a", now_s=100.0)
-    answers.note_answer("a")
-    assert not answers.is_skipped("a", now_s=1000.0)
+    responses = ActivatorReplies()
+    responses.note_silence("a", now_s=100.0)
+    responses.note_reply("a")
+    assert not responses.is_skipped("a", now_s=1000.0)
 
 
 def test_an_activator_that_leaves_is_forgotten() -> None:
-    answers = ActivatorAnswers()
-    answers.note_silence("a", now_s=100.0)
-    answers.note_silence("b", now_s=100.0)
-    answers.keep(["b"])
-    assert list(answers._silences) == ["b"]
-    assert not answers.is_skipped("a", now_s=1000.0)
+    responses = ActivatorReplies()
+    responses.note_silence("a", now_s=100.0)
+    responses.note_silence("b", now_s=100.0)
+    responses.keep(["b"])
+    assert list(responses._silences) == ["b"]
+    assert not responses.is_skipped("a", now_s=1000.0)
 
 
 def test_questions_are_repeated_less_and_less_often() -> None:

@@ -14,9 +14,9 @@ ACCESS_TOKEN = "secret"  # noqa: S105 - of no server
 
 def status_of(known: KnownToken = TOKEN, *, name: str = "t", audiences: tuple[str, ...] = ("us",)) -> Object:
     reviews = TokenReviews({"t": known}.get)
-    answer = reviews.review({"spec": {"token": name, "audiences": list(audiences)}})
-    assert (answer["apiVersion"], answer["kind"]) == ("authentication.k8s.io/v1", "TokenReview")
-    found: Object = answer["status"]
+    response = reviews.review({"spec": {"token": name, "audiences": list(audiences)}})
+    assert (response["apiVersion"], response["kind"]) == ("authentication.k8s.io/v1", "TokenReview")
+    found: Object = response["status"]
     return found
 
 
@@ -45,8 +45,8 @@ def test_a_token_that_is_made_out_for_others_is_not_authenticated() -> None:
 
 
 def test_a_server_without_accounts_knows_no_token() -> None:
-    answer = TokenReviews().review({"spec": {"token": "t", "audiences": ["us"]}})
-    assert "authenticated" not in answer["status"]
+    response = TokenReviews().review({"spec": {"token": "t", "audiences": ["us"]}})
+    assert "authenticated" not in response["status"]
 
 
 def test_what_is_no_review_is_refused() -> None:

@@ -18,7 +18,7 @@ from tests.unit.home.schemas.rule_cases import CASES, Case, Json, revision, serv
 ANSWERS: dict[str, list[str]] = json.loads((Path(__file__).parent / "rule_answers.json").read_text(encoding="utf-8"))
 
 
-def answers(kind: Any, new: Json, old: Json | None) -> list[str]:
+def responses(kind: Any, new: Json, old: Json | None) -> list[str]:
     """What admission says of an object, as a kube-apiserver has it among the causes of its answer."""
     try:
         admit(kind, new, None if old is None else admit(kind, old))
@@ -30,10 +30,10 @@ def answers(kind: Any, new: Json, old: Json | None) -> list[str]:
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 def test_admission_answers_as_a_kube_apiserver_does(case: Case) -> None:
     name, kind, new, old = case
-    assert answers(kind, new, old) == ANSWERS[name]
+    assert responses(kind, new, old) == ANSWERS[name]
 
 
-def test_each_case_has_its_answer() -> None:
+def test_each_case_has_its_response() -> None:
     assert sorted(ANSWERS) == sorted(name for name, *_ in CASES)
     assert len(ANSWERS) == len(CASES)
 
@@ -120,7 +120,7 @@ def test_a_rule_without_a_message_shows_itself() -> None:
     assert said(tree({"rule": "self.a == 1"}), {"a": 2}) == ["spec: Invalid value: failed rule: self.a == 1"]
 
 
-def test_the_path_of_a_field_is_part_of_the_answer() -> None:
+def test_the_path_of_a_field_is_part_of_the_response() -> None:
     rules = tree({"rule": "has(self.a)", "message": "m", "fieldPath": ".a", "reason": "FieldValueRequired"})
     assert said(rules, {"b": 2}) == ["spec.a: Required value: m"]
 
@@ -157,4 +157,4 @@ def test_a_changed_state_of_a_revision_asks_no_rule_of_its_containers(monkeypatc
 
 def test_all_breaches_are_reported_at_once() -> None:
     pod = {"containers": [{"image": ""}, {"image": "", "ports": [{"containerPort": 8012}]}]}
-    assert len(answers(SERVING_SERVICE, service(name="A", pod=pod, traffic=[{"percent": 1}]), None)) == 5
+    assert len(responses(SERVING_SERVICE, service(name="A", pod=pod, traffic=[{"percent": 1}]), None)) == 5

@@ -26,8 +26,8 @@ def asking(cpu_m: int, memory_bytes: int) -> PodDemand:
 
 
 def test_uneven_shares_lower_the_score() -> None:
-    answer = balance(asking(1000, GIB), node(memory_bytes=8 * GIB))
-    assert (int(answer.score[0]), answer.explain(0).cpu_ratio, answer.explain(0).memory_ratio) == (8, 0.25, 0.125)
+    response = balance(asking(1000, GIB), node(memory_bytes=8 * GIB))
+    assert (int(response.score[0]), response.explain(0).cpu_ratio, response.explain(0).memory_ratio) == (8, 0.25, 0.125)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_uneven_shares_lower_the_score() -> None:
     [(0, 0, 10), (6, 8, 7), (5, 7, 8), (9, 0, 1), (10, 10, 0), (10, 0, 0)],
 )
 def test_tenths_fall_as_floating_point_has_them(cpu: int, memory: int, score: int) -> None:
-    answer = balance(asking(cpu, memory), node(cpu_m=10, memory_bytes=10))
-    assert int(answer.score[0]) == score
+    response = balance(asking(cpu, memory), node(cpu_m=10, memory_bytes=10))
+    assert int(response.score[0]) == score
 
 
 def test_a_full_resource_is_named() -> None:
@@ -45,18 +45,22 @@ def test_a_full_resource_is_named() -> None:
 
 
 def test_a_resource_without_capacity_counts_as_full() -> None:
-    answer = balance(asking(0, 0), node(memory_bytes=0))
-    assert (int(answer.score[0]), answer.explain(0).memory_ratio) == (0, 1.0)
+    response = balance(asking(0, 0), node(memory_bytes=0))
+    assert (int(response.score[0]), response.explain(0).memory_ratio) == (0, 1.0)
 
 
 def test_assumed_requests_fill_a_node_at_most() -> None:
-    answer = balance(PodDemand(), node(pods=IDLE_CROWD))
-    assert (int(answer.score[0]), answer.explain(0).cpu_ratio, answer.explain(0).full) == (5, 1.0, ())
+    response = balance(PodDemand(), node(pods=IDLE_CROWD))
+    assert (int(response.score[0]), response.explain(0).cpu_ratio, response.explain(0).full) == (5, 1.0, ())
 
 
 def test_in_the_original_assumed_requests_make_a_node_full() -> None:
-    answer = balance(PodDemand(), node(pods=IDLE_CROWD), THEIRS)
-    assert (int(answer.score[0]), answer.explain(0).cpu_ratio, answer.explain(0).full) == (0, 1.125, (Resource.CPU,))
+    response = balance(PodDemand(), node(pods=IDLE_CROWD), THEIRS)
+    assert (int(response.score[0]), response.explain(0).cpu_ratio, response.explain(0).full) == (
+        0,
+        1.125,
+        (Resource.CPU,),
+    )
 
 
 def test_what_is_really_requested_makes_a_node_full() -> None:

@@ -77,10 +77,10 @@ def test_a_node_without_capacity_says_so() -> None:
 
 
 def test_a_pod_that_does_not_fit_is_not_drawn_to_a_node() -> None:
-    answer = most(demand(1), node(pods=demand(4000)))
-    assert int(answer.score[0]) == 0
-    assert answer.explain(0).cpu.rule is AmountRule.OVERFULL
-    assert answer.explain(0).cpu.total == 4001
+    response = most(demand(1), node(pods=demand(4000)))
+    assert int(response.score[0]) == 0
+    assert response.explain(0).cpu.rule is AmountRule.OVERFULL
+    assert response.explain(0).cpu.total == 4001
 
 
 def test_requests_that_only_init_containers_need_overfill_too() -> None:
@@ -88,15 +88,15 @@ def test_requests_that_only_init_containers_need_overfill_too() -> None:
 
 
 def test_assumed_requests_fill_a_node_at_most() -> None:
-    answer = most(demand(100, request_m=0), node(pods=IDLE_CROWD))
-    assert int(answer.score[0]) == 10
-    assert answer.explain(0).cpu.rule is AmountRule.FILLED_BY_ASSUMPTION
+    response = most(demand(100, request_m=0), node(pods=IDLE_CROWD))
+    assert int(response.score[0]) == 10
+    assert response.explain(0).cpu.rule is AmountRule.FILLED_BY_ASSUMPTION
 
 
 def test_in_the_original_assumed_requests_overfill_a_node() -> None:
-    answer = most(demand(100, request_m=0), node(pods=IDLE_CROWD), THEIRS)
-    assert int(answer.score[0]) == 0
-    assert answer.explain(0).cpu.rule is AmountRule.OVERFULL
+    response = most(demand(100, request_m=0), node(pods=IDLE_CROWD), THEIRS)
+    assert int(response.score[0]) == 0
+    assert response.explain(0).cpu.rule is AmountRule.OVERFULL
 
 
 def test_one_pod_more_tips_the_original_from_best_to_worst() -> None:

@@ -31,8 +31,8 @@ def test_the_riskier_resource_decides() -> None:
     cpu, memory = (Usage(mean_percent=mean, deviation_percent=10) for mean in (50, 40))
     usage = NodeUsage(at_s=0.0, cpu=cpu, memory=memory)
     on = node("a", demand(1500, limit_m=6000), usage=usage, cpu_m=2000, memory_bytes=MEMORY_BYTES // 2)
-    answer = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, on))
-    why = answer.explain(0)
+    response = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, on))
+    why = response.explain(0)
     assert (round(why.cpu.risk, 3), why.worst, why.forced_zero) == (0.578, Resource.CPU, None)
     assert (why.cpu.request, why.cpu.request_minus_pod, why.cpu.limit, why.cpu.limit_minus_pod) == (
         2000,
@@ -40,7 +40,7 @@ def test_the_riskier_resource_decides() -> None:
         8000,
         6000,
     )
-    assert int(answer.score[0]) == 42
+    assert int(response.score[0]) == 42
 
 
 def test_requests_go_no_further_than_what_is_allocatable() -> None:
@@ -74,22 +74,22 @@ def test_a_best_effort_pod_is_scored_by_the_nodes_risk() -> None:
 
 
 def test_in_the_original_a_best_effort_pod_scores_0_everywhere() -> None:
-    answer = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).evaluate(held(BEST_EFFORT, BUSY))
-    assert (int(answer.score[0]), answer.explain(0).forced_zero) == (0, ForcedZero.BEST_EFFORT_POD)
+    response = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).evaluate(held(BEST_EFFORT, BUSY))
+    assert (int(response.score[0]), response.explain(0).forced_zero) == (0, ForcedZero.BEST_EFFORT_POD)
 
 
 def test_a_node_without_metrics_is_scored_by_requests_and_limits() -> None:
     on = node(pods=demand(1000, limit_m=4000))
-    answer = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, on))
-    why = answer.explain(0)
+    response = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, on))
+    why = response.explain(0)
     assert (why.cpu.load_rule, why.cpu.mean_ratio, why.cpu.deviation_ratio) == (LoadRule.UNMEASURED, None, None)
     assert why.cpu.risk == pytest.approx(0.5 * 2000 / 4500)
-    assert int(answer.score[0]) == 78
+    assert int(response.score[0]) == 78
 
 
 def test_in_the_original_a_node_without_metrics_scores_0() -> None:
-    answer = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).evaluate(held(BURSTABLE, node()))
-    assert (int(answer.score[0]), answer.explain(0).forced_zero) == (0, ForcedZero.NODE_WITHOUT_METRICS)
+    response = LowRiskOverCommitment(PlacementSettings(quirks=ORIGINAL)).evaluate(held(BURSTABLE, node()))
+    assert (int(response.score[0]), response.explain(0).forced_zero) == (0, ForcedZero.NODE_WITHOUT_METRICS)
 
 
 def test_a_node_whose_entry_lacks_a_resource_is_not_without_metrics() -> None:
@@ -99,8 +99,8 @@ def test_a_node_whose_entry_lacks_a_resource_is_not_without_metrics() -> None:
 
 def test_old_metrics_count_as_missing() -> None:
     at_bound, beyond = OURS.metrics_age_max_s, OURS.metrics_age_max_s + 1
-    answer = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, BUSY, now_s=beyond))
-    assert (answer.explain(0).cpu.load_rule, answer.explain(0).cpu.load_risk) == (LoadRule.STALE, 0.0)
+    response = LowRiskOverCommitment(OURS).evaluate(held(BURSTABLE, BUSY, now_s=beyond))
+    assert (response.explain(0).cpu.load_rule, response.explain(0).cpu.load_risk) == (LoadRule.STALE, 0.0)
     assert score(BURSTABLE, BUSY, now_s=at_bound) < score(BURSTABLE, BUSY, now_s=beyond)
 
 

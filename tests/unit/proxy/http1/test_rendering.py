@@ -80,7 +80,7 @@ def test_trailers_that_the_client_takes_are_asked_for() -> None:
     assert b"Connection: te\r\nTE: trailers\r\n" in render_request(head, peer=ClientPeer("a"), host=b"h")
 
 
-def test_an_own_answer_has_its_reason_and_length() -> None:
+def test_an_own_response_has_its_reason_and_length() -> None:
     assert render_response(599, body=b"abc") == b"HTTP/1.1 599 Unknown\r\nContent-Length: 3\r\n\r\nabc"
     assert render_response(200, body=b"abc", bodiless=True, close=True) == (
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"

@@ -60,7 +60,7 @@ def test_a_length_without_a_body_is_malformed() -> None:
         read(*POST, (b"content-length", b"5"))
 
 
-def test_an_answer_is_read_with_its_framing() -> None:
+def test_a_response_is_read_with_its_framing() -> None:
     def framing(*fields: tuple[bytes, bytes], ended: bool = False, method: bytes = b"GET") -> Framing:
         return read_response_fields(fields, ended=ended, method=method, header_count_max=9).framing
 
@@ -70,7 +70,7 @@ def test_an_answer_is_read_with_its_framing() -> None:
     assert framing((b":status", b"200"), (b"content-length", b"3"), ended=True, method=b"HEAD") is Framing.NONE
 
 
-def test_an_answer_to_head_gets_no_length_that_it_did_not_have() -> None:
+def test_a_response_to_head_gets_no_length_that_it_did_not_have() -> None:
     for status, method in ((b"200", b"HEAD"), (b"304", b"GET")):
         head = read_response_fields([(b":status", status)], ended=True, method=method, header_count_max=9)
         assert head.content_length is None
@@ -88,12 +88,12 @@ def test_an_answer_to_head_gets_no_length_that_it_did_not_have() -> None:
         [(b":status", b"200"), (b"x", b"a\nb")],
     ],
 )
-def test_a_malformed_answer_is_reported(fields: list[tuple[bytes, bytes]]) -> None:
+def test_a_malformed_response_is_reported(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Malformed):
         read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
 
 
-def test_an_answer_that_would_change_the_protocol_or_lacks_its_body_is_bad() -> None:
+def test_a_response_that_would_change_the_protocol_or_lacks_its_body_is_bad() -> None:
     for fields in ([(b":status", b"101")], [(b":status", b"200"), (b"content-length", b"5")]):
         with pytest.raises(BadResponse):
             read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
@@ -111,6 +111,6 @@ def test_a_request_of_ours_is_written_as_fields() -> None:
     assert request_fields(raw) == [*expected, (b"x", b"y"), (b"te", b"trailers")]
 
 
-def test_an_answer_is_written_as_fields() -> None:
+def test_a_response_is_written_as_fields() -> None:
     found = response_fields(200, [b"X: y\r\n", b"Connection: close\r\n"], length=3)
     assert found == [(b":status", b"200"), (b"x", b"y"), (b"content-length", b"3")]

@@ -18,9 +18,9 @@ def test_a_count_is_kept_within_minimum_and_maximum(
     count: int, min_scale: int, max_scale: int, kept: int, limited_by: ScaleBound | None
 ) -> None:
     spec = spec_with(min_scale=min_scale, max_scale=max_scale)
-    answer = bounded(count, spec=spec, is_initialized=True)
-    assert (answer.count, answer.limited_by) == (kept, limited_by)
-    assert (answer.count_min, answer.count_max) == (min_scale, max_scale)
+    response = bounded(count, spec=spec, is_initialized=True)
+    assert (response.count, response.limited_by) == (kept, limited_by)
+    assert (response.count_min, response.count_max) == (min_scale, max_scale)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_initial_scale_is_a_minimum_until_it_was_reached_once(
     *, is_initialized: bool, initial_scale: int, kept: int, limited_by: ScaleBound
 ) -> None:
     spec = spec_with(min_scale=2, initial_scale=initial_scale)
-    answer = bounded(0, spec=spec, is_initialized=is_initialized)
-    assert (answer.count, answer.limited_by) == (kept, limited_by)
+    response = bounded(0, spec=spec, is_initialized=is_initialized)
+    assert (response.count, response.limited_by) == (kept, limited_by)
 
 
 def test_an_initial_scale_of_one_keeps_no_pod() -> None:
@@ -47,8 +47,8 @@ def test_an_initial_scale_of_one_keeps_no_pod() -> None:
 def test_the_maximum_is_stronger_than_the_initial_scale() -> None:
     # docs/calculations.md: min 2, initial 5, max 4.
     spec = spec_with(min_scale=2, initial_scale=5, max_scale=4)
-    answer = bounded(0, spec=spec, is_initialized=False)
-    assert (answer.count, answer.limited_by) == (4, ScaleBound.MAX_SCALE)
+    response = bounded(0, spec=spec, is_initialized=False)
+    assert (response.count, response.limited_by) == (4, ScaleBound.MAX_SCALE)
 
 
 def test_a_count_that_two_bounds_bring_back_is_not_limited() -> None:

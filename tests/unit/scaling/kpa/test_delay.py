@@ -4,11 +4,11 @@ from serving.scaling.kpa.delay import DelayWindow, slot_count
 
 
 def maxima(wants: list[tuple[float, int]], *, slots: int) -> list[int]:
-    window, answers = DelayWindow(), []
+    window, responses = DelayWindow(), []
     for at_s, count in wants:
         window = window.record(count, slot_count=slots, now_s=at_s)
-        answers.append(window.maximum)
-    return answers
+        responses.append(window.maximum)
+    return responses
 
 
 @pytest.mark.parametrize(("delay_s", "slots"), [(0, 0), (1, 1), (2, 1), (3, 2), (7, 4), (30, 15)])

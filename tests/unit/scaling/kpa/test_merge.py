@@ -65,7 +65,7 @@ def test_what_silence_keeps_is_still_bounded() -> None:
     assert (decision.desired_count, decision.bounds.limited_by) == (6, ScaleBound.MAX_SCALE)
 
 
-def test_the_answer_carries_all_proposals_and_the_present_scale() -> None:
+def test_the_response_carries_all_proposals_and_the_present_scale() -> None:
     decision = merged(kpa=3, cpu=SILENCE, present_scale=2)
     assert decision.proposals == tuple(proposals(kpa=3, cpu=SILENCE))
     assert decision.present_scale == 2

@@ -25,7 +25,7 @@ class ServedApp(msgspec.Struct, frozen=True, kw_only=True):
     base_bytes: int = 20 * MIB
     request_bytes: int = 0
 
-    def answer(self, in_flight: float) -> tuple[float, float]:
+    def respond(self, in_flight: float) -> tuple[float, float]:
         """Requests a second and response time, by exact mean value analysis (Reiser and Lavenberg 1980)."""
         waiting, response_s, throughput = 0.0, self.cpu_s, 0.0
         for count in range(1, max(1, round(in_flight)) + 1):
@@ -36,7 +36,7 @@ class ServedApp(msgspec.Struct, frozen=True, kw_only=True):
 
     def uses(self, in_flight: float) -> Resources:
         """Cpu and memory at so many requests in flight."""
-        throughput, _ = self.answer(in_flight)
+        throughput, _ = self.respond(in_flight)
         return Resources(
             cpu_m=round(1000 * min(1.0, throughput * self.cpu_s)),
             memory_bytes=round(self.base_bytes + self.request_bytes * in_flight),
@@ -62,7 +62,7 @@ def learn(
         for second in range(PERIOD_S):
             for _ in range(min(pods, 4) if load else 0):
                 in_flight = max(0.0, dice.gauss(load / pods, 0.3 * math.sqrt(load / pods)))
-                ended, response_s = app.answer(in_flight)
+                ended, response_s = app.respond(in_flight)
                 learner.take(in_flight, ended * dice.uniform(0.9, 1.1), response_s * dice.uniform(0.9, 1.1))
             if second % 2 and load:
                 learner.measure(in_flight, ended, used=app.uses(in_flight), limits=limits)

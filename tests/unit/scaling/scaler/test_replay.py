@@ -75,35 +75,37 @@ def test_the_same_numbers_give_the_same_answers_in_every_field(changes: dict[str
 
 
 def test_numbers_that_are_not_changed_answer_as_before() -> None:
-    assert all(answer.is_same for answer in otherwise(a_day(), {"max_scale": "0"}))
+    assert all(response.is_same for response in otherwise(a_day(), {"max_scale": "0"}))
 
 
 def test_a_lower_maximum_answers_otherwise_where_it_limits() -> None:
-    answers = list(otherwise(a_day(), {"max-scale": "8"}))
-    different = [answer for answer in answers if not answer.is_same]
-    assert "31 → 43" in {headline(answer.first) for answer in different}
-    assert {answer.second.gate.wanted for answer in different} <= {8, 1}
+    responses = list(otherwise(a_day(), {"max-scale": "8"}))
+    different = [response for response in responses if not response.is_same]
+    assert "31 → 43" in {headline(response.first) for response in different}
+    assert {response.second.gate.wanted for response in different} <= {8, 1}
 
 
 def test_without_panic_nothing_is_held() -> None:
-    answers = list(otherwise(a_day(), {"panic_threshold_ratio": "1000000"}))
-    held = [answer for answer in answers if answer.second.inputs.kpa and answer.second.inputs.kpa.panic_since_s]
+    responses = list(otherwise(a_day(), {"panic_threshold_ratio": "1000000"}))
+    held = [
+        response for response in responses if response.second.inputs.kpa and response.second.inputs.kpa.panic_since_s
+    ]
     assert held == []
-    assert any(not answer.is_same for answer in answers)
+    assert any(not response.is_same for response in responses)
 
 
 @pytest.mark.parametrize(
     "changes", [{"panic_window_s": "20"}, {"stable_window_s": "30", "panic_window_s": "3"}], ids=str
 )
 def test_other_windows_are_cut_out_of_the_recorded_one(changes: dict[str, str]) -> None:
-    answers = list(otherwise(a_day(), changes))
-    assert any(not answer.is_same for answer in answers)
+    responses = list(otherwise(a_day(), changes))
+    assert any(not response.is_same for response in responses)
 
 
 def test_what_the_classic_algorithm_said_is_taken_as_it_was() -> None:
     records = a_day(class_name=CLASSIC_CLASS)
-    for answer in otherwise(records, {"target_value": "1", "max_scale": "2"}):
-        assert answer.second.decided == answer.record.entry.outcome.decided
+    for response in otherwise(records, {"target_value": "1", "max_scale": "2"}):
+        assert response.second.decided == response.record.entry.outcome.decided
     assert {record.windows for record in records} == {None}
 
 

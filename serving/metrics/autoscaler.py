@@ -8,10 +8,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from prometheus_client.core import Metric as Family
 
-from serving.metrics.names import AUTOSCALER_METRICS, OLD_REVISION_LABELS, REVISION_LABELS, load_prefix
+from serving.metrics.names import (
+    AUTOSCALER_METRICS,
+    OLD_REVISION_LABELS,
+    REVISION_LABELS,
+    MetricKind,
+    MetricSpec,
+    load_prefix,
+)
 from serving.metrics.page import MetricsPage, family_of
 from serving.metrics.reporter import Row, StatsReporter
-from serving.metrics.spec import MetricKind, MetricSpec
 from serving.model.loadmetric import LOAD_METRICS
 from serving.model.revisionnumbers import PodCounts, PolicyCosts, RevisionNumbers
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric as Family
 
-from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, named
+from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, MetricSpec, named
 from serving.metrics.page import MetricsPage, family_of
-from serving.metrics.spec import MetricSpec
 
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 

@@ -6,17 +6,37 @@ are gone are dropped, classes and reasons are closed lists, and nothing that a c
 msgspec only, so that the sidecar may import it.
 """
 
+import enum
 from collections.abc import Iterator
 
 import msgspec
 
-from serving.metrics.nodegroup_names import NODEGROUP_METRICS
-from serving.metrics.spec import MetricKind, MetricSpec
 from serving.model.loadmetric import CONCURRENCY, LOAD_METRICS, RPS
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
 """What the same three were called up to Knative 1.18."""
+
+# Names of gauges up to Knative 1.18.
+_OLD_NAMES = {
+    "kn_revision_pods_desired": "autoscaler_desired_pods",
+    "kn_revision_pods_requested": "autoscaler_requested_pods",
+    "kn_revision_pods_count": "autoscaler_actual_pods",
+    "kn_revision_pods_not_ready_count": "autoscaler_not_ready_pods",
+    "kn_revision_pods_pending_count": "autoscaler_pending_pods",
+    "kn_revision_pods_terminating_count": "autoscaler_terminating_pods",
+    "kn_revision_panic_mode": "autoscaler_panic_mode",
+    "kn_revision_concurrency_stable": "autoscaler_stable_request_concurrency",
+    "kn_revision_concurrency_panic": "autoscaler_panic_request_concurrency",
+    "kn_revision_concurrency_target": "autoscaler_target_concurrency_per_pod",
+    "kn_revision_rps_stable": "autoscaler_stable_requests_per_second",
+    "kn_revision_rps_panic": "autoscaler_panic_requests_per_second",
+    "kn_revision_rps_target": "autoscaler_target_requests_per_second",
+    "kn_revision_capacity_excess": "autoscaler_excess_burst_capacity",
+}
+
+_GROUP_LABEL = "node_group"
+_CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, where a proxy lives, and up to a minute,
@@ -37,6 +57,24 @@ has `activator_request_count_total`. Histograms of time have the bounds
 """
 
 
+class MetricKind(enum.StrEnum):
+    """What may happen to a value: only up, up and down, or counted by size."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" where it had none."""
+
+    name: str
+    kind: MetricKind
+    help_text: str
+    labels: tuple[str, ...] = ()
+    old_name: str = ""
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of one daemon, and where its page is."""
 
@@ -45,12 +83,18 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[MetricSpec, ...]
 
 
-def _counter(name: str, help_text: str, *labels: str, old_name: str = "") -> MetricSpec:
-    return MetricSpec(name=name, kind=MetricKind.COUNTER, help_text=help_text, labels=labels, old_name=old_name)
+def _counter(name: str, help_text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.COUNTER, help_text=help_text, labels=labels)
 
 
-def _gauge(name: str, help_text: str, *labels: str, old_name: str = "") -> MetricSpec:
-    return MetricSpec(name=name, kind=MetricKind.GAUGE, help_text=help_text, labels=labels, old_name=old_name)
+def _gauge(name: str, help_text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(
+        name=name, kind=MetricKind.GAUGE, help_text=help_text, labels=labels, old_name=_OLD_NAMES.get(name, "")
+    )
+
+
+def _revision_gauge(name: str, help_text: str) -> MetricSpec:
+    return _gauge(name, help_text, *REVISION_LABELS)
 
 
 def load_prefix(metric: str) -> str:
@@ -64,13 +108,25 @@ def _gauges_of_app_metrics() -> Iterator[MetricSpec]:
         if metric not in (CONCURRENCY, RPS):
             name = load_prefix(metric.name)
             text = f"Mean load ({metric.unit}) over the stable window, of revisions that scale on {metric.name}."
-            yield _gauge(f"{name}_stable", text, *REVISION_LABELS)
-            yield _gauge(f"{name}_panic", "The same over the panic window.", *REVISION_LABELS)
-            yield _gauge(f"{name}_target", f"Load ({metric.unit}) that a pod should have.", *REVISION_LABELS)
+            yield _revision_gauge(f"{name}_stable", text)
+            yield _revision_gauge(f"{name}_panic", "The same over the panic window.")
+            yield _revision_gauge(f"{name}_target", f"Load ({metric.unit}) that a pod should have.")
 
 
 def _histogram(name: str, help_text: str, *labels: str) -> MetricSpec:
     return MetricSpec(name=name, kind=MetricKind.HISTOGRAM, help_text=help_text, labels=labels)
+
+
+def _group(name: str, help_text: str, kind: MetricKind = MetricKind.GAUGE) -> MetricSpec:
+    return MetricSpec(name=f"escalator_node_group_{name}", kind=kind, help_text=help_text, labels=(_GROUP_LABEL,))
+
+
+def _own(name: str, help_text: str, kind: MetricKind = MetricKind.GAUGE) -> MetricSpec:
+    return MetricSpec(name=f"serving_nodegroup_{name}", kind=kind, help_text=help_text, labels=(_GROUP_LABEL,))
+
+
+def _cloud(name: str, help_text: str) -> MetricSpec:
+    return _gauge(f"escalator_cloud_provider_{name}", help_text, *_CLOUD_LABELS)
 
 
 ACTIVATOR_METRICS = (
@@ -103,12 +159,8 @@ ACTIVATOR_METRICS = (
         *REVISION_LABELS,
         "reason",
     ),
-    _gauge(
-        "kn_revision_request_concurrency",
-        "Requests inside this activator, waiting and in flight.",
-        *REVISION_LABELS,
-    ),
-    _gauge("serving_requests_waiting", "Requests that wait for a pod now.", *REVISION_LABELS),
+    _revision_gauge("kn_revision_request_concurrency", "Requests inside this activator, waiting and in flight."),
+    _revision_gauge("serving_requests_waiting", "Requests that wait for a pod now."),
     _counter("serving_requests_unmatched_total", "Requests for a host that no service has, and probes."),
     _counter("serving_pods_unreachable_total", "Times that a pod was listed and could not be connected to."),
     _counter("serving_pods_lost_total", "Times that a pod took a request and died before it answered."),
@@ -124,85 +176,25 @@ ACTIVATOR_METRICS = (
 )
 
 AUTOSCALER_METRICS = (
-    _gauge(
-        "kn_revision_pods_desired",
-        "Pods that the decision asks for, within the bounds.",
-        *REVISION_LABELS,
-        old_name="autoscaler_desired_pods",
+    _revision_gauge("kn_revision_pods_desired", "Pods that the decision asks for, within the bounds."),
+    _revision_gauge("kn_revision_pods_requested", "Pods that the revision's scale asks for."),
+    _revision_gauge("kn_revision_pods_count", "Pods that are ready."),
+    _revision_gauge("kn_revision_pods_not_ready_count", "Pods that run and are not ready."),
+    _revision_gauge("kn_revision_pods_pending_count", "Pods without a node, or whose containers were not started yet."),
+    _revision_gauge("kn_revision_pods_terminating_count", "Pods that are being deleted."),
+    _revision_gauge("kn_revision_panic_mode", "1 while the panic window decides."),
+    _revision_gauge("kn_revision_concurrency_stable", "Mean requests in flight over the stable window."),
+    _revision_gauge("kn_revision_concurrency_panic", "The same over the panic window."),
+    _revision_gauge("kn_revision_concurrency_target", "Requests in flight that a pod should have."),
+    _revision_gauge(
+        "kn_revision_rps_stable", "Mean requests a second over the stable window, of revisions that scale on them."
     ),
-    _gauge(
-        "kn_revision_pods_requested",
-        "Pods that the revision's scale asks for.",
-        *REVISION_LABELS,
-        old_name="autoscaler_requested_pods",
-    ),
-    _gauge("kn_revision_pods_count", "Pods that are ready.", *REVISION_LABELS, old_name="autoscaler_actual_pods"),
-    _gauge(
-        "kn_revision_pods_not_ready_count",
-        "Pods that run and are not ready.",
-        *REVISION_LABELS,
-        old_name="autoscaler_not_ready_pods",
-    ),
-    _gauge(
-        "kn_revision_pods_pending_count",
-        "Pods without a node, or whose containers were not started yet.",
-        *REVISION_LABELS,
-        old_name="autoscaler_pending_pods",
-    ),
-    _gauge(
-        "kn_revision_pods_terminating_count",
-        "Pods that are being deleted.",
-        *REVISION_LABELS,
-        old_name="autoscaler_terminating_pods",
-    ),
-    _gauge(
-        "kn_revision_panic_mode",
-        "1 while the panic window decides.",
-        *REVISION_LABELS,
-        old_name="autoscaler_panic_mode",
-    ),
-    _gauge(
-        "kn_revision_concurrency_stable",
-        "Mean requests in flight over the stable window.",
-        *REVISION_LABELS,
-        old_name="autoscaler_stable_request_concurrency",
-    ),
-    _gauge(
-        "kn_revision_concurrency_panic",
-        "The same over the panic window.",
-        *REVISION_LABELS,
-        old_name="autoscaler_panic_request_concurrency",
-    ),
-    _gauge(
-        "kn_revision_concurrency_target",
-        "Requests in flight that a pod should have.",
-        *REVISION_LABELS,
-        old_name="autoscaler_target_concurrency_per_pod",
-    ),
-    _gauge(
-        "kn_revision_rps_stable",
-        "Mean requests a second over the stable window, of revisions that scale on them.",
-        *REVISION_LABELS,
-        old_name="autoscaler_stable_requests_per_second",
-    ),
-    _gauge(
-        "kn_revision_rps_panic",
-        "The same over the panic window.",
-        *REVISION_LABELS,
-        old_name="autoscaler_panic_requests_per_second",
-    ),
-    _gauge(
-        "kn_revision_rps_target",
-        "Requests a second that a pod should have.",
-        *REVISION_LABELS,
-        old_name="autoscaler_target_requests_per_second",
-    ),
+    _revision_gauge("kn_revision_rps_panic", "The same over the panic window."),
+    _revision_gauge("kn_revision_rps_target", "Requests a second that a pod should have."),
     *_gauges_of_app_metrics(),
-    _gauge(
+    _revision_gauge(
         "kn_revision_capacity_excess",
         "Requests that may still arrive at once beyond the burst capacity asked for; below 0 there is too little room.",
-        *REVISION_LABELS,
-        old_name="autoscaler_excess_burst_capacity",
     ),
     _gauge(
         "serving_policy_day_pod_seconds",
@@ -234,10 +226,9 @@ AUTOSCALER_METRICS = (
         "autoscaler_anticipated_writes_total",
         "Times that the pods which a revision will want soon were published, or withdrawn.",
     ),
-    _gauge(
+    _revision_gauge(
         "serving_learnt_target",
         "Requests in flight that a pod should have at once, as learnt, before the utilisation; also where it is not in force.",
-        *REVISION_LABELS,
     ),
     _counter("autoscaler_learnt_target_writes_total", "Times that what was learnt of a revision's target was saved."),
     _counter("autoscaler_learnt_writes_total", "Times that what the adaptive policy learnt of a revision was saved."),
@@ -281,6 +272,68 @@ LOCAL_METRICS = (
     _gauge("serving_local_pods", "Pods that run on this machine."),
     _histogram("serving_api_request_duration_seconds", "Time of one call of the API, watches left out.", "verb"),
     _counter("serving_api_requests_total", "Calls of the API.", "verb", "response_code_class"),
+)
+
+# Escalator's names, so that its dashboards and alerts carry over, and a few more. Where one says the opposite of its value,
+# a name beside it says what it is. Source: atlassian/escalator 043bb1b, docs/metrics.md and pkg/metrics/metrics.go.
+NODEGROUP_METRICS = (
+    _gauge("escalator_run_count", "Passes over all groups since the start."),
+    _group("nodes", "Nodes of the group in any state."),
+    _group("untainted_nodes", "Nodes that take pods and count as capacity."),
+    _group("tainted_nodes", "Nodes that are marked for removal."),
+    _group("force_tainted_nodes", "Nodes whose removal is forced."),
+    _group("cordoned_nodes", "Nodes that an administrator has cordoned."),
+    _group("unhealthy_nodes", "1 while the group is healthy, as in Escalator; see serving_nodegroup_healthy."),
+    _group("pods", "Pods that count for the group."),
+    _group("pods_evicted", "Pods that were evicted, or lost with their node.", MetricKind.COUNTER),
+    _group("cpu_percent", "Cpu that pods request, in percent of what untainted nodes offer; 0 from zero nodes."),
+    _group("mem_percent", "The same of memory."),
+    _group("cpu_request", "Cpu that pods request, in millicores."),
+    _group("mem_request", "Memory that pods request, in bytes."),
+    _group("cpu_capacity", "Cpu that untainted nodes offer, in millicores."),
+    _group("mem_capacity", "Memory that untainted nodes offer, in bytes."),
+    *(
+        _group(
+            f"{amount}_{what}_{by}",
+            f"{'Cpu' if amount == 'cpu' else 'Memory'} {said} the most {'cpu' if by == 'cpu' else 'memory'}, in"
+            f" {'millicores' if amount == 'cpu' else 'bytes'}.",
+        )
+        for what, said in (
+            ("request_largest_pending", "that the pending pod requests which requests"),
+            ("capacity_largest_available", "that is left on the untainted node which has"),
+        )
+        for amount in ("cpu", "mem")
+        for by in ("cpu", "mem")
+    ),
+    _group("taint_event", "Nodes that were tainted since the start."),
+    _group("untaint_event", "Nodes that were untainted since the start."),
+    _group("scale_lock", "1 while the scale lock holds."),
+    _group("scale_lock_check_was_locked", "Passes that found the lock in force.", MetricKind.COUNTER),
+    _group("scale_lock_duration", "Seconds for which the scale lock held.", MetricKind.HISTOGRAM),
+    _group("node_registration_lag", "Seconds from asking the cloud until a node was created.", MetricKind.HISTOGRAM),
+    _group("scale_delta", "Nodes by which the last pass wanted to change the group."),
+    _counter("escalator_node_delete_errors", "Deletions of a node that failed.", _GROUP_LABEL),
+    _cloud("min_size", "Lower bound of the cloud's group."),
+    _cloud("max_size", "Upper bound of the cloud's group."),
+    _cloud("target_size", "Machines that the cloud aims at."),
+    _cloud("size", "Machines that are nodes."),
+    _own("healthy", "1 unless too many of the newest nodes are not ready."),
+    _own("breaker_open", "1 while the circuit breaker of scale-ups is open or half-open."),
+    _own("nodes_coming", "Machines that the cloud aims at and that are no nodes yet."),
+    _own(
+        "unregistered_machines",
+        "Of them, those that should be nodes by now: they did not register, or carry no label of the group.",
+    ),
+    _own("anticipated_pods", "Pods that do not exist yet and that the group counts all the same."),
+    _own("effects_failed_total", "Taints, evictions, deletions and scale-ups that failed.", MetricKind.COUNTER),
+    _counter(
+        "serving_nodegroup_cloud_errors_total",
+        "Calls of the cloud that failed before a pass, by reason: CloudRefused, CloudUnavailable.",
+        _GROUP_LABEL,
+        "reason",
+    ),
+    _histogram("serving_nodegroup_pass_duration_seconds", "Time of one pass over all groups, with its effects."),
+    _gauge("serving_nodegroup_leader", "1 if this daemon works, 0 while another one has the lease."),
 )
 
 QUEUEPROXY_METRICS = (

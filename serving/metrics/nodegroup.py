@@ -8,9 +8,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from serving.metrics.nodegroup_names import NODEGROUP_METRICS
+from serving.metrics.names import NODEGROUP_METRICS, MetricKind
 from serving.metrics.page import MetricsPage
-from serving.metrics.spec import MetricKind
 
 LOCK_DURATION: Final = "escalator_node_group_scale_lock_duration"
 REGISTRATION_LAG: Final = "escalator_node_group_node_registration_lag"

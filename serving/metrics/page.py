@@ -17,8 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import BUCKETS_S, COMMON_METRICS, named
-from serving.metrics.spec import MetricKind, MetricSpec
+from serving.metrics.names import BUCKETS_S, COMMON_METRICS, MetricKind, MetricSpec, named
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.metrics.nodegroup_names import NODEGROUP_METRICS
+from serving.metrics.names import NODEGROUP_METRICS
 from serving.model.knative import NODE_GROUP_STATE_ANNOTATION
 from serving.model.objects import condition_of
 from serving.nodegroup.book import NodeGroupBook

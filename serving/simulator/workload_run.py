@@ -10,6 +10,7 @@ from multiprocessing import get_context
 
 import msgspec
 
+from serving.model.errors import InvalidValue
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.resolve import resolve
 from serving.settings.activator import ActivatorSettings
@@ -17,6 +18,7 @@ from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import DialPosition, SimulatedPolicy
+from serving.simulator.foresight import Foresight, run_with_foresight
 from serving.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
 from serving.simulator.population import run_population
 from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult, RunLog
@@ -59,10 +61,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     config: RunConfig
+    foresight: Foresight | None
 
     @property
     def shares_prior(self) -> bool:
-        return self.workload.shares_prior and self.config.spec.policy == ADAPTIVE_POLICY
+        is_learning = self.config.spec.policy == ADAPTIVE_POLICY and self.foresight is None
+        return self.workload.shares_prior and is_learning
 
 
 # The work of the processes of a pool: set before they are forked, so that no trace is sent through a pipe.
@@ -81,8 +85,14 @@ def run_workload(  # noqa: PLR0913 - what a run is
 ) -> list[RevisionResult]:
     """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called once for each function.
 
-    ``on_nodes`` gets what the nodes did, where the workload has nodes.
+    ``on_nodes`` gets what the nodes did, where the workload has nodes. Raises ``InvalidValue`` for a policy that knows the future
+    beside nodes.
     """
+    if policy.foresight is not None and (workload.nodes is not None or workload.pods_max):
+        raise InvalidValue(
+            text=f"{policy.foresight} with nodes",
+            expected="no nodes: a policy that knows the future has room for every pod",
+        )
     settings = policy.change(workload.settings)
     if position is not None:
         settings = position.change(settings)
@@ -98,7 +108,7 @@ def run_workload(  # noqa: PLR0913 - what a run is
         has_burst_switch=workload.has_burst_switch,
         log=workload.log,
     )
-    job = _Job(workload=workload, config=config)
+    job = _Job(workload=workload, config=config, foresight=policy.foresight)
     progress = on_progress or _ignore
     if workload.nodes is None and not workload.pods_max and job.shares_prior and len(workload.functions) > 1:
         return _run_with_shared_prior(job, jobs, progress)
@@ -183,13 +193,19 @@ def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
 
 
 def _run(job: _Job, index: int) -> RevisionResult:
-    return _revision(job, index).run()
+    if job.foresight is None:
+        return _revision(job, index).run()
+    config, function = _config_of(job, index), job.workload.functions[index]
+    arrivals = function.arrivals(config.seed)
+    return run_with_foresight(function.name, arrivals, config, kind=job.foresight, until_s=job.workload.length_s)
+
+
+def _config_of(job: _Job, index: int) -> RunConfig:
+    workload, name = job.workload, job.workload.functions[index].name
+    return msgspec.structs.replace(job.config, service=workload.service.of(name), start=workload.start.of(name))
 
 
 def _revision(job: _Job, index: int, *, nodes: NodeRoom | None = None, prior: GapPrior | None = None) -> RevisionRun:
-    workload, function = job.workload, job.workload.functions[index]
-    config = msgspec.structs.replace(
-        job.config, service=workload.service.of(function.name), start=workload.start.of(function.name)
-    )
+    workload, function, config = job.workload, job.workload.functions[index], _config_of(job, index)
     arrivals = function.arrivals(config.seed)
     return RevisionRun(function.name, arrivals, config, until_s=workload.length_s, nodes=nodes, prior=prior)

@@ -10,6 +10,7 @@ import msgspec
 from serving.cli.client.resources import is_json, json_output_options
 from serving.cli.decisions.simulateinputs import (
     changed_settings,
+    deciding_policy,
     known_policies,
     runner_of,
     settings_pairs,
@@ -53,7 +54,7 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
         names = known_policies(options["compare"] or options["policy"])
         runner = runner_of(options, settings=settings)
         if is_load:
-            _print_run(runner, names[0], as_json=is_json(options))
+            _print_run(runner, deciding_policy(options["policy"]), as_json=is_json(options))
             return
         comparison = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
         if plot is not None:

@@ -202,6 +202,15 @@ def known_policies(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def deciding_policy(text: str) -> str:
+    """The name of one policy that decides without knowing the future. Raises ``SettingsError``."""
+    (name,) = known_policies(text)
+    if POLICIES[name].foresight is not None:
+        deciding = [one for one, policy in POLICIES.items() if policy.foresight is None]
+        raise _refused("--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding))
+    return name
+
+
 def read_durations(text: str, option: str) -> DurationModel:
     """Seconds, a median with a 99th percentile, or a CSV file with both for each function. Raises ``SettingsError``."""
     numbers = _quantiles(text.split(":"))

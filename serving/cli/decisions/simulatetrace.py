@@ -14,6 +14,7 @@ from serving.simulator.curve import (
     EqualPodSeconds,
     at_equal_pod_seconds,
     points_around,
+    with_way_to_oracle,
 )
 from serving.simulator.report import PolicyReport, mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult
@@ -77,6 +78,7 @@ def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_se
         )
         comparison.curves[name] = points
         comparison.at_equal_pod_seconds[name] = at_equal_pod_seconds(first, points)
+    comparison.at_equal_pod_seconds = with_way_to_oracle(comparison.at_equal_pod_seconds)
     return comparison
 
 
@@ -103,6 +105,11 @@ def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
         if one.nodes is not None:
             click.echo(f"nodes of {name:<{width}} {sparkline(one.nodes.node_series)} max {one.nodes.nodes_max:g}")
             click.echo(_nodes_line(one.nodes))
+    bound = comparison.policies.get("clairvoyant")
+    if bound is not None and bound.pod_seconds:
+        ratios = {name: one.pod_seconds / bound.pod_seconds for name, one in comparison.policies.items()}
+        shown = ", ".join(f"{name} {ratio:.2f} times" for name, ratio in ratios.items() if name != "clairvoyant")
+        click.echo(f"pod-seconds of clairvoyant: {shown}")
     first = next(iter(comparison.policies))
     for name, change in (comparison.at_equal_pod_seconds or {}).items():
         click.echo(f"at the pod-seconds of {first}, {name}: {_changes(change)}")
@@ -137,6 +144,8 @@ def _changes(change: EqualPodSeconds) -> str:
         "flaps": change.flaps_change,
     }
     shown = [f"{word} {'-' if value is None else f'{value:+.0%}'}" for word, value in words.items()]
+    if change.way_to_oracle is not None:
+        shown.append(f"{change.way_to_oracle:.0%} of the way to the oracle")
     if change.pod_seconds_change is not None and abs(change.pod_seconds_change) > 0.001:
         end = "least" if change.pod_seconds_change > 0 else "most"
         shown.append(f"pod-seconds {change.pod_seconds_change:+.1%}, the {end} that its dial reaches")

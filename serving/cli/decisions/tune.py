@@ -10,7 +10,7 @@ import msgspec
 from serving.cli.client.resources import is_json, json_output_options
 from serving.cli.decisions.simulateinputs import (
     changed_settings,
-    known_policies,
+    deciding_policy,
     runner_of,
     settings_pairs,
     workload_options,
@@ -41,7 +41,7 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
     try:
         share = parse_percent(budget.strip().removesuffix("%"))
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
-        (name,) = known_policies(policy)
+        name = deciding_policy(policy)
         runner = runner_of(options, settings=settings)
         base = runner.run(_BASE)
         points = [CurvePoint(name=one.name, report=runner.run(name, one)) for one in POLICIES[name].dial]

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
@@ -79,6 +80,23 @@ def test_functions_learn_from_each_other_or_alone(tmp_path: Path) -> None:
     )
     costs = [json.loads(one.stdout)["policies"]["adaptive"]["pod_seconds"] for one in (shared, own)]
     assert costs[0] != costs[1]
+
+
+def test_a_comparison_gives_the_distance_to_the_oracle_and_the_clairvoyant(tmp_path: Path) -> None:
+    arguments = ("--trace", written(tmp_path), "--compare", "knative,fixed-300s,oracle,clairvoyant", "--jobs", "1")
+    done = simulate(*arguments, "--equal-pod-seconds")
+    assert done.exit_code == 0, done.output
+    assert "pod-seconds of clairvoyant: knative" in done.stdout
+    assert "100% of the way to the oracle" in done.stdout
+    answer = json.loads(simulate(*arguments, "--equal-pod-seconds", "--json").stdout)
+    assert answer["at_equal_pod_seconds"]["oracle"]["way_to_oracle"] == pytest.approx(1.0)
+
+
+def test_a_policy_that_knows_the_future_needs_a_trace_without_nodes(tmp_path: Path) -> None:
+    load = simulate("--policy", "oracle")
+    assert (load.exit_code, "--policy: oracle knows the future" in load.stderr) == (2, True)
+    nodes = simulate("--trace", written(tmp_path), "--policy", "clairvoyant", "--node-pods", "2")
+    assert (nodes.exit_code, "clairvoyant with nodes" in nodes.stderr) == (2, True)
 
 
 def test_a_comparison_has_a_table_and_bars(tmp_path: Path) -> None:

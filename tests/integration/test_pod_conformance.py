@@ -24,7 +24,7 @@ from serving.home.containers.podsandbox import container_host
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.pods.podfolder import previous_of
-from serving.home.pods.runtime import PodProcess
+from serving.home.processes.processruntime import TemplateProcess
 from serving.model.objects import Object, nested
 from serving.queueproxy.io.podrequests import OUT_OF_MEMORY
 from tests.eventually import until
@@ -98,7 +98,7 @@ class Stage:
         await until(lambda: text in self.log())
 
     @property
-    def process(self) -> PodProcess:
+    def process(self) -> TemplateProcess:
         """The container's first process."""
         process = self.machine.kubelet.find("default", self.name).keepers["user-container"].process
         assert process is not None

@@ -21,9 +21,9 @@ from serving.home.pods.locations import listening_ports
 from serving.home.pods.podfolder import keep_previous, size_of, tail
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome, probe_failure
-from serving.home.pods.runtime import PodProcess, PodRuntime
 from serving.home.pods.unready import ObservedContainer
 from serving.home.processes.orders import StartProcess
+from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
 from serving.model.errors import NotFound
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
@@ -111,7 +111,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerKeeper:
     """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two."""
 
-    def __init__(self, runtime: PodRuntime, spec: ContainerSpec, stop: asyncio.Event, *, niceness: int = 0) -> None:
+    def __init__(self, runtime: ProcessRuntime, spec: ContainerSpec, stop: asyncio.Event, *, niceness: int = 0) -> None:
         # Of the first process alone: the end of a later start is not reported to what restores its weight.
         self._niceness = niceness
         self._runtime, self._spec, self._stop = runtime, spec, stop
@@ -122,7 +122,7 @@ class ContainerKeeper:
         self._probe_log = self.log.with_name(f"{spec.start.name}.probe.log")
         # By probe: how it failed last, "" after a success.
         self._probe_failures: dict[ProbeKind, str] = {}
-        self.process: PodProcess | None = None
+        self.process: TemplateProcess | None = None
         self.state = spec.first
         self.verdicts: dict[ProbeKind, ProbeVerdict] = {probe.kind: ProbeVerdict.UNKNOWN for probe in spec.probes}
 
@@ -175,7 +175,7 @@ class ContainerKeeper:
             if await wait_for(self._stop, until_s=now_s() + pause_s):
                 return
 
-    async def _run_one(self, process: PodProcess) -> None:
+    async def _run_one(self, process: TemplateProcess) -> None:
         self._report(msgspec.structs.replace(self.state, is_running=True))
         async with asyncio.TaskGroup() as group:
             probing = [group.create_task(self._probe()), group.create_task(self._listen_again())]
@@ -301,7 +301,7 @@ class ContainerKeeper:
         lines = await asyncio.to_thread(tail, self._probe_log, after=log_bytes)
         return f"exit code {exit_code}" + (f": {lines}" if lines else "")
 
-    def execute(self, command: tuple[str, ...], stdio: Stdio) -> PodProcess:
+    def execute(self, command: tuple[str, ...], stdio: Stdio) -> TemplateProcess:
         """Run a command in the container, with streams of its own. Raises ``NotFound`` if the container does not run."""
         start = self._spec.start
         if not self.sees_process:

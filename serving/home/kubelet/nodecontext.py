@@ -9,7 +9,7 @@ from serving.cluster.port import Cluster
 from serving.home.containers.podsandbox import ContainerHost
 from serving.home.kubelet.startpace import StartPacer
 from serving.home.kubelet.virtualnodes import VirtualNodes
-from serving.home.pods.runtime import PodRuntime
+from serving.home.processes.processruntime import ProcessRuntime
 from serving.settings.queueproxy import QueueProxySettings
 
 
@@ -24,7 +24,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cluster: Cluster
-    runtime: PodRuntime
+    runtime: ProcessRuntime
     pods: Path
     logs: Path
     snapshots: Path

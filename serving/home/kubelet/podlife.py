@@ -13,8 +13,8 @@ from typing import Any
 from serving.aio.clock import now_s
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.pods.podfolder import tail
-from serving.home.pods.runtime import PodProcess, PodRuntime
 from serving.home.pods.unready import Unready, explain, with_log
+from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
 
 # After the queue-proxy has drained the app holds no request; it has this long to end by itself.
 _APP_GRACE_S = 5.0
@@ -26,7 +26,7 @@ _PERIOD_LATER_S = 10.0
 
 
 async def run_init_containers(
-    runtime: PodRuntime,
+    runtime: ProcessRuntime,
     specs: Sequence[ContainerSpec],
     keepers: MutableMapping[str, ContainerKeeper],
     *,
@@ -61,7 +61,7 @@ async def run_init_containers(
 
 
 async def drain(
-    proxy: PodProcess | None, apps: Sequence[PodProcess], *, grace_s: float, is_draining: bool = False
+    proxy: TemplateProcess | None, apps: Sequence[TemplateProcess], *, grace_s: float, is_draining: bool = False
 ) -> None:
     """Drain the queue-proxy, and end the apps as soon as it allows; return when all have ended.
 

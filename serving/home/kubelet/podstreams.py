@@ -17,7 +17,7 @@ from serving.home.kubelet.podsetup import QUEUE_PROXY
 from serving.home.kubelet.stdio import ContainerInput, Stdio
 from serving.home.pods.locations import QUEUE_PORTS
 from serving.home.pods.podfolder import previous_of
-from serving.home.pods.runtime import PodProcess
+from serving.home.processes.processruntime import TemplateProcess
 from serving.model.errors import NotFound
 
 _PIECE_BYTES = 65536
@@ -169,7 +169,7 @@ class LocalPodStreams:
 
 
 class _Executed:
-    def __init__(self, process: PodProcess, stdio: Stdio) -> None:
+    def __init__(self, process: TemplateProcess, stdio: Stdio) -> None:
         self._process, self._stdio = process, stdio
         self.output, self.write, self.end_input, self.resize = stdio.output, stdio.write, stdio.end_input, stdio.resize
 
@@ -184,7 +184,7 @@ class _Executed:
 
 
 class _Attached:
-    def __init__(self, process: PodProcess, lines: AsyncIterator[bytes], stdin: ContainerInput | None) -> None:
+    def __init__(self, process: TemplateProcess, lines: AsyncIterator[bytes], stdin: ContainerInput | None) -> None:
         self._process, self._lines, self._stdin = process, lines, stdin
         self._writer = None if stdin is None else stdin.attach()
 

@@ -43,7 +43,11 @@ _KILLED = -signal.SIGKILL
 
 
 class TemplateProcess:
-    """A process of a pod that the template started; see ``PodProcess``."""
+    """The first process of a container, which the template started.
+
+    ``pid`` is 0 until it has started. ``started`` raises ``OSError`` with the reason if it cannot start; ``ended`` is its
+    exit code, minus the signal's number if one ended it; ``drained`` is done when a queue-proxy lets its app end.
+    """
 
     def __init__(
         self,
@@ -68,13 +72,13 @@ class TemplateProcess:
             self._host.order(SendSignal(pod=self._pod, name=self._name, signal=number))
 
     async def end(self, *, grace_s: float) -> None:
-        """Implement ``PodProcess.end``."""
+        """Send SIGTERM, and SIGKILL after the grace; with 0 SIGKILL at once. Return when it has ended."""
         if grace_s > 0:
             self.send(signal.SIGTERM)
         await self.outlast(grace_s)
 
     async def outlast(self, patience_s: float) -> None:
-        """Implement ``PodProcess.outlast``."""
+        """Wait until it has ended, and kill it if that takes longer than ``patience_s``."""
         if patience_s > 0:
             await asyncio.wait([self.ended], timeout=patience_s)
         self.send(signal.SIGKILL)
@@ -108,7 +112,10 @@ class TemplateProcess:
 
 
 class ProcessRuntime:
-    """The connection to the template. ``held`` is the inventory at the first connection."""
+    """Starts containers, and keeps them and a note about each pod while the control process restarts.
+
+    ``connected`` is set once ``held`` lists the pods that an earlier control process left.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -196,7 +203,10 @@ class ProcessRuntime:
         on_ready: Callable[[bool], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess:
-        """Implement ``PodRuntime.start``."""
+        """Start a container.
+
+        ``on_ready`` gets each change of readiness that a queue-proxy reports, ``on_warning`` reasons and texts of Events.
+        """
         process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready, on_warning=on_warning)
         key = (start.pod, start.name)
         self._processes[key] = process
@@ -217,7 +227,7 @@ class ProcessRuntime:
         on_ready: Callable[[bool], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess | None:
-        """Implement ``PodRuntime.take_over``."""
+        """The process of a container that an earlier control process started; None if there is none."""
         held = self._held.get((pod, name))
         if held is None:
             return None
@@ -227,12 +237,12 @@ class ProcessRuntime:
         return process
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
-        """Implement ``PodRuntime.keep``."""
+        """Keep a note about a pod for the next control process."""
         self._notes[pod] = KeepNote(pod=pod, note=note)
         self.order(self._notes[pod])
 
     def forget(self, pod: str) -> None:
-        """Implement ``PodRuntime.forget``."""
+        """Drop a pod's note and kill what of it still runs."""
         for key in [key for key in self._processes if key[0] == pod]:
             # Its end is not reported any more, and an exec waits for it.
             self._processes.pop(key).hear(StartFailed(pod=pod, name=key[1], why="the pod has ended"))

@@ -1,4 +1,4 @@
-"""ASGI middleware that is the queue-proxy of a pod whose app is Python: ``app = QueueProxyMiddleware(app)``.
+"""ASGI middleware that serves as the queue-proxy of a Python app: ``app = QueueProxyMiddleware(app)``.
 
 It limits, queues, counts and times the requests of the app, reports its statistics to the autoscaler, answers probes, and
 drains the pod, in the process of the app: a pod is then one process, and a request passes one proxy less. It does nothing
@@ -44,7 +44,7 @@ _USAGE_EXIT = 2
 
 
 class QueueProxyMiddleware:
-    """The queue-proxy of the pod that this process is; passes everything through where it is none.
+    """The queue-proxy of the pod that runs in this process; outside a pod it passes everything through.
 
     It wraps the app as the outermost middleware. The server must have one process and run the lifespan protocol, which
     tells the middleware when to begin; uvicorn does. ``spec`` describes the pod; None reads the environment.
@@ -110,7 +110,7 @@ class _InProcessPod:
         self._task = asyncio.create_task(self._service.run(self._stop), name="queue-proxy")
 
     async def stop(self) -> None:
-        """The server has ended, drained or not: report the last statistic and end."""
+        """Report the last statistic and end, because the server has ended."""
         assert self._task is not None
         self._signal.release(is_due=False)
         self._calls.finishing = True

@@ -139,7 +139,7 @@ class Activator:
         self._handover = asyncio.Event()
 
     def hand_over(self) -> None:
-        """Another process accepts from the same sockets: accept no more, and end with the last request.
+        """Stop accepting, because another process accepts from the same sockets, and end with the last request.
 
         Held requests are held on, and sent as before. After ``handover_grace_s`` what is left is cut off, and earlier if
         ``run``'s ``stop`` is set.
@@ -157,7 +157,7 @@ class Activator:
         return self.ingress.routes.digest_of(f"{parts['namespace']}/{parts['name']}")
 
     def ejections(self, parts: Mapping[str, str]) -> str:
-        """The pods of a namespace, named in ``parts``, that get no requests or have to answer one first, as JSON."""
+        """The ejected pods of a namespace, named in ``parts``, as JSON."""
         found = ejection_reports(self.ingress.router, parts["namespace"], now_s=self.server.clock(), wall_s=wall_s())
         return msgspec.json.encode(found).decode()
 

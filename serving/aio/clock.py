@@ -22,7 +22,7 @@ def now_s() -> float:
 
 
 def steady_s() -> float:
-    """Monotonic seconds, read at each call, which go on while the process is frozen and while the machine sleeps.
+    """Monotonic seconds, read at each call. The clock also runs while the process or the machine is suspended.
 
     A loop's own time is that at which its turn began (uvloop): a process that was frozen within a turn believes it.
     """

@@ -46,7 +46,7 @@ class _Turns:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def may_go_on(self) -> bool:
-        """Whether a step may be made right now. A few at most while others wait: to change places costs as much as one."""
+        """Whether a step may run now. Only a few run while others wait, because a switch costs as much as a step."""
         if self._waiting:
             self._passed += 1
             if self._passed > _PASSED_MAX:
@@ -103,7 +103,7 @@ _present = _Present()
 
 
 async def turn() -> None:
-    """Go on at once if there is time left in this turn of the running loop, else in a later one."""
+    """Continue at once if this turn of the running loop has time left, else in a later turn."""
     loop = asyncio.get_running_loop()
     turns = _present.turns
     if turns is None or turns.loop is not loop:

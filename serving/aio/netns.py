@@ -1,4 +1,4 @@
-"""Sockets in another network namespace (network_namespaces(7)): a socket belongs to the namespace that its maker was in.
+"""Opens sockets in another network namespace (network_namespaces(7)): a socket belongs to the namespace of its creator.
 
 A process of one thread enters a namespace only while it makes a socket, and connects and uses it from its own. This needs root.
 """

@@ -1,4 +1,4 @@
-"""Run something at a steady pace until a stop event.
+"""Runs a callback at a steady pace until a stop event.
 
 Beats are counted from the first one, so that the pace does not drift; a late beat is not repeated. The error of one beat goes
 to ``on_error`` and the next beat follows all the same: one bad object must not end a loop.
@@ -17,7 +17,7 @@ async def every(
     stop: asyncio.Event,
     on_error: Callable[[Exception], None],
 ) -> None:
-    """Await ``beat`` at once and then each ``period_s`` seconds, until ``stop`` is set."""
+    """Await ``beat`` at once and then every ``period_s`` seconds, until ``stop`` is set."""
     due_s = now_s()
     while not stop.is_set():
         try:
@@ -30,7 +30,7 @@ async def every(
 
 
 async def wait_for(event: asyncio.Event, *, until_s: float) -> bool:
-    """Wait for an event until a time of the loop at the latest; whether it came."""
+    """Wait for an event, at most until a time of the loop; whether it was set."""
     try:
         async with asyncio.timeout_at(until_s):
             await event.wait()

@@ -17,7 +17,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_on_signals() -> None:
-    """Exit with 0 on SIGTERM or SIGINT: nothing has begun that would have to be finished."""
+    """Exit with 0 on SIGTERM or SIGINT: the daemon has not started any work."""
     for number in STOP_SIGNALS:
         signal.signal(number, _exit)
 

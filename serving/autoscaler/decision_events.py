@@ -42,7 +42,7 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked(target: str) -> tuple[str, dict[str, str]]:
-    """Path and query of a request's target. Of a name that comes twice, nothing is believed."""
+    """Path and query parameters of a request's target. A repeated parameter is dropped."""
     url = urlsplit(target)
     found = parse_qs(url.query, keep_blank_values=True)
     return url.path, {name: values[0] if len(values) == 1 else "" for name, values in found.items()}
@@ -81,7 +81,7 @@ class Followers:
         return end
 
     def tell(self, event: str, key: RevisionKey, body: bytes) -> None:
-        """One event for all who want it."""
+        """Send one event to its subscribers."""
         data = event_bytes(event, body)
         for write, wish in list(self._wishes.items()):
             if wish.lets_through(event, key) and not write(data):
@@ -136,7 +136,7 @@ class PolicyBook:
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision that was just event. ``entry`` is None when it says nothing new and is no sample either."""
+    """A decision just made. ``entry`` is None when it changes nothing and is no sample."""
 
     revision: ScaledRevision
     scaler: Scaler
@@ -172,7 +172,7 @@ class DecisionPublisher:
         self._encode = msgspec.json.Encoder().encode
 
     def publish(self, event: DecisionEvent) -> None:
-        """Tell a decision, in the turn of the loop in which it was event."""
+        """Publish a decision in the same turn of the loop."""
         key, entry = event.revision.key, event.entry
         if entry is not None:
             self._log_entry(event, entry)
@@ -208,11 +208,11 @@ class DecisionBook:
         self.policies = policies
 
     def encoded(self, names: Mapping[str, str]) -> bytes:
-        """A JSON list, oldest first; ``namespace``, ``revision`` and ``since`` (seconds since the epoch) narrow it down."""
+        """Decisions as a JSON list, oldest first; ``namespace``, ``revision`` and ``since`` (seconds since the epoch) filter them."""
         return msgspec.json.encode(self._find(names))
 
     def follow(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:
-        """Write events from now on, with ``since`` those from then on; the answer ends it."""
+        """Send events from now on, or from ``since`` on; the response ends the stream."""
         if "since" in names:
             for one in self._find(names):
                 write(event_bytes("decision", msgspec.json.encode(one)))

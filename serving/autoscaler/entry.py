@@ -66,7 +66,7 @@ class PodStates:
         self._by_name: dict[str, PodState] = {}
 
     def take(self, pod: ScaledPod, *, is_gone: bool) -> None:
-        """A pod as it is now, or that it is gone."""
+        """Store the present state of a pod; None deletes it."""
         state = None if is_gone else state_of(pod)
         if state is None:
             self._by_name.pop(pod.name, None)
@@ -84,7 +84,7 @@ class PodStates:
 
 
 class RevisionEntry:
-    """One revision. ``cause`` is why its next decision was asked for; None: its period will be over."""
+    """The state of one revision. ``cause`` is the reason for its next decision; None: its period has passed."""
 
     __slots__ = (
         "anticipation",
@@ -123,12 +123,12 @@ class RevisionEntry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left that would have to be remembered."""
+        """Whether the entry can be dropped."""
         is_known = self.revision is not None or self.deployment is not None or self.public.is_there
         return not is_known and not self.ready_names
 
     def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> None:
-        """A pod's state, what keeps it from starting, how long its start took, and whether it ran out of memory."""
+        """A pod's state, the obstacle to its start, the seconds of its start, and whether it ran out of memory."""
         self.pod_states.take(pod, is_gone=is_gone)
         self._count_kills(pod, is_gone=is_gone)
         if self.scaler is not None:

@@ -107,7 +107,7 @@ def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumber
 
 
 def rule_of(outcome: ScalerOutcome) -> str:
-    """The rule that had the last word, from the last in the chain to the first."""
+    """The rule that decided, from the last in the chain to the first."""
     merged, decided = outcome.merged, outcome.decided
     if isinstance(merged, NoData):
         return "no-data"
@@ -185,7 +185,7 @@ class AutoscalerDaemon:
         self._election, self._me = election or ElectionSettings(), me
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
-        """Take stats and decide until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
+        """Receive stats and decide until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
         host, _, port = self._settings.stats_address.rpartition(":")
         async with self.server.serve(listener or (host, int(port))) as self.address:
             self.is_serving.set()

@@ -39,7 +39,7 @@ class PodClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as the watch has it: of which revision it is, by its label."""
+    """A pod as last seen by the watch, with the revision of its label."""
 
     revision: str
     uid: str
@@ -134,7 +134,7 @@ class Reviewed:
         return len(self._known)
 
     def known(self, token: str, now_s: float) -> Verdict | None:
-        """The verdict about a token; None if it has to be asked for."""
+        """The verdict about a token; None if a review is needed."""
         digest = _digest_of(token)
         verdict, until_s = self._known.get(digest, (None, math.inf))
         if now_s >= until_s:
@@ -143,7 +143,7 @@ class Reviewed:
         return verdict
 
     def learn(self, token: str, verdict: Verdict, now_s: float) -> None:
-        """Keep what was answered; a proof never longer than its token is good."""
+        """Store a verdict; a proof never outlives its token."""
         valid_s = _PROOF_VALID_S if isinstance(verdict, PodProof) else _REFUSAL_VALID_S
         digest = _digest_of(token)
         self._known[digest] = (verdict, min(now_s + valid_s, expiry_s(token)))
@@ -153,7 +153,7 @@ class Reviewed:
 
 
 class Pace:
-    """Limits token reviews to a rate, and refuses those that would have to wait too long."""
+    """Limits token reviews to a rate, and refuses those with too long a delay."""
 
     __slots__ = ("_due_s", "_spacing_s", "_wait_max_s")
 

@@ -28,15 +28,15 @@ class Calls(Protocol):
     """The writes there are; ``io.scale_writes.ScaleClient``."""
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
-        """Put a revision into reserve if it is as it was seen: whether it was, and the object as it is now."""
+        """Put a revision into reserve if it is unchanged: whether it was, and the present object."""
         ...
 
     async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
-        """Take a revision out of reserve if it is as it was seen; None if it is not."""
+        """Take a revision out of reserve if it is unchanged; None if it has changed."""
         ...
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Mapping[str, Any] | None:
-        """Write which path requests to a revision take; None if it is not as it was seen."""
+        """Write the desired path of requests to a revision; None if it has changed."""
         ...
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
@@ -49,7 +49,7 @@ class Calls(Protocol):
 
 
 class WriteView(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision as it is known at one moment; None for what is not known."""
+    """The known state of one revision at one moment; None for unknown parts."""
 
     revision: ScaledRevision | None
     deployment: ScaledDeployment | None
@@ -69,7 +69,7 @@ class ReserveRefused(msgspec.Struct, frozen=True):
 
 
 class RevisionWritten(msgspec.Struct, frozen=True):
-    """The Revision as a call has answered it, before the watch brings it."""
+    """The Revision returned by a write, before the watch brings it."""
 
     found: Mapping[str, Any]
 
@@ -109,7 +109,7 @@ class Writer:
         self._prove = prove
 
     async def write(self, key: RevisionKey) -> float | None:
-        """Do what the latest decision still wants. None: not again before the next decision."""
+        """Carry out the latest decision's remaining writes. None: nothing to retry before the next decision."""
         latest = self._latest(key)
         if latest is not None and latest.to_prove:
             await self._prove_path(key)

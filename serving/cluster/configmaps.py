@@ -26,7 +26,7 @@ Listener = Callable[[Taken, Object], None]
 
 
 class ConfigMapWatch:
-    """Runs until cancelled. ``listeners`` hear of each ConfigMap that changes anything, or is refused."""
+    """Runs until cancelled. ``listeners`` are called for each ConfigMap that changes a setting or is rejected."""
 
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
         self.listeners: list[Listener] = []

@@ -1,4 +1,4 @@
-"""Writes Events through the cluster port: one of a name that exists is counted, or left as it is.
+"""Writes Events through the cluster port: a repeated name is counted, or kept unchanged.
 
 The author of an Event decides by its name which words are the same (``model/event.py``).
 """

@@ -33,12 +33,12 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def api_version(self) -> str:
-        """As manifests write it: "v1", "apps/v1"."""
+        """The API version in manifests: "v1", "apps/v1"."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """As messages write it: "pods", "services.serving.knative.dev"."""
+        """The resource name in messages: "pods", "services.serving.knative.dev"."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 

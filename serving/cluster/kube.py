@@ -62,7 +62,7 @@ _KUBECONFIG_VARIABLE = "KUBECONFIG"
 
 
 class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a server may take."""
+    """Time limits of calls to a server."""
 
     connect_s: float = 5.0
     """From the first packet to an open connection, in seconds."""
@@ -78,7 +78,7 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster(Cluster):
-    """One server: that of a kubeconfig's current context; None is the one of this pod. Close it, or use it as a context.
+    """One server: that of a kubeconfig's current context; None is this pod's own. Close it, or use it as a context.
 
     The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
     the fields that this process writes.
@@ -332,7 +332,7 @@ def _mapped(method: str, path: str) -> Iterator[None]:
 
 
 def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:
-    """The cluster of KUBECONFIG; without it the one that this pod runs in, by its service account. Cheap; no call is made.
+    """Connect to the cluster of KUBECONFIG; without it to this pod's own, by its service account. Makes no call.
 
     ``daemon`` and ``identity`` say in the server's audit log who writes. Use the result as a context, or close it.
     """

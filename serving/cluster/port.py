@@ -36,7 +36,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 
 class PatchType(enum.StrEnum):
-    """How a patch is meant; the values are the content types of the API."""
+    """The meaning of a patch; the values are the content types of the API."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -70,7 +70,7 @@ class Encoded:
 
 
 class WatchEvent:
-    """One change, with the object as it was right after it; a bookmark's object carries only a version.
+    """One change, with the object right after it; a bookmark's object carries only a version.
 
     ``object`` is decoded at first use and belongs to this event's reader alone. (Not a record: a record's field cannot
     wait for its first use, and a server that sends bytes never needs the object.)
@@ -129,7 +129,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that a list or a watch is about. ``namespace`` None is all namespaces."""
+    """The objects of a list or a watch. ``namespace`` None is all namespaces."""
 
     kind: Kind
     namespace: str | None = None

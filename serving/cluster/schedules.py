@@ -24,7 +24,7 @@ _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 
 
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
-    """Whether it holds. ``schedule`` has no problems (``schedule_problems``).
+    """Whether a schedule holds. It has no problems (``schedule_problems``).
 
     0 8 * * 1-5 to 0 18 * * 1-5, on a Monday: before 8:00 the next start comes first, so it does not hold; at 8:00 the next
     end does, so it holds until 18:00.

@@ -126,7 +126,7 @@ _WRITTEN_OPERATORS = {
 
 
 def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
-    """A selector as objects write it, with ``matchLabels`` and ``matchExpressions``; {} matches everything.
+    """A selector in the form of objects, with ``matchLabels`` and ``matchExpressions``; {} matches everything.
 
     A node selector term has ``matchExpressions`` too, with the operators Gt and Lt beside those of a LabelSelector.
     Raises ``Invalid`` for an operator that does not exist.

@@ -1,4 +1,4 @@
-"""Which resources a change of an object affects: their decision may be different now.
+"""The resources affected by a change of an object: their decision may be different now.
 
 Input: an object before and after the change, and the indexes; output: keys to decide on again. Only what a decision reads
 counts: a configuration does not depend on the number of its revisions' pods.

@@ -78,7 +78,7 @@ class ControllerCache:
         return {key for kind in decided for key in self.keys(kind)}
 
     def get(self, kind: Kind, key: Key) -> Object | None:
-        """An object as it was last seen."""
+        """An object as last observed."""
         return self._objects[kind].get(key)
 
     def named(self, kind: Kind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
@@ -99,7 +99,7 @@ class ControllerCache:
         return self._affected(Change(kind=kind, key=key, before=before, after=found))
 
     def put_written(self, kind: Kind, found: Object) -> set[WorkKey]:
-        """Take the server's answer to a write, unless the object is deleted already; returns the affected keys."""
+        """Take the server's response to a write, unless the object is deleted already; returns the affected keys."""
         if uid_of(found) in self._gone:
             return set()
         is_listed = (namespace_of(found), name_of(found)) in self._objects[kind]
@@ -148,7 +148,7 @@ class ControllerCache:
         return {*self.keys(kinds.REVISION), *self.keys(kinds.ROUTE)}
 
     def activator_addresses(self) -> tuple[str, ...]:
-        """Where each activator process answers questions about Routes, as HOST:PORT; empty if none is known."""
+        """The address of each activator process for questions about Routes, as HOST:PORT; empty if none is known."""
         return self.settings.activator_page_addresses or self.activators.addresses
 
     def confirm(self, route: Key, digest: str) -> set[WorkKey]:
@@ -170,7 +170,7 @@ class ControllerCache:
         return set(self.keys(kinds.ROUTE))
 
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
-        """The server refuses an object of a resource's plan, and will until the resource's spec changes."""
+        """Record that the server refuses an object of a resource's plan, until the resource's spec changes."""
         kind, namespace, name = key
         found = self.get(kind, (namespace, name))
         if found is None:

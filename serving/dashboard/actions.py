@@ -75,7 +75,7 @@ class DashboardActions:
         return self._gate.is_open
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer one action request with ``said`` or ``error``."""
+        """Respond to one action request with ``said`` or ``error``."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         refused = self._gate.judge(headers, now_s=now_s())
         name = request.match_info["action"]

@@ -124,7 +124,7 @@ class Board:
         return seen
 
     def requests(self, seen: Mapping[str, RequestRates] | None) -> None:
-        """Store the activators' rates since the last tick; None while no activator answers."""
+        """Store the activators' rates since the last tick; None while no activator responds."""
         self._requests = seen
 
     def tick(self, at_s: float) -> dict[str, list[float | None]]:

@@ -1,4 +1,4 @@
-"""``POST /logs`` follows what the pods of a service write, for the holder of the token: logs may contain secrets.
+"""``POST /logs`` streams the logs of a service's pods to the holder of the token, because logs may contain secrets.
 
 The body is ``{"namespace", "service"}``. The answer is one JSON object a line, a ``LogBatch`` each: the last lines of each
 pod's app first, then new ones, and those of new pods. A page that reads slowly loses lines and learns how many.

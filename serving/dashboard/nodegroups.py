@@ -39,7 +39,7 @@ class NodeGroups:
         return before != (self.views, self._labels, self._kept)
 
     def of_node(self, view: View) -> View:
-        """Extra fields of a node's line: its ``group`` ("" for none) and ``kept_for``, its reason to stay."""
+        """Extra fields of a node's line: its ``group`` ("" for none) and ``kept_for``, the reason it stays."""
         labels = view["labels"]
         group = next((name for name, key, value in self._labels if key and labels.get(key) == value), "")
         return {"group": group, "kept_for": self._kept.get(view["name"], "")}

@@ -1,4 +1,4 @@
-"""kube-scheduler's HTTP extender: which of these nodes a pod fits on, and how good each is, from 0 to 10.
+"""kube-scheduler's HTTP extender: filters the nodes for a pod, and scores them from 0 to 10.
 
 Input: the body of a call, the nodes, the scorer. Output: the body of the answer. Follows k8s.io/kube-scheduler
 extender/v1: fields have their Go names and are read in any case, since older schedulers wrote them small. Calls bring
@@ -73,7 +73,7 @@ def read_call(body: bytes) -> ExtenderCall:
 
 
 class Extender:
-    """Answers calls about the nodes of a book."""
+    """Serves calls about the nodes of a book."""
 
     def __init__(self, book: NodeBook, scorer: Scorer) -> None:
         self._book = book

@@ -56,7 +56,7 @@ class _WatcherBody(msgspec.Struct, frozen=True):
 
 
 def read_watcher_body(body: bytes, *, quirks: PlacementQuirks) -> LoadReport:
-    """The report in an answer of ``GET /watcher``. Raises ``InvalidValue``."""
+    """The report in a response of ``GET /watcher``. Raises ``InvalidValue``."""
     try:
         found = msgspec.json.decode(body, type=_WatcherBody)
     except msgspec.MsgspecError as error:
@@ -76,7 +76,7 @@ def _metrics(found: list[_WatcherMetric]) -> list[NodeMetric]:
 
 
 def watcher_body(report: LoadReport, *, host: str = "") -> bytes | None:
-    """The answer of ``GET /watcher`` for all nodes or one; None for a node without metrics."""
+    """The response of ``GET /watcher`` for all nodes or one; None for a node without metrics."""
     usages = report.usages if not host else {host: report.usages[host]} if host in report.usages else {}
     if not usages:
         return None
@@ -102,5 +102,5 @@ def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
 
 
 def window_text(window_s: float) -> str:
-    """A window as load-watcher writes it: the widest of 15m, 10m and 5m that it fills, else 5m."""
+    """A window in load-watcher's form: the widest of 15m, 10m and 5m that it fills, else 5m."""
     return f"{int(next((one for one in WINDOWS_S if window_s >= one), WINDOWS_S[-1]) // 60)}m"

@@ -51,7 +51,7 @@ class _QueryResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
-    """PromQL by what it asks for: the mean and the deviation of cpu and memory over a window."""
+    """PromQL by quantity: the mean and the deviation of cpu and memory over a window."""
     window = window_text(window_s)
     found = {"cpu": settings.cpu_metric or _CPU_METRIC, "memory": settings.memory_metric or _MEMORY_METRIC}
     # A name is a range by itself; anything else needs a subquery.
@@ -149,7 +149,7 @@ def metadata_parameters(settings: LoadSourceSettings, metric: str) -> dict[str, 
 
 
 def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) -> dict[str, Usage | NoData]:
-    """The usage of each node, from both answers. Raises ``InvalidValue``."""
+    """The usage of each node, from both responses. Raises ``InvalidValue``."""
     try:
         values = msgspec.json.decode(points, type=_SignalFxPoints).data
     except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""``python -m serving.extender.main``: tells a kube-scheduler which nodes are best for a pod.
+"""``python -m serving.extender.main``: scores nodes for a kube-scheduler.
 
 Environment:
 
@@ -73,7 +73,7 @@ class PlacementDaemon:
         return self._nodes.synced.is_set() and self._pods.synced.is_set()
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
-        """Follow nodes and pods and answer until ``stop`` is set. ``listener`` is a bound socket.
+        """Follow nodes and pods and serve calls until ``stop`` is set. ``listener`` is a bound socket.
 
         Raises ``InvalidCertificate`` for TLS files that do not work.
         """

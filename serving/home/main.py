@@ -1,4 +1,4 @@
-"""``python -m serving.home.main``: the store, its API, the controllers, and what runs the pods of this machine.
+"""``python -m serving.home.main``: the store, its API, the controllers, and the kubelet of this machine.
 
 Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``SERVING_KEY_FILE``, ``SERVING_STATS_URL``, and
 ``SERVING_LISTEN_FDS`` with the socket "api". The journal restores what users wrote, pods are taken over from the

@@ -1,4 +1,4 @@
-"""Removes folders of any depth, such as those that an app or an image has left.
+"""Removes folders of any depth, such as those of apps or images.
 
 Each folder found below is moved to the top, and is looked through there. So depth costs neither stack nor descriptors, and no
 path gets longer than the kernel takes. Links are not followed, and nothing below a mount is touched.
@@ -14,7 +14,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and its contents, or another entry. What does not exist is fine.
+    """Remove a folder and its contents, or another entry. A missing one is no error.
 
     Raises ``OSError``, the first one, when something stays; all the rest is removed.
     """

@@ -50,7 +50,7 @@ class RevisionRows:
         """Whether the rows were dropped; requests that are still inside must not bring them back."""
 
     def ended(self, status: int, took_s: float, *, at_s: float, traceparent: bytes) -> None:
-        """A request has ended at ``at_s``; ``status`` 0 means that nothing was answered, ``traceparent`` is its header."""
+        """Count a request that ended at ``at_s``; ``status`` 0 means no response, ``traceparent`` is its header."""
         by_class = status // 100
         row = self._by_class.get(by_class)
         if row is None:
@@ -74,7 +74,7 @@ class RevisionRows:
         self._queue.observe(waited_s, _exemplar(traceparent))
 
     def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
-        """A request that came when there was no pod has one, the first of its ``turn``, or one of the others."""
+        """Count a cold start: a request without a pod has got one, as the first of its ``turn`` or after the first."""
         if self.is_gone or turn != self.cold_turn:
             return
         self.cold_turn += 1
@@ -95,7 +95,7 @@ class RevisionRows:
 
 
 class ActivatorMetrics:
-    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` tell what there is now."""
+    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` return the present state."""
 
     def __init__(
         self,

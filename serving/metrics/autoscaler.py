@@ -30,7 +30,7 @@ _TOTAL = "_total"
 
 
 class AutoscalerMetrics:
-    """``keys`` gives the present revisions; ``counts`` the daemon's counts, monotonic ones with names in _total.
+    """All rows. ``keys`` returns the present revisions; ``counts`` the daemon's counts, monotonic ones with names in _total.
 
     ``pods`` tells how many pods of a revision are not ready, and why; ``costs`` what its policy costs, None of one whose class has no policy. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
     """

@@ -14,7 +14,7 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
 class ControllerMetrics:
-    """``waiting``, ``is_leading`` and ``writes`` are asked when the page is made."""
+    """All rows. ``waiting``, ``is_leading`` and ``writes`` are read for each page."""
 
     def __init__(self) -> None:
         self.page = MetricsPage((*CONTROLLER_METRICS, *LOCAL_METRICS))
@@ -37,7 +37,7 @@ class ControllerMetrics:
 
 
 class LocalMetrics:
-    """Added to the controller's page on one machine. ``pods`` counts those that run."""
+    """Metrics added to the controller's page on one machine. ``pods`` returns the number of running pods."""
 
     def __init__(self, page: MetricsPage, *, pods: Callable[[], int]) -> None:
         page.gauge("serving_local_pods").set_function(pods)
@@ -45,7 +45,7 @@ class LocalMetrics:
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
     def note_response(self, verb: str, status: int, duration_s: float) -> None:
-        """The API answered a call. ``verb`` is a method of HTTP, or watch, whose duration says nothing."""
+        """Count a response of the API. ``verb`` is a method of HTTP, or watch, whose duration is ignored."""
         by_class = status // 100
         self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
         if verb != "watch":

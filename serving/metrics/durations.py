@@ -37,7 +37,7 @@ class Durations:
         self._exemplars: list[Exemplar | None] = [None] * len(_BOUNDS)
 
     def note(self, took_s: float, *, at_s: float, traceparent: bytes = b"") -> None:
-        """Something took ``took_s`` seconds and has ended at ``at_s`` on a monotonic clock."""
+        """Record a duration of ``took_s`` seconds that ended at ``at_s`` on a monotonic clock."""
         bucket = bisect_left(BUCKETS_S, took_s)
         self._counts[bucket] += 1
         self._sum_s += took_s

@@ -38,7 +38,7 @@ _REQUESTS_BATCH = 128
 
 
 class ExportOutbox(Generic[Item]):
-    """Items on their way out; ``send`` gets some of them, oldest first, ``batch_max`` at most."""
+    """Items to send; ``send`` gets up to ``batch_max`` of them, oldest first."""
 
     def __init__(
         self, name: str, send: Callable[[list[Item]], None], *, period_s: float, items_max: int, batch_max: int
@@ -58,13 +58,13 @@ class ExportOutbox(Generic[Item]):
         return f"ExportOutbox({self._name}, {len(self._items)} items, {self.dropped_count} dropped)"
 
     def add(self, item: Item) -> None:
-        """Send something, soon; the oldest goes unsent if there is no place."""
+        """Queue an item; the oldest is dropped if the queue is full."""
         if len(self._items) == self._items.maxlen:
             self.dropped_count += 1
         self._items.append(item)
 
     def close(self, within_s: float) -> None:
-        """Send what is there, for so long at most. Blocks: call it in a thread."""
+        """Send the queued items within a time limit. Blocks: call it in a thread."""
         self._closing.set()
         self._thread.join(within_s)
 
@@ -86,7 +86,7 @@ class ExportOutbox(Generic[Item]):
 async def exporting(
     settings: OtlpSettings, page: MetricsPage, *, service: str, instance: str = ""
 ) -> AsyncIterator[None]:
-    """Send the page's numbers each period while the context lasts, and once more at its end.
+    """Export the page's numbers each period while the context lasts, and once more at its end.
 
     Raises:
         SettingsError: when there is an endpoint and the extra is not installed, or the endpoint is no URL.

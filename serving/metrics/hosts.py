@@ -1,4 +1,4 @@
-"""Whether a request's Host names this daemon, so that no other site can read decisions by pointing its name here.
+"""Checks a request's Host against this daemon's names, against other sites that point a name here to read decisions.
 
 The owner of a name can let it point to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read what is
 there; it cannot make the browser say another Host. Addresses and names that cannot be registered always pass: those of

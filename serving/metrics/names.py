@@ -58,7 +58,7 @@ has `activator_request_count_total`. Histograms of time have the bounds
 
 
 class MetricKind(enum.StrEnum):
-    """What may happen to a value: only up, up and down, or counted by size."""
+    """The kind of a metric: a counter, a gauge or a histogram."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -66,7 +66,7 @@ class MetricKind(enum.StrEnum):
 
 
 class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" where it had none."""
+    """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" without one."""
 
     name: str
     kind: MetricKind
@@ -98,7 +98,7 @@ def _revision_gauge(name: str, help_text: str) -> MetricSpec:
 
 
 def load_prefix(metric: str) -> str:
-    """What the names of the gauges of a load metric begin with: ``kn_revision_queue_length``."""
+    """The prefix of the gauges of a load metric: ``kn_revision_queue_length``."""
     return f"kn_revision_{metric.replace('-', '_')}"
 
 
@@ -366,7 +366,7 @@ TABLES = (
 
 
 def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
-    """The metric of a table with a name; it must be there."""
+    """The metric of a table with a name, which must exist."""
     return next(one for one in metrics if one.name == name)
 
 

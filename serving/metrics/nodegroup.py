@@ -20,7 +20,7 @@ _UNLABELLED = {"escalator_run_count", "serving_nodegroup_leader"}
 
 
 class NodeGroupMetrics:
-    """``is_leading`` is asked when the page is made."""
+    """All rows. ``is_leading`` is read for each page."""
 
     def __init__(self) -> None:
         self.page = MetricsPage(NODEGROUP_METRICS)
@@ -52,7 +52,7 @@ class NodeGroupMetrics:
                     gauge.remove(name)
 
     def looked(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
-        """The gauges of one group after its pass, by the name of the metric; those of the cloud without its prefix."""
+        """Set the gauges of one group after its pass, by metric name; those of the cloud come without its prefix."""
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():
             gauge = self._gauges[name]
@@ -64,7 +64,7 @@ class NodeGroupMetrics:
         self._lags[name].labels(group).observe(duration_s)
 
     def counted(self, group: str, name: str, count: int, *more: str) -> None:
-        """Something happened ``count`` times in one group; ``more`` are further labels."""
+        """Count ``count`` occurrences in one group; ``more`` are further labels."""
         if not count:
             return
         if name in self._gauges:

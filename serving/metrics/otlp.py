@@ -80,7 +80,7 @@ class SpanSender:
 
 
 class MetricSender:
-    """Sends the families of one daemon's page, under the names and labels that they have there."""
+    """Sends the families of one daemon's page under their names and labels."""
 
     def __init__(self, endpoint: str, *, service: str, instance: str, timeout_s: float) -> None:
         self._exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=timeout_s)
@@ -88,7 +88,7 @@ class MetricSender:
         self._begun_ns = int(wall_s() * _NS_PER_S)
 
     def send(self, pages: Sequence[Sequence[Family]]) -> None:
-        """Send the latest of some pages: all of them tell what has happened since the start."""
+        """Send the latest of several pages: each covers the time since the start."""
         now_ns = int(wall_s() * _NS_PER_S)
         metrics = [self._metric(family, now_ns) for family in pages[-1] if family.samples]
         scope = ScopeMetrics(scope=_SCOPE, metrics=metrics, schema_url="")

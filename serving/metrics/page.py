@@ -36,7 +36,7 @@ class Pulled(Collector):
         self._pull = pull
 
     def describe(self) -> list[Family]:
-        """Nothing: what there is shows when it is asked for."""
+        """Return nothing: the families are collected with each page."""
         return []
 
     def collect(self) -> Iterator[Family]:
@@ -45,7 +45,7 @@ class Pulled(Collector):
 
 
 class MetricsPage:
-    """A registry, with what every daemon has: the process and its Python."""
+    """A registry with the metrics of every daemon: the process and its Python."""
 
     def __init__(self, metrics: tuple[MetricSpec, ...]) -> None:
         # An unused line more for each counter and histogram.
@@ -84,7 +84,7 @@ class MetricsPage:
         yield from self.registry.collect()
 
     def slices(self, accept: str) -> Iterator[str]:
-        """The page, a piece at a time, in the format that an Accept header asks for."""
+        """The page in pieces, in the format of an Accept header."""
         is_open = is_openmetrics(accept)
         for family in self.families():
             yield _head(family, is_open=is_open)
@@ -158,7 +158,7 @@ def _exemplar(exemplar: Exemplar) -> str:
 
 
 async def watch_lag(page: MetricsPage) -> None:
-    """Measure the lag of the loop until cancelled, with a timer of a quarter of a second."""
+    """Measure the lag of the loop with a timer of a quarter of a second, until cancelled."""
     lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
     while True:
         due_s = time.perf_counter() + _PERIOD_S

@@ -70,7 +70,7 @@ class StatsReporter:
         return len(self._tags)
 
     def report(self, numbers: RevisionNumbers) -> None:
-        """Measure what a decision said. A decision without data leaves the desired count as it was."""
+        """Measure a decision. Without data the desired count keeps its value."""
         row = (numbers.namespace, numbers.configuration, numbers.revision)
         known = self._tags.get((numbers.namespace, numbers.revision))
         if known is None or known[0] != row:

@@ -54,7 +54,7 @@ _SHUTDOWN_S = 0.5
 async def serve_page(
     page: MetricsPage, where: socket.socket | str, *, texts: Mapping[str, TextSource] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
-    """Show a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
+    """Serve a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
 
     ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
     the text of the answer; None is answered with 404.

@@ -16,7 +16,7 @@ _draw_bits = SystemRandom().getrandbits
 
 
 class SpanKind(enum.StrEnum):
-    """Which side of a call a span is about; internal is neither."""
+    """The side of a call that a span covers; internal is neither."""
 
     SERVER = "server"
     INTERNAL = "internal"
@@ -24,7 +24,7 @@ class SpanKind(enum.StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One span. Times are in seconds, of the clock that the request was measured on; ``parent_id`` 0 means a root."""
+    """One span. Times are in seconds, by the clock of the request; ``parent_id`` 0 means a root."""
 
     name: str
     kind: SpanKind
@@ -38,7 +38,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestTrace:
-    """The ids of a traced request, and the times noted on its way."""
+    """The ids of a traced request, and the times of its steps."""
 
     __slots__ = (
         *("cold_until_s", "granted_s", "is_cold", "is_queued", "parent_id"),
@@ -62,7 +62,7 @@ class RequestTrace:
         """Why it was refused."""
 
     def grant(self, at_s: float) -> None:
-        """It has a pod. What it waits for between two tries is a part of the call to upstream."""
+        """Record that the request has a pod. Pauses between two tries belong to the call to upstream."""
         if self.is_queued and self.granted_s is None:
             self.granted_s = at_s
 
@@ -73,7 +73,7 @@ class RequestTrace:
 
 
 class Traced(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has ended. ``upstream`` is where it was sent, "" if nowhere; ``status`` 0 means no answer."""
+    """An ended request. ``upstream`` is its last address, "" without one; ``status`` 0 means no response."""
 
     trace: RequestTrace
     namespace: str

@@ -31,16 +31,16 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedHead(Protocol):
-    """What a request asked for."""
+    """The head of an ended request."""
 
     @property
     def method(self) -> bytes:
-        """GET, say."""
+        """The method, such as GET."""
         ...
 
     @property
     def host(self) -> bytes:
-        """As the client wrote it."""
+        """The host as sent by the client."""
         ...
 
     @property
@@ -54,12 +54,12 @@ class EndedRequest(Protocol):
 
     @property
     def head(self) -> EndedHead:
-        """What was asked for."""
+        """The head of the request."""
         ...
 
     @property
     def upstream_text(self) -> str:
-        """Where it was sent last, "" if nowhere."""
+        """The last upstream, "" without one."""
         ...
 
     status: int
@@ -67,7 +67,7 @@ class EndedRequest(Protocol):
 
 
 class Tracer:
-    """Samples requests, and takes those that have ended: ``send`` must return at once.
+    """Samples requests, and takes ended ones: ``send`` must return at once.
 
     ``ratio`` is the part of the requests without a traceparent; ``draw`` gives so many random bits.
     """
@@ -80,7 +80,7 @@ class Tracer:
         self._draw = draw
 
     def begin(self, traceparent: bytes) -> RequestTrace | None:
-        """Draw ids for a request, given the traceparent that it came with or nothing; None when it is not traced."""
+        """Draw ids for a request, given its traceparent or None; None when it is not traced."""
         parent = read_traceparent(traceparent) if traceparent else None
         if parent is not None:
             if not parent.is_sampled:
@@ -97,7 +97,7 @@ class Tracer:
     def end(
         self, trace: RequestTrace, ended: EndedRequest, *, key: tuple[str, str], try_count: int, at_s: float
     ) -> None:
-        """Tell of a request of the revision ``key`` that has ended at ``at_s``."""
+        """Hand over a request of the revision ``key`` that ended at ``at_s``."""
         head = ended.head
         self._send(
             Traced(
@@ -122,7 +122,7 @@ class Tracer:
 
 
 def read_traceparent(text: bytes) -> Parent | None:
-    """What a traceparent says; None if it is none. Later versions may have more at the end."""
+    """Read a traceparent; None for an invalid one. Later versions may have more at the end."""
     match = _TRACEPARENT.fullmatch(text)
     if match is None:
         return None

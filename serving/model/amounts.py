@@ -1,4 +1,4 @@
-"""Amounts of any resource as Kubernetes counts them: exact, and written in the form that a kube-apiserver returns.
+"""Amounts of any resource: exact, and written in the form of a kube-apiserver.
 
 A ``Quantity`` of Kubernetes is a whole number of 10^-9 and a form, decimal ("500m") or binary ("1Gi"). A sum has the form of its
 first part that is not zero. Follows k8s.io/apimachinery, pkg/api/resource/quantity.go.
@@ -37,7 +37,7 @@ Amounts = Mapping[str, ExactAmount]
 
 
 def amounts_of(written: Mapping[str, Any] | None) -> dict[str, ExactAmount]:
-    """A map of quantities as manifests have it. Raises ``InvalidValue`` for one that is no quantity."""
+    """Read a map of quantities from a manifest. Raises ``InvalidValue`` for an invalid one."""
     found = {}
     for name, text in (written or {}).items():
         value = parse_quantity(str(text)) * _NANOS

@@ -12,7 +12,7 @@ from serving.model.knative import ANTICIPATED_PODS_ANNOTATION
 
 
 class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``count`` pods in all, those that exist included; valid until ``until_s``, in unix seconds."""
+    """``count`` pods in all, including existing ones; valid until ``until_s``, in unix seconds."""
 
     count: int
     until_s: float

@@ -72,7 +72,7 @@ class InvalidValue(ServingError, ValueError):
 
 
 class ClusterError(ServingError):
-    """The store of resources did not do what was asked. ``reason`` is the API's word for it, ``status`` its HTTP code."""
+    """The cluster did not carry out a request. ``reason`` is the API's word for it, ``status`` its HTTP code."""
 
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
@@ -86,21 +86,21 @@ class NotFound(ClusterError):
 
 
 class AlreadyExists(ClusterError):
-    """There is an object of that name already."""
+    """An object of that name exists."""
 
     status: ClassVar[int] = 409
     reason: ClassVar[str] = "AlreadyExists"
 
 
 class Conflict(ClusterError):
-    """The object has changed since it was read, or is not the one that was meant. Read it again and retry."""
+    """The object has changed since it was read, or is another one. Read it again and retry."""
 
     status: ClassVar[int] = 409
     reason: ClassVar[str] = "Conflict"
 
 
 class OwnedField(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that a server-side apply sets and another manager owns. ``manager`` is quoted, as messages write it."""
+    """A field that a server-side apply sets and another manager owns. ``manager`` is quoted for messages."""
 
     path: str
     manager: str
@@ -141,28 +141,28 @@ class Gone(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """We may not do this. Never retry."""
+    """The caller may not do this. Never retry."""
 
     status: ClassVar[int] = 403
     reason: ClassVar[str] = "Forbidden"
 
 
 class Unsupported(ClusterError):
-    """A server of the Kubernetes API may do this; this one does not, and says so."""
+    """This server lacks a feature of the Kubernetes API."""
 
     status: ClassVar[int] = 501
     reason: ClassVar[str] = "NotImplemented"
 
 
 class UnsupportedMediaType(Unsupported):
-    """A patch of a type that this kind does not take: a strategic merge patch of a custom resource."""
+    """This kind does not take a patch of this type: a strategic merge patch of a custom resource."""
 
     status: ClassVar[int] = 415
     reason: ClassVar[str] = "UnsupportedMediaType"
 
 
 class Unavailable(ClusterError):
-    """The server does not answer, or not in time. Retry later."""
+    """The server does not respond, or not in time. Retry later."""
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "ServiceUnavailable"
@@ -176,7 +176,7 @@ class TooManyRequests(Unavailable):
 
 
 class NotLeading(ClusterError):
-    """The lease that allows this write is not held, or not any more. Nothing was sent; another holder does the work."""
+    """This process does not hold the lease for this write. Nothing was sent; the holder does the work."""
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "NotLeading"
@@ -187,19 +187,19 @@ class NotLeading(ClusterError):
 
 
 class CloudError(ServingError):
-    """The cloud did not do what a node group asked. ``reason`` is its word in Events and metrics."""
+    """The cloud did not carry out a request of a node group. ``reason`` is its word in Events and metrics."""
 
     reason: ClassVar[str] = "CloudFailed"
 
 
 class CloudRefused(CloudError):
-    """A bound, a quota, no capacity, no such group: the same request would fail again now."""
+    """The cloud refused: a bound, a quota, no capacity, no such group. The same request would fail again now."""
 
     reason: ClassVar[str] = "CloudRefused"
 
 
 class CloudUnavailable(CloudError):
-    """The cloud does not answer, or throttles. Whether it did anything is unknown: look, then retry."""
+    """The cloud does not respond, or throttles. Whether it acted is unknown: read its state, then retry."""
 
     reason: ClassVar[str] = "CloudUnavailable"
 
@@ -226,7 +226,7 @@ class JournalDamaged(ServingError):
 
 
 class IllegalTransition(ServingError):
-    """A state machine met an event that its phase does not allow. The story is its last transitions, oldest first."""
+    """An event that the phase of a state machine does not allow. The story is its last transitions, oldest first."""
 
     def __init__(self, *, subject: str, phase: str, event: str, story: Sequence[str] = ()) -> None:
         self.subject = subject

@@ -51,7 +51,7 @@ def about(body: Mapping[str, Any]) -> About:
 
 
 def digest(*parts: str) -> str:
-    """16 hexadecimal digits that are the same for the same words."""
+    """16 hexadecimal digits, equal for equal texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
@@ -63,7 +63,7 @@ def name_within(name: str, suffix: str) -> str:
 def new_event(
     of: About, words: EventText, *, suffix: str, component: str, now: str, instance: str = ""
 ) -> dict[str, Any]:
-    """The Event when it is said first; ``now`` is the time as the API writes it, ``component`` who says it."""
+    """A new Event; ``now`` is the time in the API's form, ``component`` its author."""
     involved = {
         "apiVersion": of.api_version,
         "kind": of.kind,

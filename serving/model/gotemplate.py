@@ -1,4 +1,4 @@
-"""Templates as Go's text/template has them, in the part that templates of log lines use.
+"""The part of Go's text/template that templates of log lines use.
 
 Input: a text with actions in ``{{`` and ``}}``; output: a function from values to text. Actions: fields (``.Request.Method``), calls
 (``index .Request.Header "Via"``, ``js .Request.URL``, ``.Request.Header.Get "Via"``), pipelines, parentheses, literals, comments,
@@ -46,7 +46,7 @@ _JS_CHARACTER = re.compile(r"[\x00-\x1f\\'\"<>&=]")
 
 
 class TemplateError(ValueError):
-    """A text is no template, or values do not fit it: there is no such field, or a function got something else."""
+    """A text is no template, or values do not fit it: a missing field, or a wrong argument of a function."""
 
 
 class ValueMap(dict[str, Any]):
@@ -70,7 +70,7 @@ class ValueMap(dict[str, Any]):
 
 
 def parse_template(text: str) -> Template:
-    """The function that a template is. Raises ``TemplateError`` with the place of the first mistake."""
+    """Compile a template into a function. Raises ``TemplateError`` with the place of the first mistake."""
     return _Parser(text).whole()
 
 

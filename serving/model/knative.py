@@ -173,7 +173,7 @@ class QueueProxyPlace(enum.StrEnum):
 # The fields of specs, as JSON has them. Tests hold them to config/crd, in both directions, and to the code that reads them. What
 # is Kubernetes' own has no record here: it goes to pods unchanged.
 class TrafficFields(TypedDict, total=False):
-    """A share of a route's requests, and the revision that gets it."""
+    """A revision's share of a route's requests."""
 
     revisionName: str
     configurationName: str
@@ -184,7 +184,7 @@ class TrafficFields(TypedDict, total=False):
 
 
 class TemplateFields(TypedDict, total=False):
-    """What a template says beside the fields of a pod."""
+    """The fields of a template beside those of a pod."""
 
     containerConcurrency: int
     timeoutSeconds: int
@@ -199,7 +199,7 @@ class RevisionFields(TemplateFields, total=False):
 
 
 class RevisionTemplate(TypedDict, total=False):
-    """What each revision of a Configuration is made from."""
+    """The template of a Configuration's revisions."""
 
     spec: TemplateFields
 
@@ -238,7 +238,7 @@ class MappingCertificate(TypedDict, total=False):
 
 
 class DomainMappingFields(TypedDict, total=False):
-    """The spec of a DomainMapping, which is named as its host."""
+    """The spec of a DomainMapping, whose name is the host."""
 
     ref: MappingReference
     tls: MappingCertificate

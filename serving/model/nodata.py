@@ -1,4 +1,4 @@
-"""The value that stands for "there is nothing to decide on".
+"""The value for missing input of a decision.
 
 A window without points, a pod whose use is unknown, a cluster that does not answer: each is a fact that a decision
 carries on, not a zero and not an exception. An empty window therefore never reaches a division.
@@ -8,6 +8,6 @@ import msgspec
 
 
 class NoData(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """No answer, and why: ``missing`` names the input that is not there, as in "no point in the stable window"."""
+    """No result: ``missing`` names the missing input, as in "no point in the stable window"."""
 
     missing: str

@@ -128,7 +128,7 @@ def is_true(one: object, condition_type: str) -> bool:
 
 
 def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A JSON value without fields that say nothing: nulls, empty maps and empty lists.
+    """A JSON value without empty fields: nulls, empty maps and empty lists.
 
     Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir": {}};
     the elements of a list stay.
@@ -183,7 +183,7 @@ def runs_in_queue_proxy(probe: object) -> bool:
 
 
 def with_kubernetes_scheme(probe: Object) -> Object:
-    """A readiness probe of the serving container as a pod may have it: Knative takes "http", Kubernetes "HTTP" alone."""
+    """A readiness probe of the serving container for a pod: Knative takes "http", Kubernetes "HTTP" alone."""
     if not (runs_in_queue_proxy(probe) and nested(probe, "httpGet", "scheme")):
         return probe
     return {**probe, "httpGet": {**probe["httpGet"], "scheme": _PLAIN}}

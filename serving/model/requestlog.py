@@ -1,4 +1,4 @@
-"""Request logs: what a template of Knative's ``logging.request-log-template`` can say of a request.
+"""Request logs: renders a template of Knative's ``logging.request-log-template`` for a request.
 
 Input: a ``ServedRequest``; output: the values for a template, named as Go's ``http.Request`` and Knative have them. Source: Knative,
 "Configuring request logs" (knative.dev/docs/serving/observability/logging/request-logging).
@@ -18,7 +18,7 @@ _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 
 class ServingPod(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod that answered."""
+    """The pod of a response."""
 
     name: str
     namespace: str
@@ -29,7 +29,7 @@ class ServingPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has ended. ``headers`` are names in any case with values, in order; ``length`` is -1 without a known one."""
+    """An ended request. ``headers`` are names in any case with values, in order; ``length`` is -1 if it is unknown."""
 
     method: str
     target: str
@@ -44,7 +44,7 @@ class ServedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_request_log_template(text: str) -> str:
-    """The template, if it is one and names nothing that a request does not have. Raises ``InvalidValue``."""
+    """Read a template of request logs, which may use only fields of a request. Raises ``InvalidValue``."""
     try:
         parse_template(text)(_EXAMPLE)
     except TemplateError as error:

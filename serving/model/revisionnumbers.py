@@ -17,7 +17,7 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of the policy in force and of the other one."""
+    """Costs of the policy in force and of its alternative."""
 
     adaptive_pod_seconds: float
     adaptive_cold_requests: float
@@ -31,7 +31,7 @@ class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision after one decision. Loads are in the unit of the load metric; None where nothing is known."""
+    """One revision after one decision. Loads are in the unit of the load metric; None where they are unknown."""
 
     namespace: str
     configuration: str

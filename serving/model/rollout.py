@@ -19,7 +19,7 @@ _LENGTH = 16
 
 
 class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The percent of the host's traffic that a revision gets."""
+    """A revision's percentage of the host's traffic."""
 
     revision_name: str
     percent: int

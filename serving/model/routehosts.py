@@ -48,7 +48,7 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that a route claims for itself, or for ``tag``, since a time as sortable text; ``is_public`` says where."""
+    """A host claimed by a route, or for its ``tag``, since a time as sortable text; ``is_public`` is its visibility."""
 
     host: str
     tag: str

@@ -104,7 +104,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
 
 
 def header_rules_of(text: str, problems: list[str]) -> tuple[HeaderRule, ...]:
-    """Read "X-Beta=yes:candidate, X-Tier=*:gold"; what cannot be read is left out and added to ``problems``."""
+    """Read "X-Beta=yes:candidate, X-Tier=*:gold"; invalid parts are left out and added to ``problems``."""
     rules: list[HeaderRule] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _RULE.fullmatch(part)

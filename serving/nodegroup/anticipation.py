@@ -40,11 +40,11 @@ class AnticipatedBook:
             self._published[key] = published
 
     def drop_revision(self, key: RevisionKey) -> None:
-        """A Revision that is gone."""
+        """Drop a deleted Revision."""
         self._published.pop(key, None)
 
     def take_deployment(self, found: Mapping[str, Any]) -> None:
-        """A Deployment of a revision, that is new or has changed; others are left out."""
+        """Store a new or changed Deployment of a revision; others are ignored."""
         key = _revision_key(found)
         if key is None or is_being_deleted(found):
             return
@@ -55,7 +55,7 @@ class AnticipatedBook:
         self._templates[key] = (1 if replicas is None else int(replicas), facts)
 
     def drop_deployment(self, found: Mapping[str, Any]) -> None:
-        """A Deployment that is gone."""
+        """Drop a deleted Deployment."""
         key = _revision_key(found)
         if key is not None:
             self._templates.pop(key, None)
@@ -72,7 +72,7 @@ class AnticipatedBook:
             self._existing[key] += 1
 
     def drop_pod(self, name: str) -> None:
-        """A Pod that is gone."""
+        """Drop a deleted Pod."""
         key = self._revision_of.pop(name, None)
         if key is not None:
             self._existing[key] -= 1

@@ -1,4 +1,4 @@
-"""All nodes and pods, kept up to date by single changes and sorted by group, so that a pass adds nothing up again.
+"""Keeps all nodes and pods up to date by single changes, sorted by group, so that a pass need not sum them up.
 
 Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to ``view.gathered`` over everything,
 which a property test compares. Without it a pass looks at every pod of the cluster for each group.
@@ -82,7 +82,7 @@ class _Shelf(msgspec.Struct):
 
 
 class NodeGroupBook:
-    """The nodes and pods of a cluster by group. ``take_groups`` says which groups there are."""
+    """The nodes and pods of a cluster by group. ``take_groups`` sets the groups."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, GroupNode] = {}
@@ -90,7 +90,7 @@ class NodeGroupBook:
         self._shelves: dict[str, _Shelf] = {}
 
     def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
-        """The groups from now on. One whose settings changed is sorted afresh."""
+        """Replace the groups. One with changed settings is sorted again."""
         before = self._shelves
         self._shelves = {}
         for settings in groups:
@@ -106,7 +106,7 @@ class NodeGroupBook:
             shelf.put_node(node)
 
     def drop_node(self, name: str) -> None:
-        """A node that is gone."""
+        """Drop a deleted node."""
         self._nodes.pop(name, None)
         for shelf in self._shelves.values():
             shelf.nodes.pop(name, None)
@@ -123,7 +123,7 @@ class NodeGroupBook:
             shelf.count(pod, 1)
 
     def drop_pod(self, name: str) -> None:
-        """A pod that is gone."""
+        """Drop a deleted pod."""
         before = self._pods.pop(name, None)
         if before is not None:
             for shelf in self._shelves.values():
@@ -143,7 +143,7 @@ class NodeGroupBook:
         )
 
     def extremes(self, group: str) -> RoomExtremes:
-        """The largest pods that wait in a group and its nodes with the most room, for metrics."""
+        """The largest pending pods of a group and its nodes with the most room, for metrics."""
         shelf = self._shelves[group]
         nothing = Amount()
         free = [

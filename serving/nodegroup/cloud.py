@@ -1,4 +1,4 @@
-"""The port to the cloud: machines that become nodes, in groups with a target size.
+"""The port to the cloud: machines for nodes, in groups with a target size.
 
 The contract of every adapter (``nodegroup/io/clouds``), verified by ``tests/conformance/cloud``:
 
@@ -30,7 +30,7 @@ class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of nodes whose machines are terminated or gone, and the reason of each that is not."""
+    """Names of nodes whose machines are terminated or gone, and the reason for each remaining one."""
 
     deleted: tuple[str, ...] = ()
     failed: Mapping[str, str] = _NONE_FAILED

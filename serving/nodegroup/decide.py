@@ -59,7 +59,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """Whether nodes are missing and the cloud is not asked for one."""
+        """Whether nodes are missing and no request goes to the cloud."""
         return self.added_count == 0 and bool(self.limits)
 
     @property
@@ -69,7 +69,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_to_untaint(view: GroupView, wanted_count: int) -> tuple[str, ...]:
-    """Names of the newest tainted nodes that may come back, at most as many as wanted. Sick ones stay tainted."""
+    """Names of the newest tainted nodes that may be untainted, at most as many as wanted. Unhealthy ones stay tainted."""
     able = [node for node in view.parts.tainted if node.name not in view.unhealthy]
     room = wanted_count
     if not view.settings.quirks.scale_up_ignores_max_nodes:
@@ -85,7 +85,7 @@ def grow(
     target_size: int,
     more_bounds: Sequence[GrowthBound] = (),
 ) -> Growth:
-    """Ask the cloud for what untainting leaves open, as far as every bound allows.
+    """Ask the cloud for the nodes still missing after untainting, within every bound.
 
     With max_nodes 10, 6 untainted nodes, 2 that come back and 1 on its way, a wish for 5 asks the cloud for
     min(5 - 2, 10 - 6 - 2 - 1) = 1. ``target_size`` is the cloud's, after this pass's deletions.
@@ -107,7 +107,7 @@ def grow(
 
 
 class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
-    """Names to taint, oldest first, and the bounds that took something away."""
+    """Names to taint, oldest first, and the bounds that reduced their number."""
 
     tainted: tuple[str, ...] = ()
     limits: tuple[GroupLimit, ...] = ()
@@ -144,7 +144,7 @@ class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
 ) -> tuple[NodeGroupState, GroupPlan]:
-    """Decide on a group. ``now_s`` is in unix seconds, as the nodes' creation times and taints are.
+    """Decide on a group. ``now_s`` is in unix seconds, as are the times of nodes and taints.
 
     10 untainted nodes of 4000 m with 44,000 m asked of them are at 110 %; with a threshold of 70 % the rules want
     ceil(10 x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is
@@ -156,7 +156,7 @@ def decide(
 def decide_on(
     state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float
 ) -> tuple[NodeGroupState, GroupPlan]:
-    """The same for facts that are gathered already."""
+    """Decide on gathered facts."""
     settings = with_cloud_bounds(settings, facts.cloud)
     view = view_of(state, facts, settings, now_s=now_s)
     state = _brought_up_to_date(state, view, facts.failures)

@@ -34,7 +34,7 @@ def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int
 
 
 def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent: int) -> int:
-    """Nodes to add where there are none: ceil(request / capacity of a node / threshold x 100).
+    """Nodes to add to an empty group: ceil(request / capacity of a node / threshold x 100).
 
     1800 m asked, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. Where the capacity of a node is not known yet
     (0), the first node will tell: 1.
@@ -48,7 +48,7 @@ def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent
 
 
 def nodes_to_add(asked: int, *, target_size: int, max_size: int) -> int:
-    """As many of the nodes asked for as the cloud's maximum leaves: 6 on top of 5 with a maximum of 10 are 5."""
+    """The nodes asked for, limited by the cloud's maximum: 6 on top of 5 with a maximum of 10 are 5."""
     return min(asked, max_size - target_size)
 
 

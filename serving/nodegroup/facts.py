@@ -39,7 +39,7 @@ _AMOUNTS_MAX = 4096
 
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """Request of a container that runs before the others; a sidecar (restartPolicy Always) then stays beside them."""
+    """Request of an init container; a sidecar (restartPolicy Always) keeps running beside the others."""
 
     request: Resources
     is_sidecar: bool = False
@@ -74,7 +74,7 @@ def _larger(one: Amount, other: Amount) -> Amount:
 
 
 def node_of(found: Mapping[str, Any]) -> GroupNode:
-    """A Node."""
+    """The facts of a Node object."""
     metadata = found["metadata"]
     taints = {one.get("key"): one for one in nested(found, "spec", "taints") or ()}
     removal = taints.get(REMOVAL_TAINT)
@@ -93,7 +93,7 @@ def node_of(found: Mapping[str, Any]) -> GroupNode:
 
 
 def pod_of(found: Mapping[str, Any]) -> GroupPod:
-    """A Pod."""
+    """The facts of a Pod object."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     scheduled = condition_of(found, "PodScheduled").get("status") == ConditionStatus.TRUE
     request = _request(spec)
@@ -110,7 +110,7 @@ def pod_of(found: Mapping[str, Any]) -> GroupPod:
 
 
 def is_mirror_pod(found: Mapping[str, Any]) -> bool:
-    """Whether the API cannot evict the pod, because its kubelet made it from a file."""
+    """Whether the API cannot evict the pod, because its kubelet created it from a file."""
     annotations = nested(found, "metadata", "annotations") or {}
     return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
 

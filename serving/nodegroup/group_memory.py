@@ -19,7 +19,7 @@ _NOTHING_DONE: Mapping[str, float | None] = {}
 
 
 class BreakerPhase(enum.StrEnum):
-    """Closed: growth is allowed. Open: it is not. Half-open: one node is allowed, to see whether it comes."""
+    """Closed: growth is allowed. Open: it is not. Half-open: one node is allowed, as a trial."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -63,7 +63,7 @@ class BreakerState(msgspec.Struct, frozen=True, kw_only=True):
 def observe(
     state: BreakerState, *, node_count: int, increase_failed: bool, settings: NodeGroupSettings, now_s: float
 ) -> BreakerState:
-    """The breaker after a look at the group.
+    """The breaker after an observation of the group.
 
     ``increase_failed`` says that the cloud refused the last scale-up outright: that is a failure at once. With a
     threshold of 3 and a window of 120 s, scale-ups at 0, 120 and 240 s that bring no node open it at 360 s.
@@ -92,7 +92,7 @@ def allowance(state: BreakerState) -> int | None:
 def growth_asked_for(
     state: BreakerState, *, node_count: int, settings: NodeGroupSettings, now_s: float
 ) -> BreakerState:
-    """The breaker after the cloud was asked for nodes; a scale-up that is being watched already keeps its window."""
+    """The breaker after a request to the cloud; a scale-up that is being watched keeps its window."""
     if settings.scale_up_failure_threshold == 0:
         return BreakerState()
     low = node_count if state.node_count_low is None else min(node_count, state.node_count_low)
@@ -124,7 +124,7 @@ class ScaleLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -> ScaleLock | None:
-    """The lock if it still holds, else None: with 120 s of cool-down it holds at 119 s and no longer at 120 s."""
+    """The lock if it still holds, else None: with 120 s of cool-down it holds at 119 s and not at 120 s."""
     if lock is None or now_s - lock.locked_at_s >= cool_down_s:
         return None
     return lock

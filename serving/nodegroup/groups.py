@@ -24,7 +24,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group that can be used: its settings, and the options as they were written, by Escalator's keys."""
+    """One valid group: its settings, and the options as written, by Escalator's keys."""
 
     settings: NodeGroupSettings
     options: Mapping[str, Any]
@@ -84,7 +84,7 @@ def group_of(found: Mapping[str, Any]) -> GroupReading:
 
 
 def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of the NodeGroup that stands for a group of the text."""
+    """The spec of the NodeGroup for a group of the text."""
     spec: dict[str, Any] = {}
     for key, value in options.items():
         if key == _NAME or value is None:

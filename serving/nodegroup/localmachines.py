@@ -1,4 +1,4 @@
-"""The machines of the local cloud, as the ConfigMap ``local-nodes`` holds them.
+"""The machines of the local cloud, stored in the ConfigMap ``local-nodes``.
 
 Input: the ConfigMap's data, and what is asked for; output: the data after it. The number of machines is the target of the one
 group, named ``local``. Machines have names with numbers that are never used again; ``asked_at_s`` is when each was asked for, in
@@ -21,7 +21,7 @@ _KEY = "machines.json"
 
 
 class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
-    """All machines by the names of their nodes, the bounds, and the number of the next machine."""
+    """All machines by node name, the bounds, and the number of the next machine."""
 
     asked_at_s: Mapping[str, float]
     min_size: int
@@ -30,7 +30,7 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> CloudGroup:
-        """As the cloud port describes it."""
+        """The group in the form of the cloud port."""
         return CloudGroup(target_size=len(self.asked_at_s), min_size=self.min_size, max_size=self.max_size)
 
     def increased(self, count: int, *, now_s: float) -> "LocalMachines":
@@ -44,14 +44,14 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without(self, names: Collection[str]) -> "LocalMachines":
-        """Without some machines; names of others change nothing. Raises ``CloudRefused`` below the minimum."""
+        """The machines without some; unknown names change nothing. Raises ``CloudRefused`` below the minimum."""
         left = {name: at_s for name, at_s in self.asked_at_s.items() if name not in names}
         if len(left) < min(self.min_size, len(self.asked_at_s)):
             raise CloudRefused(f"{len(left)} machines are below the minimum {self.min_size}")
         return msgspec.structs.replace(self, asked_at_s=left)
 
     def bounded(self, *, min_size: int, max_size: int, now_s: float) -> "LocalMachines":
-        """With other bounds, and with as many machines as the minimum asks for."""
+        """The machines with other bounds, grown to the minimum."""
         moved = msgspec.structs.replace(self, min_size=min_size, max_size=max_size)
         missing = min_size - len(self.asked_at_s)
         return moved.increased(missing, now_s=now_s) if missing > 0 else moved

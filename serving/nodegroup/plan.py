@@ -1,4 +1,4 @@
-"""The answer of one pass: what is to be done, in order, and why.
+"""The result of one pass: the effects, in order, and their reasons.
 
 Effects are values; a shell carries them out in the order of the plan, skips what no longer applies, and reports those
 that failed to the next pass (``records.Failures``). In dry mode nothing is in ``effects``: what would have been is in
@@ -22,12 +22,12 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def percent(self) -> float:
-        """The larger percentage, which thresholds are compared with."""
+        """The larger percentage, which is compared with thresholds."""
         return max(self.cpu_percent, self.memory_percent)
 
 
 class FromZero(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """There are requests and no untainted node: fuller than any threshold, by an unknown factor.
+    """Requests without an untainted node: above any threshold, by an unknown factor.
 
     Escalator writes the largest float in both percentages for this.
     """
@@ -69,7 +69,7 @@ class Untaint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask the node's pods to leave through the eviction API, which honours PodDisruptionBudgets. Repeated each pass."""
+    """Evict the node's pods through the eviction API, which honours PodDisruptionBudgets. Repeated each pass."""
 
     node_name: str
 
@@ -141,7 +141,7 @@ class KeptFor(enum.StrEnum):
 
 
 class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """One node that is to go and stays for now."""
+    """One node marked for removal that stays for now."""
 
     node_name: str
     reason: KeptFor

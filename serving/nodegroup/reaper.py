@@ -25,14 +25,14 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete (``keep`` is None) or keep, and whether the node's pods are asked to leave."""
+    """Delete (``keep`` is None) or keep, and whether to evict the node's pods."""
 
     keep: KeptFor | None = None
     drain: bool = False
 
 
 def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
-    """The fate of one tainted node; protected ones stay, and so does one whose taint has no time."""
+    """The fate of one tainted node; a protected one stays, and so does one with a taint without a time."""
     if node.is_protected:
         return Fate(keep=KeptFor.PROTECTED)
     if node.removal_taint is None or node.removal_taint.at_s is None:
@@ -59,7 +59,7 @@ def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -
 
 
 def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup, *, keep_healthy: bool) -> Reaped:
-    """Delete and drain among the tainted nodes. ``keep_healthy``: the group is sick, so only sick nodes may go."""
+    """Delete and drain among the tainted nodes. ``keep_healthy``: the group is unhealthy, so only unhealthy nodes may go."""
     fates: list[tuple[GroupNode, Fate]] = []
     for node in nodes:
         is_spared = keep_healthy and node.name not in view.unhealthy

@@ -14,7 +14,7 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class Amount(msgspec.Struct, frozen=True, kw_only=True):
-    """Cpu in millicores and memory in bytes. Something that is not set counts as 0 here, as Escalator counts it."""
+    """Cpu in millicores and memory in bytes. An unset amount counts as 0, as in Escalator."""
 
     cpu_m: int = 0
     memory_bytes: int = 0
@@ -51,7 +51,7 @@ class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodPhase(enum.StrEnum):
-    """The phase of a pod's status; UNKNOWN also for one that has none yet."""
+    """The phase of a pod's status; UNKNOWN also without a status."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -103,7 +103,7 @@ class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The cloud's own view of the group: how many machines it aims at, and the bounds it will not leave."""
+    """The cloud's own view of the group: its target size, and its bounds."""
 
     target_size: int
     min_size: int
@@ -111,7 +111,7 @@ class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed effects of the last plan, as the shell reports them to the next pass.
+    """Failed effects of the last plan, reported to the next pass.
 
     ``increase_failed``: the cloud refused to grow, so nothing is coming: the scale lock is released and the circuit
     breaker counts a failure at once. ``node_names``: nodes that could not be tainted, untainted, drained or deleted;
@@ -124,7 +124,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one pass looks at.
+    """All inputs of one pass.
 
     Nodes and pods of the whole cluster may be in it: the pass picks those of its group, and the other pods tell it
     which nodes are not empty. Pods of DaemonSets need not be left out.

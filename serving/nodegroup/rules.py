@@ -23,7 +23,7 @@ from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 def renewal_is_due(
     untainted: Sequence[GroupNode], *, tainted_count: int, settings: NodeGroupSettings, now_s: float
 ) -> bool:
-    """Whether one node should be added to let an old one go.
+    """Whether to add one node so that an old one can go.
 
     Only at exactly the minimum, which must not be 0, and while no node is on its way out. A node is too old beyond the
     maximum age, not at it. A maximum age of 0 or less is none.
@@ -80,7 +80,7 @@ class Course(enum.StrEnum):
 
 
 class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules' answer.
+    """The verdict of the rules.
 
     ``requested_delta`` is what is reported, ``delta`` what is acted on: they differ while the lock holds. ``lock`` is
     the stored lock, which only the rule of that name takes away.
@@ -97,7 +97,7 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(state: NodeGroupState, view: GroupView) -> RuleVerdict:
-    """Ask the rules in their order."""
+    """Apply the rules in their order."""
     settings, lock = view.settings, state.lock
     node_count, untainted_count = len(view.nodes), len(view.parts.untainted)
     fills_up = not settings.quirks.below_min_does_nothing

@@ -1,4 +1,4 @@
-"""The states of a node, and what a pass may do with a node in each.
+"""The states of a node, and the effects that a pass allows in each.
 
 Input: nodes; output: the four parts of a group. The states stand in one table, in the order in which they are looked
 for: the first that applies is the node's. Also the order in which nodes are picked: oldest first to go, newest first
@@ -20,7 +20,7 @@ _IN = "In"
 
 
 class NodeState(enum.StrEnum):
-    """The state of a node between serving pods and going away."""
+    """The state of a node between serving pods and its deletion."""
 
     CORDONED = "cordoned"
     FORCE_TAINTED = "force-tainted"
@@ -60,7 +60,7 @@ _SPECIAL_STATES = tuple(STATES.items())[:-1]
 
 
 def state_of(node: GroupNode) -> NodeState:
-    """The first state of the table that applies: a cordoned node is cordoned, whatever taints it has."""
+    """The first state of the table that applies: a cordoned node is cordoned, whatever its taints."""
     for state, traits in _SPECIAL_STATES:
         if traits.applies(node):
             return state
@@ -100,7 +100,7 @@ def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> l
 
 
 def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> GroupNode:
-    """The node as it would be if the plans of a dry run had been carried out.
+    """The node as if the plans of a dry run had been carried out.
 
     ``taints`` holds what the run has done so far: the time of a taint, None for an untaint. ``ignore_real_state`` is
     the quirk of Escalator, for which a node in dry mode is neither cordoned nor tainted but by the run itself.
@@ -135,12 +135,12 @@ def pod_belongs(placement: Placement, *, group_name: str, label_key: str, label_
 
 
 def holds_a_node(placement: Placement) -> bool:
-    """Whether a pod would be lost with its node: neither a DaemonSet's, which ends with it, nor the kubelet's own."""
+    """Whether a pod would be lost with its node: neither a DaemonSet's nor a static one."""
     return placement.owner_kind != _DAEMON_SET and not placement.is_static
 
 
 def is_finished(phase: PodPhase) -> bool:
-    """Whether a pod has ended; such a pod asks for nothing and holds nothing."""
+    """Whether a pod has ended; it then requests nothing and keeps no node."""
     return phase in {PodPhase.SUCCEEDED, PodPhase.FAILED}
 
 

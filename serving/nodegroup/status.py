@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_from(found: Mapping[str, Any] | None) -> NodeGroupState | None:
-    """The state in a NodeGroup's status; None if there is none, or it cannot be read: it is safe to lose.
+    """The state in a NodeGroup's status; None if it is missing or unreadable, which is safe.
 
     Without it, the lock and the breaker are those of the annotation, which survives a restart of one machine's store.
     """
@@ -67,14 +67,14 @@ def kept_text(state: NodeGroupState) -> str:
 
 
 def written_state(state: NodeGroupState) -> Object:
-    """The state as a status holds it: a merge patch cannot write null, so an untaint of a dry run is "untainted"."""
+    """The state in the form of a status: a merge patch cannot write null, so an untaint of a dry run is "untainted"."""
     written: Object = _without_null(msgspec.to_builtins(state))
     written["dry_taints"] = {name: _UNTAINTED if at_s is None else at_s for name, at_s in state.dry_taints.items()}
     return written
 
 
 def recovered_state(cloud: CloudGroup, *, node_count: int, now_s: float) -> NodeGroupState:
-    """The state to begin with where none is known. Machines on their way were asked for by a process that is gone.
+    """The state of a group without a known one. Machines under way count as requests of an earlier process.
 
     With a target of 6 and 4 nodes the group is locked for 2 nodes, as if they had been asked for now.
     """
@@ -140,7 +140,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
 
 
 def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Verdict, *, stamp: str) -> Object:
-    """The changes of the status where no pass took place: the settings are wrong, or the cloud does not answer."""
+    """The changes of the status without a pass: the settings are wrong, or the cloud does not respond."""
     verdicts = {condition: verdict}
     if condition != CONDITION_READY:
         verdicts[CONDITION_READY] = verdict
@@ -151,7 +151,7 @@ def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Ve
 
 
 def sentence_of(effect: Effect) -> str:
-    """An effect in words: "taint node a", "ask the cloud for 2 nodes"."""
+    """A sentence for an effect: "taint node a", "ask the cloud for 2 nodes"."""
     match effect:
         case Taint():
             return f"taint node {effect.node_name}"
@@ -168,7 +168,7 @@ def sentence_of(effect: Effect) -> str:
 
 
 def why_of(plan: GroupPlan) -> str:
-    """The rule that asked for the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested".
+    """The rule behind the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested".
 
     Anticipated pods are named where there are any: "...; 4 pods are anticipated".
     """
@@ -281,7 +281,7 @@ def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapp
 
 
 def room_gauges(room: RoomExtremes) -> Mapping[str, float]:
-    """Values of the largest pods that wait and of the nodes with the most room."""
+    """Values of the largest pending pods and of the nodes with the most room."""
     gauges: dict[str, float] = {}
     for what, by_cpu, by_memory in (
         ("request_largest_pending", room.pending_cpu, room.pending_memory),
@@ -294,7 +294,7 @@ def room_gauges(room: RoomExtremes) -> Mapping[str, float]:
 
 
 def registration_lags(plan: GroupPlan, state: NodeGroupState, *, known: Collection[str]) -> list[float]:
-    """Seconds from the last growth to the creation of each node that is not ``known`` and came after it."""
+    """Seconds from the last growth to the creation of each later node that is not ``known``."""
     asked_s = state.last_scale_up_at_s
     if asked_s is None:
         return []

@@ -65,7 +65,7 @@ def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings,
 
 
 class PodRole(enum.Enum):
-    """The role of a pod for a group: it counts, or it only keeps its node from being empty."""
+    """The role of a pod for a group: it counts, or it only keeps its node."""
 
     OWN = "own"
     FOREIGN = "foreign"
@@ -112,7 +112,7 @@ def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGro
 
 
 def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
-    """The group's own nodes and pods out of a snapshot of everything."""
+    """The group's own nodes and pods, from a snapshot of everything."""
     own: list[GroupPod] = []
     pod_counts: Counter[str] = Counter()
     for pod in snapshot.pods:
@@ -144,7 +144,7 @@ def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:
 
 
 def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
-    """The role of a pod for a group: its own, another that would be lost with its node, or None."""
+    """The role of a pod for a group: its own, another one that keeps its node, or None."""
     if is_finished(pod.phase) or (pod.is_anticipated and not settings.anticipation):
         return None
     if pod_belongs(
@@ -159,7 +159,7 @@ def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
 
 
 def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float) -> GroupView:
-    """Taint what is unhealthy, sort the nodes by state and add up."""
+    """Taint unhealthy nodes, sort the nodes by state and add up."""
     group = facts.nodes
     unhealthy = unhealthy_names(group, settings=settings, now_s=now_s)
     is_healthy = group_is_healthy(group, settings=settings, now_s=now_s)
@@ -191,7 +191,7 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
 
 
 def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
-    """Capacity of a node of the group, for growth from zero; the last known one while no node tells.
+    """Capacity of a node of the group, for growth from zero; without a node, the last known one.
 
     Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is
     tainted again while one too few leaves pods waiting for another cool-down. A node that does not say yet what it

@@ -1,4 +1,4 @@
-"""All nodes with what their pods ask for, kept up to date by single changes; as a table on request.
+"""Keeps all nodes with the requests of their pods, up to date by single changes; as a table on request.
 
 Input: nodes and pods as they come and go, and what nodes use. Output: the ``NodeTable`` that node scores read, and how many pods a node has.
 A change of a pod costs a few additions; the table is made when it is asked for, and only the columns of nodes that have
@@ -51,7 +51,7 @@ class NodeBook:
         self._dirty.add(node.name)
 
     def drop_node(self, name: str) -> None:
-        """A node that is gone."""
+        """Drop a deleted node."""
         if self._nodes.pop(name, None) is not None:
             self._is_other_set = True
 
@@ -66,7 +66,7 @@ class NodeBook:
         self._dirty.add(pod.node)
 
     def drop_pod(self, key: tuple[str, str]) -> None:
-        """A pod that is gone, or has ended."""
+        """Drop a deleted or ended pod."""
         pod = self._pods.pop(key, None)
         if pod is None:
             return
@@ -82,7 +82,7 @@ class NodeBook:
         self._usages = dict(usages)
 
     def table(self) -> NodeTable:
-        """All nodes as they are now; the same object for as long as nothing changes."""
+        """All nodes as they are now; the same object while nothing changes."""
         version = self._table.version + 1
         if self._is_other_set:
             self._table = node_table((self._row(name) for name in sorted(self._nodes)), version=version)

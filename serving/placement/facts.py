@@ -17,7 +17,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as placement sees it. ``pod_count_max`` is how many pods it may run; None if it does not say."""
+    """A node's facts for placement. ``pod_count_max`` is the number of pods it may run; None if it is not set."""
 
     name: str
     allocatable_cpu_m: int
@@ -34,7 +34,7 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_of(found: Mapping[str, Any]) -> NodeFacts:
-    """A Node."""
+    """The facts of a Node object."""
     allocatable = (found.get("status") or {}).get("allocatable") or {}
     amounts = resources_of(allocatable)
     pods = str(allocatable.get("pods", ""))
@@ -47,7 +47,7 @@ def node_of(found: Mapping[str, Any]) -> NodeFacts:
 
 
 def pod_of(found: Mapping[str, Any]) -> PlacedPod | None:
-    """A Pod on a node; None for one that waits for a node, or has ended."""
+    """The facts of a bound Pod; None for a pending or ended one."""
     spec = found.get("spec") or {}
     node, phase = spec.get("nodeName"), (found.get("status") or {}).get("phase")
     if not node or phase in _OVER:

@@ -54,7 +54,7 @@ _GC_THRESHOLD = 20_000
 
 
 def main() -> int:
-    """Run as the environment says."""
+    """Run with the settings of the environment."""
     try:
         spec = spec_from_environment(os.environ)
     except SettingsError as error:
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def run(spec: PodSpec) -> int:
-    """Run one pod's queue-proxy to its end; the exit code. Makes its own loop: there must be none yet."""
+    """Run one pod's queue-proxy to its end; the exit code. Creates its own loop."""
 
     async def known() -> PodSpec:
         return spec
@@ -73,7 +73,7 @@ def run(spec: PodSpec) -> int:
 
 
 def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]]) -> int:
-    """The same for a pod that is not known yet: make the loop, wait for the pod, and run. None ends it with 0."""
+    """Run for a pod that is assigned later: create the loop, wait for the pod, and run. None ends it with 0."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD)

@@ -68,7 +68,7 @@ class RequestMetrics:
         return AppResponses(count=count, mean_s=max(0.0, self._response_sum_s - before_s) / count if count else 0.0)
 
     def counts(self) -> dict[str, int]:
-        """How many ended, by the class of their status; "none" for those whose client left before a response."""
+        """Ended requests, by the class of their status; "none" for clients that left before a response."""
         # What an app answers beyond 599 is its fault, whatever it means by it.
         own, beyond = self._buckets[: len(_CLASSES)], self._buckets[len(_CLASSES) :]
         found = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
@@ -111,7 +111,7 @@ def series(name: str, value: float, *, revision: str, status: str = "", le: str 
 
 
 def read_gauges(value: bytes) -> dict[str, float]:
-    """The gauges in a header's value; what is not well-formed is left out."""
+    """The gauges in a header's value, without malformed ones."""
     text = value.decode("latin-1").strip()
     kind, _, rest = text.partition(" ")
     pairs = _of_json(rest) if kind == "JSON" else _of_text(rest if kind == "TEXT" else text)
@@ -124,7 +124,7 @@ def read_gauges(value: bytes) -> dict[str, float]:
 
 
 class AppGauges:
-    """The gauges of one app, as of its latest answer that had any."""
+    """The gauges of one app, from its latest response with any."""
 
     __slots__ = ("_at_s", "_gauges")
 

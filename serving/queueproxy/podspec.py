@@ -1,4 +1,4 @@
-"""The configuration of one queue-proxy: its pod, where it listens, where its app is, where it reports.
+"""The configuration of one queue-proxy: its pod, its listeners, its app, and its autoscaler.
 
 Input: an environment as a mapping (docs in ``serving.queueproxy.main``), or fields given by the parent that forks it. Output: a
 ``PodSpec``, or every problem at once. A readiness probe comes in Kubernetes' own shape; an exec probe cannot be run from
@@ -28,7 +28,7 @@ _NEEDED = frozenset({"namespace", "revision", "pod", "app"})
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """How to find out whether the app takes requests.
+    """How to check that the app accepts requests.
 
     ``path`` is None for a TCP connection, else that of an HTTP GET, with ``headers``. ``port`` is None for the app's own.
     ``period_s`` is the pause between two probes of an app that is ready; 0 asks no more. ``failure_max`` failures in a
@@ -122,7 +122,7 @@ def read_probe(text: str) -> Probe:
 
 
 def probing_app(probe: Probe, *, secret: str) -> Probe:
-    """The probe with the marks by which a queue-proxy in the app's process passes it on to the app, and does not count it."""
+    """The probe with marks for a queue-proxy in the app's process, which passes it to the app and does not count it."""
     marks = (("K-Pod-Secret", secret), ("K-Network-Probe", APP_PROBE.decode())) if secret else ()
     return msgspec.structs.replace(probe, headers=(*probe.headers, *marks))
 

@@ -21,7 +21,7 @@ _REPEATS = 3
 
 
 class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
-    """The service."""
+    """The gRPC service."""
 
     def __init__(self) -> None:
         self.running_count = 0

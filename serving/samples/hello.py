@@ -1,4 +1,4 @@
-"""The sample service: says hello, and who said it. Standard library only.
+"""The sample service: a greeting with the name of its revision. Standard library only.
 
 ``PORT`` is where it listens, ``TARGET`` whom it greets; ``/sleep/SECONDS`` takes that long to answer, ``/burn/SECONDS``
 keeps a core busy for that long.
@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class HelloHandler(BaseHTTPRequestHandler):
-    """Answers every GET."""
+    """Responds to every GET."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Greet, after a rest if one is asked for."""
+        """Greet, after a pause if the path asks for one."""
         if self.path.startswith("/sleep/"):
             time.sleep(float(self.path.removeprefix("/sleep/")))
         if self.path.startswith("/burn/"):

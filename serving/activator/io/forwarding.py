@@ -1,4 +1,4 @@
-"""How requests are forwarded to pods: the activator's credentials, the timeouts per revision, and the router's ticks."""
+"""Forwards requests to pods: the activator's credentials, the timeouts per revision, and the router's ticks."""
 
 import asyncio
 import math

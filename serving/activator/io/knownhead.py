@@ -1,4 +1,4 @@
-"""What the head of a request means for routing, found once and kept for the same head on the same connection.
+"""Reads from a request's head what routing needs, once for the same head on the same connection.
 
 Input: a head and the site of its host. Output: the tag that it selects, by Knative-Serving-Tag or by a header rule of the
 route, its session, and its trace.
@@ -15,7 +15,7 @@ HeadMarks = tuple[str | None, bytes, bytes]
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a head means for routing, as of the routes' ``turn``; a later turn reads the head again.
+    """The routing facts of a head at the routes' ``turn``; after a later turn the head is read again.
 
     ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie,
     ``is_grpc`` that the request is a gRPC call.
@@ -32,7 +32,7 @@ class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marks_of(head: RequestHead) -> HeadMarks:
-    """The headers of a head that routing looks at, in one pass over its lines."""
+    """The headers of a head that routing reads, in one pass over its lines."""
     tag, agent, traceparent = None, b"", b""
     for line in head.lines:
         if line.name == b"user-agent":
@@ -45,7 +45,7 @@ def marks_of(head: RequestHead) -> HeadMarks:
 
 
 def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) -> KnownHead:
-    """What a head with these marks means at a site."""
+    """The routing facts of a head with these marks at a site."""
     tag, _, traceparent = marks
     policy = site.policy
     if tag is None and policy.header_rules:

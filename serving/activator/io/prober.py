@@ -41,7 +41,7 @@ class PodProber:
             await asyncio.get_running_loop().create_future()
 
     def start(self, probes: Sequence[PodProbe]) -> None:
-        """Send probes; each is answered within its time."""
+        """Send probes; each has a timeout."""
         if self._group is None:
             return
         for probe in probes:

@@ -1,4 +1,4 @@
-"""Reports the load of revisions to the autoscaler, each second and at once when a request finds no pod; ejections to people."""
+"""Reports load to the autoscaler, each second and at once when a request finds no pod; writes an Event for each ejection."""
 
 import asyncio
 import logging

@@ -63,7 +63,7 @@ class UnreadyPods:
 
     @property
     def probe_count(self) -> int:
-        """Probes without an answer."""
+        """The number of probes in flight."""
         return self._probe_counts.total()
 
     def set_pods(self, key: RevisionKey, pods: Mapping[str, ServedPod], now_s: float) -> None:
@@ -80,7 +80,7 @@ class UnreadyPods:
         self._pods.pop(key, None)
 
     def confirmed(self, key: RevisionKey) -> dict[str, ServedPod]:
-        """Pods whose queue-proxy has answered that they are ready, by address."""
+        """Pods whose queue-proxy has confirmed that they are ready, by address."""
         candidates = self._pods.get(key, {})
         return {address: one.pod for address, one in candidates.items() if one.is_confirmed}
 
@@ -99,7 +99,7 @@ class UnreadyPods:
         return probes
 
     def note_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
-        """Take the answer to a probe; whether the confirmed pods have changed."""
+        """Take the reply to a probe; whether the confirmed pods have changed."""
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:
             del self._probe_counts[probe.key]
@@ -148,7 +148,7 @@ class RevisionDirectory:
         return self._revisions.keys()
 
     def revision(self, key: RevisionKey) -> ServedRevision | None:
-        """A revision; None while it is not known."""
+        """A revision; None if it is unknown."""
         return self._revisions.get(key)
 
     def set_revision(self, revision: ServedRevision) -> bool:

@@ -55,14 +55,14 @@ class SlotBook(Protocol[RequestId_contra]):
         """Revisions to settle now although nothing happened."""
 
     def next_due_s(self) -> float | None:
-        """When one is next due; None while none will be."""
+        """When the next revision is due; None without one."""
 
     def return_unused(self) -> None:
-        """Give slots of pods that are gone back to their owners."""
+        """Return slots of deleted pods to their owners."""
 
 
 class TickSchedule:
-    """The revisions to look at, now and later."""
+    """Schedules ticks of revisions, now and later."""
 
     __slots__ = ("_due_s", "_heap", "_pending")
 
@@ -103,7 +103,7 @@ class TickSchedule:
         return keys
 
     def next_due_s(self) -> float | None:
-        """When a revision is next due without news; that tick may find nothing to do."""
+        """When a revision is next due without news; that tick may have no effect."""
         return self._heap[0][0] if self._heap else None
 
 
@@ -130,7 +130,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def inside(self) -> list[tuple[RevisionKey, int, int]]:
-        """Each revision that has requests: how many are inside, and how many of those wait."""
+        """The requests of each revision: all of them, and the queued ones."""
         return [(key, one.level, one.waiting_count) for key, one in self.throttlers.items()]
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
@@ -209,7 +209,7 @@ class RequestRouter(Generic[RequestId]):
         return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
 
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
-        """Do what is due: timeouts, readmitted pods, probes, and wakes."""
+        """Carry out what is due: timeouts, readmitted pods, probes, and wakes."""
         keys = self.schedule.take_due(now_s)
         if self.slots is not None:
             keys.update(self.slots.due(now_s))
@@ -247,13 +247,13 @@ class RequestRouter(Generic[RequestId]):
         return loads
 
     def resend_all(self) -> None:
-        """Report all load once more: the autoscaler at the other end of the connection is a new process."""
+        """Report all load once more, because the autoscaler is a new process."""
         for key, throttler in self.throttlers.items():
             throttler.wake_state = forgotten(throttler.wake_state)
             self.schedule.schedule_tick(key)
 
     def eject_silent(self, now_s: float, *, has_begun: Callable[[RequestId], bool]) -> list[SilentPod[RequestId]]:
-        """Eject pods that answer nothing while others of their revision do."""
+        """Eject pods that send no response while others of their revision do."""
         after_s = self.settings.eject_after_silence_s
         throttlers = self.throttlers.values() if after_s else ()
         found = [one for each in throttlers for one in each.eject_silent(now_s, after_s=after_s, has_begun=has_begun)]

@@ -219,7 +219,7 @@ class RevisionThrottler(Generic[RequestId]):
     def eject_silent(
         self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]
     ) -> list[SilentPod[RequestId]]:
-        """Eject pods that answer nothing while others do; return all silent pods with their requests."""
+        """Eject pods that send no response while others do; return all silent pods with their requests."""
         slots_per_pod = self.slots_per_pod or 0
         ejected = self.ejected.eject_silent(
             self.address_of, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
@@ -255,7 +255,7 @@ class RevisionThrottler(Generic[RequestId]):
     def wake(
         self, revision: ServedRevision, now_s: float, settings: ActivatorSettings
     ) -> tuple[Sequence[RevisionWake], float | None]:
-        """Whether to wake the revision now, and when to ask again without news."""
+        """Whether to wake the revision now, and when to check again without news."""
         has_rejected, self.has_rejected = self.has_rejected, False
         seen = WakeInput(
             level=self.level,

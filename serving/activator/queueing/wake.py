@@ -1,4 +1,4 @@
-"""When to wake a revision: to set it from Reserve to Active (a flip), and to report to the autoscaler at once (a poke).
+"""Decides when to wake a revision: to set it Active (a flip), and to report to the autoscaler at once (a poke).
 
 A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would be too
 late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired
@@ -21,7 +21,7 @@ from serving.traffic.meter import Report
 
 
 class PokeReason(enum.StrEnum):
-    """Which rule asked for a poke."""
+    """The rule that asked for a poke."""
 
     FIRST = "first"
     DOUBLED = "doubled"
@@ -71,7 +71,7 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What has been reported to the autoscaler.
+    """The load already reported to the autoscaler.
 
     ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were reported by
     pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
@@ -87,7 +87,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now. ``next_wake_s`` is when to ask again without news; None: not before there are any.
+    """The wake now. ``next_wake_s`` is when to check again without news; None: only after news.
 
     While no request waits and at most ``quiet_level`` are inside, nothing can be due.
     """
@@ -101,7 +101,7 @@ class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
 def wake(
     state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float
 ) -> tuple[WakeState, WakeDecision]:
-    """What is due now, and when to ask again."""
+    """The wake that is due now, and when to check again."""
     if not facts.is_wanted:
         state = calm(state)
     state, poke, poke_due_s = _poke(state, facts, settings, now_s=now_s)

@@ -24,7 +24,7 @@ _VALUE_BYTES_MAX = 64
 
 
 class Listener(enum.StrEnum):
-    """Where a request came in. Cluster-local hosts exist on the inner one only."""
+    """The listener of a request. Cluster-local hosts exist on the inner one only."""
 
     PUBLIC = "public"
     INNER = "inner"

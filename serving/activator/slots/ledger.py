@@ -80,7 +80,7 @@ class Ledger:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether no view has begun: no slot can be given, and no more be used than what is in use."""
+        """Whether no view has begun: slots cannot be given, and use cannot grow."""
         return self._view is None
 
     @property
@@ -135,7 +135,7 @@ class Ledger:
         self._advance()
 
     def give(self, key: RevisionKey, pod: str, *, peer: int, count: int) -> None:
-        """Pass slots that nothing uses to a peer; this process does not have them from now on."""
+        """Pass unused slots to a peer; they leave this process at once."""
         assert self._view is not None, self
         assert peer in self._members, self
         self._lend((key, pod), peer, -count)

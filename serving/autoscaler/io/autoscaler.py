@@ -95,14 +95,14 @@ class Autoscaler:
                 task.cancel()
 
     def won(self, shard: int) -> None:
-        """A shard is ours: its revisions are decided on, as after a restart."""
+        """Take over a shard: decide on its revisions, as after a restart."""
         for key, entry in self._watch.entries.items():
             if self._is_synced and self._sharing.is_in(group_of(key, entry.revision), shard):
                 self._decisions.start(key, entry, is_restart=True)
         self._policies.look_again()
 
     async def lost(self, shard: int) -> None:
-        """A shard is not ours any more. Returns when nothing that was to be written about it is on its way."""
+        """Give up a shard. Returns when no write about it is in flight."""
         for key, entry in self._watch.entries.items():
             if self._sharing.is_in(group_of(key, entry.revision), shard):
                 entry.scaler, entry.latest = None, None
@@ -115,7 +115,7 @@ class Autoscaler:
         return group_of(key, None if entry is None else entry.revision)
 
     def record(self, key: RevisionKey, stat: Stat, source: StatSource, *, is_relayed: bool = False) -> None:
-        """A stat, stamped with the time of its receipt; if it cannot wait, there is a decision at once.
+        """Store a stat with the time of its receipt; an urgent one leads to a decision at once.
 
         Unless it was relayed here, it is passed on if another autoscaler decides on its revision.
         """
@@ -152,7 +152,7 @@ class Autoscaler:
         return self._watch.entries.get(key)
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """A pod of a revision as it was seen last."""
+        """The last observed state of a pod of a revision."""
         return self._watch.pod(namespace, name)
 
     async def _begin(self) -> None:
@@ -174,12 +174,12 @@ class Autoscaler:
     # What the watch reports.
 
     def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """All that a decision needs may be there now."""
+        """Note that the inputs of a decision may be complete."""
         if self._is_synced:
             self._decisions.start(key, entry, is_restart=is_restart)
 
     def changed(self, key: RevisionKey) -> None:
-        """Something has changed that a decision depends on."""
+        """Note a change of an input of the decision."""
         self._decisions.decide_soon(key, DecisionCause.CHANGE)
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
@@ -187,7 +187,7 @@ class Autoscaler:
         self._policies.triggers.forget_pod(key, name)
 
     def stopped(self, key: RevisionKey) -> None:
-        """The revision is not decided on any more."""
+        """Stop deciding on the revision."""
         self._decisions.stop(key)
 
     def gone(self, revision: ScaledRevision) -> None:

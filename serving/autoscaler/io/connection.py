@@ -1,4 +1,4 @@
-"""One connection to the autoscaler: a head, which is answered at once or later, then frames or events.
+"""One connection to the autoscaler: a head with a response now or later, then frames or events.
 
 Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Whole binary frames, which is what stats
 are, are cut out here and never reach it: its asyncio server takes 43 µs for one, this takes 6 to 11 (bench/stats.py).
@@ -41,7 +41,7 @@ _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Places in the stream. The mask is right before ``begin``, if there is one. ``end`` may lie beyond what is there."""
+    """Positions in the stream. The mask precedes ``begin``, if there is one. ``end`` may lie beyond the received data."""
 
     begin: int
     end: int
@@ -90,7 +90,7 @@ class StatsHost(Protocol):
         ...
 
     def respond(self, protocol: ServerProtocol, request: Request, connection: "StatsConnection") -> Response | None:
-        """The answer to a request's head. None: it follows later."""
+        """The response to a request's head; None if it follows later."""
         ...
 
 
@@ -127,7 +127,7 @@ class StatsConnection(asyncio.Protocol):
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended, one way or another."""
+        """Clean up after the connection has ended."""
         del exc
         if self._judging is not None:
             self._judging.cancel()
@@ -136,7 +136,7 @@ class StatsConnection(asyncio.Protocol):
             self._unfollow()
 
     def pause_writing(self) -> None:
-        """A client that pings and reads no answer; answers to people may be long."""
+        """Close a client that reads no pongs; long responses may pause."""
         if self.sender is not None:
             self.abort()
 
@@ -176,7 +176,7 @@ class StatsConnection(asyncio.Protocol):
             self._transport.abort()
 
     def judge(self, proof: Awaitable[bool], respond: Callable[[bool], Response]) -> None:
-        """Answer the head when it is known whether its claim is true; what comes meanwhile waits."""
+        """Respond to the head once its claim is verified; buffer earlier frames."""
 
         async def judging() -> None:
             try:
@@ -201,7 +201,7 @@ class StatsConnection(asyncio.Protocol):
         self._judging = asyncio.create_task(guarded(), name="whose a token is")
 
     def follow(self, begin: Callable[[], Callable[[], None]]) -> None:
-        """Get events from now on, after the head of the answer; ``begin`` gives what ends it."""
+        """Send events from now on, after the head of the response; ``begin`` returns the callback that ends the stream."""
 
         def begun() -> None:
             if self._transport is not None and not self._transport.is_closing():
@@ -211,7 +211,7 @@ class StatsConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(begun)
 
     def write(self, event: bytes) -> bool:
-        """An event for a follower; one that does not read is cut off."""
+        """Send an event to a subscriber; close one that does not read."""
         assert self._transport is not None
         self._transport.write(event)
         if self._transport.get_write_buffer_size() > _FOLLOWER_BYTES_MAX:

@@ -68,7 +68,7 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
 
 
 class DecisionLoop:
-    """Decides about the entries of a watch and writes what was decided. ``jobs`` are to be run."""
+    """Decides about the entries of a watch and writes the decisions. The caller runs ``jobs``."""
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
@@ -111,7 +111,7 @@ class DecisionLoop:
         return counts | {"proofs": self._writer.proof_count, "proof_failures": self._writer.proof_failure_count}
 
     def start(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """Decide about a revision from now on, if all is known of it and it is ours."""
+        """Decide about a revision from now on, if its inputs are complete and this process owns it."""
         facts = entry.facts()
         if facts is None or entry.revision is None or entry.scaler is not None:
             return
@@ -138,14 +138,14 @@ class DecisionLoop:
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def stop(self, key: RevisionKey) -> None:
-        """Drop what is queued about a revision."""
+        """Drop the queued work of a revision."""
         for queue in (self._soon, self._periodic, self._writes, self._saves):
             queue.forget(key)
         self._notes.pop(key, None)
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
-        """Decide in this turn of the loop if the last decision is long enough ago, else as soon as it is.
+        """Decide in this turn of the loop if the last decision is old enough, else as soon as it is.
 
         A revision that was woken since does not wait: its load is reported a few milliseconds before it is seen Active, and the
         decision about that load wants no pod yet.

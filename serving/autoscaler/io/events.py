@@ -30,7 +30,7 @@ _LAG_S = 0.1
 
 
 class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
-    """Leave to say something: the number of the Event, and how many changes before it were left out."""
+    """A permit for one Event: its number, and how many changes before it were left out."""
 
     number: int
     left_out_count: int
@@ -52,7 +52,7 @@ class EventBudget:
         self._purses: dict[str, _Purse] = {}
 
     def take(self, uid: str, now_s: float) -> EventPermit | None:
-        """Leave for a revision to say something now; None if it said too much of late."""
+        """A permit for the next Event of a revision; None above the limit."""
         purse = self._purses.get(uid) or _Purse(tokens=_BURST, at_s=now_s)
         tokens = min(_BURST, purse.tokens + (now_s - purse.at_s) / _REFILL_S)
         if tokens < 1:
@@ -64,7 +64,7 @@ class EventBudget:
         return EventPermit(number=purse.number, left_out_count=purse.left_out_count)
 
     def forget(self, uid: str) -> None:
-        """A revision is gone."""
+        """Drop the budget of a revision."""
         self._purses.pop(uid, None)
 
 
@@ -85,7 +85,7 @@ def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, 
 
 
 class ScaleEventWriter:
-    """Writes changes of scale as Events, one after the other, off the path of decisions. ``run`` it."""
+    """Writes changes of scale as Events, one after the other, outside the path of decisions. The caller runs it."""
 
     def __init__(self, cluster: Cluster, sharing: Sharing | None = None) -> None:
         self.left_out_count = 0
@@ -95,7 +95,7 @@ class ScaleEventWriter:
         self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 
     def add(self, revision: ScaledRevision, sentence: str) -> None:
-        """A change; left out when its revision, or all together, say too much."""
+        """Add a change; it is dropped above the limit of its revision or of all revisions."""
         leave = self._budget.take(revision.uid, now_s())
         if leave is None or self._waiting.full():
             self.left_out_count += 1
@@ -104,11 +104,11 @@ class ScaleEventWriter:
         self._waiting.put_nowait((now_s() + _LAG_S, group_of(revision.key, revision), event))
 
     def forget(self, revision: ScaledRevision) -> None:
-        """A revision is gone, and with it what it may still say."""
+        """Drop the revision's event budget."""
         self._budget.forget(revision.uid)
 
     async def run(self) -> None:
-        """Write until cancelled. An Event that cannot be written is no reason for anything."""
+        """Write Events until cancelled. A failed write is logged and not retried."""
         while True:
             due_s, group, event = await self._waiting.get()
             await asyncio.sleep(max(0.0, due_s - now_s()))

@@ -1,4 +1,4 @@
-"""Follows ScalingPolicies, writes their status, and lists what pods use."""
+"""Follows ScalingPolicies, writes their status, and lists the usage of pods."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyClient:
-    """Follows ScalingPolicies, writes their status, and looks at what pods use. ``run`` it.
+    """Follows ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
     ``triggers`` decides. A status is written when it says something new about the attachment, else once a period.
     """

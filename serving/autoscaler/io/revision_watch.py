@@ -22,26 +22,26 @@ from serving.settings.autoscaler import AutoscalerSettings
 
 
 class RevisionListener(Protocol):
-    """Called in the turn of the loop in which a watch brings a change; must not wait."""
+    """Callbacks of a revision watch, called in the turn of the loop of the change; they must not block."""
 
     def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """All that a decision needs may be there now; ``is_restart``: the revision had a scale before."""
+        """Note that the inputs of a decision may be complete; ``is_restart``: the revision had a scale before."""
 
     def changed(self, key: RevisionKey) -> None:
-        """Something has changed that a decision depends on."""
+        """Note a change of an input of the decision."""
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """A pod of a revision that is decided on was deleted."""
 
     def stopped(self, key: RevisionKey) -> None:
-        """The revision is not decided on any more."""
+        """Stop deciding on the revision."""
 
     def gone(self, revision: ScaledRevision) -> None:
         """The revision was deleted."""
 
 
 class RevisionWatch:
-    """The entries of all revisions. ``jobs`` are to be run; ``entries`` is a live view."""
+    """The entries of all revisions. The caller runs ``jobs``; ``entries`` is a live view."""
 
     def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, listener: RevisionListener) -> None:
         self.entries: dict[RevisionKey, RevisionEntry] = {}
@@ -69,7 +69,7 @@ class RevisionWatch:
             yield f"autoscaler {reflector.kind.plural}", reflector.run()
 
     async def synced(self) -> None:
-        """Wait until everything has been seen once."""
+        """Wait until all kinds have been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
 
@@ -79,7 +79,7 @@ class RevisionWatch:
         self._revisions.tell_again()
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """A pod of a revision as it was seen last."""
+        """The last observed state of a pod of a revision."""
         return self._pods.cache.get((namespace, name))
 
     def ready_pods(self, key: RevisionKey) -> Iterator[ScaledPod]:
@@ -94,7 +94,7 @@ class RevisionWatch:
         return {} if found is None else requests_of((found.get("spec") or {}).get("containers") or ())
 
     def learns_target(self) -> bool:
-        """Whether decisions about a revision with pods depend on what is learnt of its target."""
+        """Whether decisions about a revision with pods depend on its learnt target."""
         return any(
             entry.ready_names and entry.revision is not None and entry.revision.spec.learns_target
             for entry in self.entries.values()
@@ -106,7 +106,7 @@ class RevisionWatch:
             entry.measured(key[0], usages, now_s)
 
     def written(self, key: RevisionKey, found: Object) -> None:
-        """The Revision as a call has answered it; one of another uid is ignored."""
+        """Store the Revision returned by a write; one of another uid is ignored."""
         entry, revision = self.entries.get(key), revision_of(found, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return

@@ -56,14 +56,14 @@ class WriteCounts(msgspec.Struct, kw_only=True):
 
 
 class ScaleClient:
-    """The writes. What a server refuses for other reasons than those named here is raised."""
+    """Carries out writes. Refusals for reasons not named here are raised."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.counts = WriteCounts()
         self._cluster = cluster
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
-        """Put a revision into reserve if it is as it was seen: whether it was, and the object as it is now."""
+        """Put a revision into reserve if it is unchanged: whether it was, and the present object."""
         patch = {
             "metadata": {"resourceVersion": revision.resource_version},
             "spec": {"servingState": ServingState.RESERVE.value},
@@ -79,7 +79,7 @@ class ScaleClient:
         return True, written
 
     async def wake(self, revision: ScaledRevision) -> Object | None:
-        """Take a revision out of reserve if it is as it was seen; None if it is not, or is gone."""
+        """Take a revision out of reserve if it is unchanged; None if it has changed or is gone."""
         patch = {
             "metadata": {"resourceVersion": revision.resource_version},
             "spec": {"servingState": ServingState.ACTIVE.value},
@@ -92,7 +92,7 @@ class ScaleClient:
         return written
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
-        """Say which path requests to a revision should take; None if it is not as it was seen, or is gone."""
+        """Write the desired path of requests to a revision; None if it has changed or is gone."""
         said = path.value if path is TrafficPath.SERVE else None
         patch = {
             "metadata": {"resourceVersion": revision.resource_version, "annotations": {TRAFFIC_PATH_ANNOTATION: said}}
@@ -105,7 +105,7 @@ class ScaleClient:
         return written
 
     async def save(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> Object | None:
-        """Write annotations of a revision, and remove those that are None; None if it is gone."""
+        """Write annotations of a revision, and remove those set to None; None if it is gone."""
         patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
         try:
             written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
@@ -117,7 +117,7 @@ class ScaleClient:
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set a Deployment's scale if it is as it was seen; its version after that, None if it is not, or is gone.
+        """Set a Deployment's scale if it is unchanged; the new version, None if it has changed or is gone.
 
         A Deployment changes with each pod that becomes ready: what was written for that reason alone is written again.
         """
@@ -161,7 +161,7 @@ class ScaleClient:
 
 
 class Prober:
-    """Asks one address, "127.0.0.1:8080"."""
+    """Probes one address, "127.0.0.1:8080"."""
 
     def __init__(self, address: str) -> None:
         self._address = address

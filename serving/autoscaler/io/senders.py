@@ -44,7 +44,7 @@ class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[LatenessState, bool]:
-    """Whether a frame came too late to count.
+    """Whether a frame arrived too late to count.
 
     Frames sent at 100 and 101 and received at 7.0 and 12.1: offsets -93 and -88.9, so the second was under way for 4.1 s
     longer, and is late.
@@ -97,7 +97,7 @@ class Sender:
         self.heard_s = now_s()
 
     def take(self, frame: bytes) -> None:
-        """One frame. Whatever is in it, the connection goes on."""
+        """Handle one frame. Invalid content does not end the connection."""
         at_s = self.heard_s = now_s()
         self._counts.frames += 1
         second = int(at_s)
@@ -153,7 +153,7 @@ class PodSender(Sender):
 
 
 class ActivatorSender(Sender):
-    """An activator; it reports on every revision that it holds requests of."""
+    """An activator; it reports on every revision with requests in it."""
 
     __slots__ = ()
 

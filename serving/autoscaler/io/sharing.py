@@ -30,7 +30,7 @@ _NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
 
 
 class Sharing:
-    """All are ours until ``shards`` is set, which must be before anything is decided."""
+    """Owns all groups until ``shards`` is set, which must precede the first decision."""
 
     def __init__(self) -> None:
         self.shards: Shards | None = None
@@ -38,7 +38,7 @@ class Sharing:
         self._quiet = asyncio.Event()
 
     def is_ours(self, group: Group) -> bool:
-        """Whether we decide on a group at this moment."""
+        """Whether this process decides on a group now."""
         return self.shards is None or self.shards.owns(self.shards.of(group))
 
     def is_in(self, group: Group, shard: int) -> bool:
@@ -47,7 +47,7 @@ class Sharing:
 
     @contextlib.contextmanager
     def writing(self, group: Group) -> Iterator[None]:
-        """Writes about a group. Raises ``NotLeading`` if it is not ours, and so do the calls within when it is no more."""
+        """Guards writes about a group. Raises ``NotLeading`` if another process owns it, also from calls within once it changes owner."""
         shards = self.shards
         if shards is None:
             yield
@@ -63,7 +63,7 @@ class Sharing:
                     self._quiet.set()
 
     async def settled(self, shard: int) -> None:
-        """Wait until nothing about a shard is on its way."""
+        """Wait until no write about a shard is in flight."""
         while self._writing[shard]:
             self._quiet.clear()
             await self._quiet.wait()
@@ -91,7 +91,7 @@ class Relay:
         }
 
     def pass_on(self, key: RevisionKey, stat: Stat, source: StatSource) -> bool:
-        """Pass a report on, or drop it without an owner; False if its revision is ours."""
+        """Forward a report to its owner, or drop it without one; False if this process owns its revision."""
         shards = self._sharing.shards
         if shards is None or shards.owns(shard := shards.of(self._group(key))):
             return False
@@ -141,7 +141,7 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
 
 @contextlib.asynccontextmanager
 async def sharing_out(sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes) -> AsyncIterator[None]:
-    """Hold our part of the shards while the context lasts, with connections to all who hold others."""
+    """Hold this process's part of the shards while the context lasts, with connections to all other holders."""
     me, stop = shards.options.me, asyncio.Event()
     token = autoscaler_token(key, name=me)
     sharing.shards = shards

@@ -57,7 +57,7 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatsServer:
-    """Takes stats and hands each to ``record``; the rest answers queries, ``page`` for an Accept header."""
+    """Receives stats and hands each to ``record``; serves queries, and ``page`` by Accept header."""
 
     def __init__(  # noqa: PLR0913 - what it connects
         self,
@@ -93,7 +93,7 @@ class StatsServer:
 
     @property
     def autoscalers(self) -> list[str]:
-        """Connected autoscalers heard from lately; a frozen one stays connected but is silent."""
+        """Connected autoscalers with recent frames; a frozen one stays connected but is silent."""
         since_s = now_s() - _HEARD_S
         senders = [one.sender for one in self._senders.values()]
         return [one.name for one in senders if isinstance(one, AutoscalerSender) and one.heard_s >= since_s]

@@ -1,4 +1,4 @@
-"""Asks the API server whose tokens are: at a bounded rate, each once for as long as the answer is good.
+"""Reviews tokens with the API server, at a bounded rate, and once for the validity of each verdict.
 
 No token is logged, and none is kept.
 """
@@ -27,7 +27,7 @@ _WAIT_MAX_S = 4.0
 
 
 class ReviewCounts(msgspec.Struct, kw_only=True):
-    """Reviews sent, reviews without an answer, and connections refused by one."""
+    """Reviews sent, reviews without a response, and connections refused by one."""
 
     token_reviews: int = 0
     token_reviews_failed: int = 0
@@ -55,12 +55,12 @@ class TokenReviewer:
         return {f"{name}_total": count for name, count in msgspec.structs.asdict(self.counts).items()}
 
     def judged(self, claim: PodClaim, token: str) -> bool | None:
-        """Whether a token proves a claim, if that is known; None if it has to be asked for."""
+        """Whether a token proves a claim; None if a review is needed."""
         verdict = self._reviewed.known(token, wall_s())
         return None if verdict is None else self._is_proved(claim, verdict)
 
     async def judge(self, claim: PodClaim, token: str) -> bool:
-        """Ask, and judge by the answer.
+        """Review the token and return the verdict.
 
         Raises:
             ClusterError: when the server does not answer, or too many ask. Nothing is known then.

@@ -63,7 +63,7 @@ class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiClient:
-    """Calls to one API. Nothing is connected before the first."""
+    """Calls to one API. The first call connects."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class ApiClient:
         return other
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and decoded answer of one call."""
+        """Status and decoded response of one call."""
         return self.ask(ApiCall(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
-        """The answer of a call that must succeed."""
+        """The response of a call that must succeed."""
         return self.must(ApiCall(method=method, path=path, body=body))
 
     def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above

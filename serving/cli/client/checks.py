@@ -218,7 +218,7 @@ def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding
 
 
 def check_clock(state: Path, *, wall_s: float | None = None) -> Iterator[Finding]:
-    """Whether the time of day can be: nothing in the state folder is from the future."""
+    """Whether the time of day is plausible: no file in the state folder is from the future."""
     now_s = time.time() if wall_s is None else wall_s
     newest_s = max((_modified_s(one) for one in (state, *_entries(state))), default=0.0)
     if now_s < _CLOCK_MIN_S:

@@ -57,7 +57,7 @@ def complete_kind(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 
 def complete_object(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of objects of the kind that stands before."""
+    """Names of objects of the preceding kind."""
     with contextlib.suppress(ServingError):
         return _names(context, kind_named(context.params.get("kind") or "services"), incomplete)
     return []

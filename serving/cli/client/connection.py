@@ -39,7 +39,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiResponse(Protocol):
-    """One answer. The caller closes it."""
+    """One response. The caller closes it."""
 
     @property
     def status(self) -> int:
@@ -51,7 +51,7 @@ class ApiResponse(Protocol):
         ...
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it comes. Raises ``Unavailable`` when it is cut off."""
+        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
         ...
 
     def close(self) -> None:
@@ -69,11 +69,11 @@ class ApiConnection(Protocol):
 
     @property
     def namespace(self) -> str:
-        """The namespace of the kubeconfig's context; "default" if it says nothing."""
+        """The namespace of the kubeconfig's context; "default" without one."""
         ...
 
     def send(self, request: ApiRequest) -> ApiResponse:
-        """Send and wait for the head of the answer. Raises ``Unavailable``."""
+        """Send, and wait for the head of the response. Raises ``Unavailable``."""
         ...
 
     def open_channels(self, path: str, opening: Opening[_T]) -> _T:
@@ -124,7 +124,7 @@ class _Local:
         self.server = f"{url.scheme}://{self._host}:{self._port}"
 
     def send(self, request: ApiRequest) -> ApiResponse:
-        """As the protocol."""
+        """As in the protocol."""
         connection = (
             http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
             if self._tls is None
@@ -141,7 +141,7 @@ class _Local:
             raise Unavailable(_reason(error)) from error
 
     def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """As the protocol."""
+        """As in the protocol."""
         return _opened(opening, self.server + path, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls)
 
 
@@ -195,7 +195,7 @@ class _Foreign:
         self.server = str(self._client.configuration.host)
 
     def send(self, request: ApiRequest) -> ApiResponse:
-        """As the protocol."""
+        """As in the protocol."""
         import urllib3  # noqa: PLC0415 - comes with the package above
 
         headers = {**request.headers, **self._credentials()}
@@ -220,7 +220,7 @@ class _Foreign:
         return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
 
     def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """As the protocol."""
+        """As in the protocol."""
         configuration = self._client.configuration
         tls: ssl.SSLContext | None = None
         if self.server.startswith("https:"):

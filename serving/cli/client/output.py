@@ -82,7 +82,7 @@ def age_text(age_s: float | None) -> str:
 
 
 def clock_text(at_s: float) -> str:
-    """12:03:02 of today, or with its date, in this place's time; ``at_s`` is in seconds since the epoch."""
+    """12:03:02 of today, or with its date, in local time; ``at_s`` is in seconds since the epoch."""
     moment = dt.datetime.fromtimestamp(at_s).astimezone()
     is_today = moment.date() == dt.datetime.now().astimezone().date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

@@ -29,13 +29,13 @@ autoscaler_option = click.option(
 
 
 class Stats:
-    """Questions to one autoscaler. What it does not answer ends the command."""
+    """Queries one autoscaler. A failed query ends the command."""
 
     def __init__(self, url: str | None, state_path: Path | None) -> None:
         self._url = (url or url_of("stats", state_path)).rstrip("/")
 
     def decisions(self, **names: str) -> list[bytes]:
-        """Those that are remembered, oldest first, each as JSON."""
+        """The remembered decisions, oldest first, each as JSON."""
         with self._get("decisions", names, timeout_s=_TIMEOUT_S) as response:
             return [bytes(one) for one in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
 
@@ -82,7 +82,7 @@ class _Stays(urllib.request.HTTPRedirectHandler):
     """Makes an error of an answer that leads elsewhere."""
 
     def redirect_request(self, *_: object) -> None:
-        """Go nowhere."""
+        """Reject redirects."""
 
 
 def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:

@@ -65,7 +65,7 @@ def tree_folder() -> Path:
 
 
 def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
-    """All objects, those first that others need."""
+    """All objects, dependencies first."""
     with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
         kustomization: Object = yaml.load(file, Loader=_LOADER)  # noqa: S506 - both loaders are safe
     unknown = kustomization.keys() - _KNOWN_KEYS

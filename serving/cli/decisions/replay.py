@@ -28,7 +28,7 @@ _Difference = dict[str, Any]
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> None:
-    """Decide again what stands in FILES of the decision log, oldest file first.
+    """Recompute the decisions of FILES of the decision log, oldest file first.
 
     With the same numbers every answer must be the same, else the command ends with 1. With --set, each moment is decided
     with both numbers, load and pods being as they were.

@@ -23,7 +23,7 @@ from serving.simulator.workload_run import Workload, run_workload
 
 
 class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer of a comparison, as it is printed with ``--json``."""
+    """The result of a comparison, as printed with ``--json``."""
 
     policies: dict[str, PolicyReport]
     at_equal_pod_seconds: dict[str, EqualPodSeconds] | None = None

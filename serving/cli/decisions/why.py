@@ -142,7 +142,7 @@ class _Ours:
         self._known: dict[str, bool] = {}
 
     def nothing(self) -> str:
-        """That there is nothing to tell of them."""
+        """The sentence for revisions without decisions."""
         return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
 
     def has(self, one: LoggedDecision) -> bool:

@@ -75,13 +75,13 @@ class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said_by_events(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
-    """Changes of these revisions in the namespace that are still known, oldest first."""
+    """The remembered changes of these revisions in the namespace, oldest first."""
     said = [_said(one) for one in items_of(api, EVENT)]
     return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
 
 
 def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
-    """The same from a time on, as they come, without end. Raises ``ServingError`` when the API refuses."""
+    """The changes from a time on, as they arrive, without end. Raises ``ServingError`` when the API refuses."""
     seen: set[str] = set()
     for event in watched(api, EVENT):
         said = None if event["type"] in {"DELETED", "BOOKMARK"} else _said(event["object"])
@@ -104,7 +104,7 @@ def _said(event: Object) -> ScaleEvent | None:
 
 
 def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
-    """A line for each of these revisions' pods that an activator has ejected, or tries again since."""
+    """A line for each pod of these revisions that an activator has ejected or is trying again."""
     return [
         _line(activator, one)
         for activator, reports in _reports(state_path, namespace)

@@ -20,7 +20,7 @@ NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "nod
 
 
 class AmountFlags:
-    """The flags of one command, by the names that click gives them: "node_cpu" is --node-cpu."""
+    """The flags of one command, by click's names: "node_cpu" is --node-cpu."""
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = flags

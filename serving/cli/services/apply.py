@@ -135,7 +135,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:
-    """Make or change what manifests describe; Knative's and Cloud Run's as they are.
+    """Create or change the objects of manifests; Knative's and Cloud Run's work unchanged.
 
     What was applied before and is no longer in the manifest is taken away; what others have set stays.
     """

@@ -1,4 +1,4 @@
-"""``serving delete``: objects go, with what belongs to them."""
+"""``serving delete``: deletes objects with their dependents."""
 
 import json
 from typing import Any

@@ -37,7 +37,7 @@ _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
-    """What an object is about: state with reasons, traffic, revisions, pods, events; a service if no KIND is given.
+    """Show an object: state with reasons, traffic, revisions, pods, events; a service if no KIND is given.
 
     Of a service that is not ready, the last lines of its log too.
     """

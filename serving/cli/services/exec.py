@@ -1,4 +1,4 @@
-"""``serving exec``: a command in a pod of a service, beside the app, by the protocol of ``kubectl exec``.
+"""``serving exec``: runs a command in a pod of a service, beside the app, by the protocol of ``kubectl exec``.
 
 The first byte of each message is its channel; see ``serving.home.apiserver.channels``.
 """
@@ -95,7 +95,7 @@ class Channels:
 
 
 def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> Channels:
-    """Open a websocket. Raises ``OSError``, ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
+    """Open a websocket. Raises ``OSError``, ``Unavailable``, and ``ServingError`` with the API's reason if it refuses."""
     opening = connect(
         url.replace("http", "ws", 1),
         ssl=tls,

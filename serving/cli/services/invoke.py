@@ -1,4 +1,4 @@
-"""``serving invoke``: one request to a service through the public port, and how it was answered."""
+"""``serving invoke``: sends one request to a service through the public port, and prints the response."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ _PIECE_BYTES = 65536
 
 
 class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of an answer. ``head_after_s`` is the time since the request was sent."""
+    """The head of a response. ``head_after_s`` is the time since the request was sent."""
 
     status: int
     reason: str

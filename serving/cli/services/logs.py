@@ -129,7 +129,7 @@ class _Reader:
         return list(self._threads).index(pod)
 
     def is_done(self) -> bool:
-        """Whether no more lines come."""
+        """Whether the log has ended."""
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def start(self, pod: Object, *, is_gone: bool = False) -> None:

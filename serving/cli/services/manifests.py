@@ -1,4 +1,4 @@
-"""Manifests as people keep them: files and folders of YAML or JSON, many documents in each, read before anything is sent.
+"""Reads manifests before anything is sent: files and folders of YAML or JSON, with many documents in each.
 
 Input: paths, "-" for standard input; output: the documents with their place, or ``SettingsError`` with everything that
 is wrong in any of them, so that half of a broken folder is never applied.
@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifests(paths: Sequence[str]) -> list[Manifest]:
-    """All documents, those first that others need. Raises ``SettingsError`` with every problem."""
+    """All documents, dependencies first. Raises ``SettingsError`` with every problem."""
     found: list[Manifest] = []
     problems: list[Problem] = []
     for path in paths:

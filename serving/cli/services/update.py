@@ -47,7 +47,7 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def updated(service: Object, wanted: ServiceUpdate) -> Object:
-    """The service with the change. Raises ``InvalidValue`` if a variable that is to be removed does not exist."""
+    """The service with the change. Raises ``InvalidValue`` if a variable to remove does not exist."""
     changed = copy.deepcopy(service)
     template = changed["spec"].setdefault("template", {})
     metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})

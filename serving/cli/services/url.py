@@ -1,4 +1,4 @@
-"""``serving url``: where a service answers, also for machines on which ``*.localhost`` does not resolve."""
+"""``serving url``: prints the URL of a service, also for machines that do not resolve ``*.localhost``."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
 
 
 def print_url(api: ApiClient, service: Object) -> None:
-    """Both forms."""
+    """Print the URL, and the call with curl."""
     address = address_of(api, service)
     click.echo(address.url)
     if address.connect_host != address.host:
@@ -72,7 +72,7 @@ def print_url(api: ApiClient, service: Object) -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
 @api_options
 def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:
-    """Where a service answers, and the curl for machines on which *.localhost does not resolve."""
+    """Print the URL of a service, and the curl for machines on which *.localhost does not resolve."""
     if tag and cluster_local:
         fail_usage("--tag and --cluster-local exclude each other")
     address = address_of(api, service_of(api, name), tag=tag, is_inner=cluster_local)

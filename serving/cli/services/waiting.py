@@ -48,7 +48,7 @@ _TIMEOUT_S = 60.0
 
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
-    """Wait until requests are shared out as the status says; False if they are not in time."""
+    """Wait until requests are split as in the status; False at the timeout."""
     deadline_s = time.monotonic() + within_s
     targets = nested(service, "status", "traffic") or ()
     expected = split_digest((str(one.get("revisionName")), one.get("percent") or 0) for one in targets)
@@ -227,7 +227,7 @@ def _worded(ready: dict[str, str]) -> str:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) -> None:
-    """Wait until a service is ready, gone with its pods, or has no pod; exit with 1 if it is not in time."""
+    """Wait until a service is ready, gone with its pods, or has no pod; exit with 1 at the timeout."""
     if wanted == "gone":
         until_gone(api, name, timeout_s=wait_s)
         done = f"{name} is gone"

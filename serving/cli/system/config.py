@@ -71,7 +71,7 @@ class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_live_config(api: ApiClient) -> LiveConfig:
-    """Ask the store, and the processes of this machine."""
+    """Read the settings from the store, and from the processes of this machine."""
     namespace = system_namespace(os.environ)
     config_maps: list[ConfigMap] = []
     problems: list[Problem] = []

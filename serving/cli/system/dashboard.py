@@ -1,4 +1,4 @@
-"""``serving dashboard``: where the dashboard of a running ``serving up`` is; or a dashboard of its own for a cluster."""
+"""``serving dashboard``: prints the URL of the dashboard of ``serving up``, or serves a dashboard for a cluster."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ from serving.home.state import default_state_path
 @click.option("--token", "is_token", is_flag=True, help="Print the token of `serving up`, with which the page may act.")
 @state_option
 def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Say where the dashboard is; with --kubeconfig, serve one until interrupted.
+    """Print the URL of the dashboard; with --kubeconfig, serve one until interrupted.
 
     It is read-only but for those who have its token.
     """

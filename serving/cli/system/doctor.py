@@ -157,7 +157,7 @@ def _last_words(log: Path) -> str:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @state_option
 def doctor(*, output: str, state_path: Path | None) -> None:
-    """Look at this machine and at the system on it; exits with 1 if something is in the way."""
+    """Check this machine and the system on it; exits with 1 if something is in the way."""
     state = (state_path or default_state_path()).absolute()
     found = []
     with Progress("looking at this machine"):

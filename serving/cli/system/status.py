@@ -48,7 +48,7 @@ class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @state_option
 def status(*, state_path: Path | None, output: str) -> None:
-    """Whether the system runs, and where it answers. Exits with 1 if it does not run."""
+    """Print whether the system runs, and its URL. Exits with 1 if it does not run."""
     state = StateFolder((state_path or default_state_path()).absolute())
     pid = state.holder()
     if pid is None:

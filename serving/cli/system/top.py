@@ -41,7 +41,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The nodes of a dashboard's state of which anything is known, best score first."""
+    """The nodes with data in a dashboard's state, best score first."""
     known = ("cpu_millicores", "memory_bytes", "requested_millicores", "requested_bytes")
     found = [one for one in nodes.get("lines", ()) if any(one[name] for name in known)]
     return sorted(found, key=lambda one: (-(one["score"] or 0.0), one["name"]))
@@ -232,7 +232,7 @@ class _Row:
         return {**self.view, "shown_state": self._state(), "numbers": numbers, "decision": self._decision}
 
     def said(self) -> Text:
-        """The last decision."""
+        """The sentence of the last decision."""
         return Text("" if self._decision is None else _said(self._decision))
 
     def cells(self, *, has_all: bool) -> list[Text]:

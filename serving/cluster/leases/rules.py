@@ -75,7 +75,7 @@ class Election(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseAction(enum.StrEnum):
-    """What to do."""
+    """The next action of an elector."""
 
     ACQUIRE = "acquire"
     RENEW = "renew"
@@ -98,7 +98,7 @@ def seen(election: Election, record: LeaseRecord | None, *, now_s: float) -> Ele
 
 
 def tried(election: Election, *, now_s: float) -> Election:
-    """Record that a write is about to be sent."""
+    """Record that a write will be sent next."""
     return msgspec.structs.replace(election, tried_at_s=now_s)
 
 
@@ -113,7 +113,7 @@ def lost(election: Election) -> Election:
 
 
 def held_until_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """Until when this process may act as the holder; minus infinity if it may not."""
+    """The time until which this process may act as the holder; minus infinity if it may not."""
     if election.renewed_at_s is None or election.record is None or election.record.holder != me:
         return -math.inf
     return election.renewed_at_s + times.renew_deadline_s

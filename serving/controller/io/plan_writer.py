@@ -23,7 +23,7 @@ _COMPONENT = "serving-controller"
 
 
 class PlanWriter:
-    """Writes through the cluster port and puts each answer into the cache, so that the next decision need not wait for a watch.
+    """Writes through the cluster port and puts each response into the cache, so that the next decision need not wait for a watch.
 
     ``wake`` gets the keys that a write affects; ``on_call`` the duration of each call in seconds,
     and the error that it ended with.

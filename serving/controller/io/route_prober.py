@@ -38,7 +38,7 @@ class RouteProber:
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self) -> None:
-        """Answer ``ask`` until cancelled."""
+        """Ask activators until cancelled."""
         # The addresses are pods of this system: a proxy of the environment has no part in it.
         async with aiohttp.ClientSession(trust_env=False) as self._session, asyncio.TaskGroup() as self._group:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""How many resources are reconciled at once: as many as the API server answers without getting slower.
+"""Adapts the number of parallel reconciles: as many as the API server serves without slowing down.
 
 Input: the duration of each call, or that the server refused one; output: ``limit``. The limit starts low and grows by one
 with each call while it is used up, so that it doubles with each round trip; after the first sign of congestion it grows by one
@@ -39,7 +39,7 @@ class ConcurrencyLimit:
         return int(self._limit)
 
     def note_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
-        """A call has been answered after ``duration_s``, while so many resources were reconciled."""
+        """Record that a call took ``duration_s`` while so many resources were reconciled."""
         duration_s = max(duration_s, _NOISE_S)
         if self._baseline_s is None:
             self._baseline_s = self._mean_s = duration_s
@@ -51,7 +51,7 @@ class ConcurrencyLimit:
             self._limit = min(self._high, self._limit + (1.0 if self._is_doubling else 1.0 / self._limit))
 
     def note_refusal(self, *, now_s: float) -> None:
-        """The server has refused a call because of load, or has not answered."""
+        """Record that the server refused a call because of load, or timed out."""
         self._decrease(now_s)
 
     def _decrease(self, now_s: float) -> None:

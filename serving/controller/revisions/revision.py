@@ -65,7 +65,7 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision about a revision reads beside the revision.
+    """The facts beside the revision that its decision reads.
 
     ``routes`` are the names of routes that reference it; ``is_newest`` says that its configuration created none after it,
     ``is_awaited`` that a route follows the latest revision of that configuration; ``refusal`` is why the server refuses one of its

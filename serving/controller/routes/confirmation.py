@@ -17,7 +17,7 @@ _RETRY_MAX_S = 1.0
 
 
 class ActivatorReplies:
-    """Since when each activator has not answered. Addresses that are no longer asked about are forgotten."""
+    """Since when each activator has been silent. Addresses that are no longer asked about are forgotten."""
 
     __slots__ = ("_silences",)
 
@@ -25,15 +25,15 @@ class ActivatorReplies:
         self._silences: dict[str, float] = {}
 
     def note_reply(self, address: str) -> None:
-        """The activator has answered, whatever it said."""
+        """Record a reply of the activator, whatever its content."""
         self._silences.pop(address, None)
 
     def note_silence(self, address: str, *, now_s: float) -> None:
-        """The activator has not answered."""
+        """Record that the activator did not reply."""
         self._silences.setdefault(address, now_s)
 
     def is_skipped(self, address: str, *, now_s: float) -> bool:
-        """Whether the activator has not answered for too long."""
+        """Whether the activator has been silent for too long."""
         since_s = self._silences.get(address)
         return since_s is not None and now_s - since_s >= SILENT_S
 

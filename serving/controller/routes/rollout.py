@@ -83,7 +83,7 @@ def advance(goal: Rollout, before: Rollout, *, can_serve: Callable[[str], bool],
 
 
 def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
-    """Plan the steps of each rollout that has just started: the activators route its first percent now."""
+    """Plan the steps of each new rollout: activators now route its first percent."""
     return Rollout(
         configurations=tuple(
             one if one.is_done or one.step_params.step_duration_ns else _planned(one, duration_s, now_s)

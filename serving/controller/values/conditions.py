@@ -1,4 +1,4 @@
-"""Conditions as Knative writes them: sorted by type, each with the time of its last change.
+"""Conditions in Knative's form: sorted by type, each with the time of its last change.
 
 Ready is True if all its dependencies are True, False if one is False, otherwise Unknown; it repeats the reason and message of the
 deciding dependency. A condition that Ready does not depend on has ``severity: Info``. Follows knative.dev/pkg apis.ConditionSet,

@@ -21,7 +21,7 @@ _NOT_BINDING = "this placement does not bind pods: set binds to true, and give i
 
 
 class ExtenderServer:
-    """Answers the calls of schedulers about one extender.
+    """Serves the calls of schedulers about one extender.
 
     ``report`` is the newest measurement of nodes, None before the first; ``bind`` is None if it must not bind.
     """

@@ -1,4 +1,4 @@
-"""Asks the source of node loads, whichever the settings name, and makes a ``LoadReport`` of its answers.
+"""Reads node loads from the configured source, and makes a ``LoadReport`` of them.
 
 Each look is one attempt; the next comes a period later. A source that is away, refuses or answers nonsense raises
 ``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file at each look. Redirects are not
@@ -73,7 +73,7 @@ class _Caller:
         self._header = header
 
     async def get(self, path: str, parameters: Mapping[str, str], *, accepted: tuple[int, ...] = (200,)) -> bytes:
-        """The body of an answer. Raises ``Unavailable``."""
+        """The body of a response. Raises ``Unavailable``."""
         where = f"{self.settings.address}{path}"
         try:
             headers = await asyncio.to_thread(self._headers)

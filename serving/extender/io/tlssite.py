@@ -38,7 +38,7 @@ class TlsSite:
             await self._serve(None)
 
     async def look(self) -> None:
-        """Serve what the files hold now."""
+        """Load the present content of the files."""
         if not self._settings.paths:
             return
         try:

@@ -147,7 +147,7 @@ class SpdyCodec:
 
     @staticmethod
     def pong(number: int) -> bytes:
-        """The answer to a ping."""
+        """The reply to a ping."""
         return _control_frame(_PING, struct.pack(">I", number))
 
 

@@ -65,7 +65,7 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Answers TokenReviews by ``identify``: a token's user, or None. By default no token is known."""
+    """Serves TokenReviews by ``identify``: a token's user, or None. By default no token is known."""
 
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify

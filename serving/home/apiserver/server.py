@@ -204,7 +204,7 @@ class _ApiHandlers:
         return json_response(self_review(ADMIN_USER), status=201)
 
     async def review_token(self, request: web.Request) -> web.Response:
-        """Answer a TokenReview."""
+        """Serve a TokenReview."""
         asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
         return json_response(self._options.token_reviews.review(asked), status=201)
 

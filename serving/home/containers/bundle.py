@@ -1,4 +1,4 @@
-"""The configuration of a container as crun and runc take it (OCI runtime specification, config.md), as a decision.
+"""The configuration of a container for crun and runc (OCI runtime specification, config.md), as a decision.
 
 Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``.
 What a manifest says goes before what the image says, as in Kubernetes. A container has the capabilities that Docker

@@ -130,7 +130,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def remove(self, pod: str) -> None:
-        """Kill what is left in a pod's cgroups and remove them."""
+        """Kill the remaining processes in a pod's cgroups and remove them."""
         for above in set(self.folders.values()):
             for folder, _, _ in os.walk(above / pod, topdown=False):
                 with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT
 
 
 def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
-    """Version 1: the folder by controller below which ours are made; ``own`` is the text of /proc/self/cgroup."""
+    """Version 1: the parent folder of our cgroups by controller; ``own`` is the text of /proc/self/cgroup."""
     lines = [line.split(":", 2) for line in own.splitlines()]
     paths = {kind: path for _, kinds, path in lines for kind in kinds.split(",") if kind in _CONTROLLERS}
     places: dict[str, Path] = {}

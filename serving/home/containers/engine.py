@@ -1,4 +1,4 @@
-"""Which runtime starts containers here: crun or runc, found by really running a container.
+"""Selects the runtime for containers: crun or runc, by running a container.
 
 A container of a shell script's size says more than a version: the kernel, the rights of this user and the runtime must all
 agree. A failure is reported in the runtime's own words, with what to install.

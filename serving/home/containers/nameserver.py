@@ -54,7 +54,7 @@ def question_of(query: bytes) -> tuple[str, int, int]:
 
 
 class NameAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses that names of services have: of the inner listener, and of the public one."""
+    """The addresses of services' names: of the inner listener, and of the public one."""
 
     inner: str
     public: str
@@ -105,7 +105,7 @@ def servers_of(resolv_conf: str) -> list[str]:
 
 
 class NameServer:
-    """Answers at ``address``. ``hosts`` are the public hosts of services, as they are at each query."""
+    """Serves DNS at ``address``. ``hosts`` returns the public hosts of services at each query."""
 
     def __init__(
         self, address: str, answers: NameAnswers, hosts: Container[str], *, resolv_conf: Path = Path("/etc/resolv.conf")
@@ -114,7 +114,7 @@ class NameServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, *, port: int = _PORT) -> None:
-        """Answer until cancelled. Without the port pods have no names, which is logged."""
+        """Serve until cancelled. Without the port pods have no names, which is logged."""
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.create_datagram_endpoint(
@@ -131,7 +131,7 @@ class NameServer:
             transport.close()
 
     def received(self, query: bytes, peer: tuple[str, int], transport: asyncio.DatagramTransport) -> None:
-        """A datagram has come."""
+        """Handle a datagram."""
 
         async def respond() -> None:
             with contextlib.suppress(InvalidValue):

@@ -64,7 +64,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodSandbox:
-    """A pod with a network of its own: its containers, of ``images`` by container, or its processes where there are no images.
+    """A pod with its own network: containers of ``images``, or processes where there are no images.
 
     ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine.
     """
@@ -247,7 +247,7 @@ class PodSandbox:
 
 
 def hostname_of(pod: Object) -> str:
-    """A pod's name as a host's: the kernel takes 64 bytes, and Kubernetes cuts it to 63 characters."""
+    """A pod's name as a host name: at most 63 characters, as in Kubernetes; the kernel takes 64 bytes."""
     return name_of(pod)[:_HOSTNAME_MAX].rstrip("-.")
 
 

@@ -47,7 +47,7 @@ def hosts_text(machines: str, routes: Iterable[Iterable[str]]) -> str:
 
 
 class HostsFile:
-    """Writes the hosts file at ``path`` whenever routes change. ``settings`` returns the domains that hold now."""
+    """Writes the hosts file at ``path`` whenever routes change. ``settings`` returns the present domains."""
 
     def __init__(self, cluster: Cluster, path: Path, settings: Callable[[], ControllerSettings]) -> None:
         self._path, self._settings = path, settings
@@ -88,7 +88,7 @@ class HostsFile:
 
 
 class ServiceHosts:
-    """The hosts, kept up to date by the tasks in ``reflectors``; ``host in hosts`` says whether a service has it.
+    """The public hosts, kept up to date by the tasks in ``reflectors``; ``host in hosts`` says whether a service has it.
 
     They follow from names and claims and not from any status: a pod must not get the address of the activator for a host
     of the world by an entry in a status.

@@ -263,7 +263,7 @@ def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
 def is_rebuilt(
     routes: list[Object], pods: list[Object], slices: list[Object], *, mappings: Sequence[Object] = ()
 ) -> bool:
-    """Whether each route says where its traffic goes, or why it goes nowhere, and each pod is ready and in a slice.
+    """Whether each route reports its traffic or the reason for none, and each pod is ready and in a slice.
 
     ``slices`` are those of revisions. A DomainMapping has a status again.
     """
@@ -281,7 +281,7 @@ def _is_routed(route: Object) -> bool:
 
 
 async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
-    """Wait until it is, within a bound: a pod may have been unready before the restart."""
+    """Wait until everything is rebuilt, within a bound: a pod may have been unready before the restart."""
     until_s = now_s() + within_s
     before = {one["metadata"]["name"] for one in (await cluster.list(POD)).items}
     while now_s() < until_s:

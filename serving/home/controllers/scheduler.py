@@ -56,7 +56,7 @@ _WATCH_LAG_MAX_S = 5.0
 
 
 def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """Why a node does not take a pod, whatever room it has; "" if it does."""
+    """The reason for which a node never takes a pod, whatever its room; "" if it does."""
     tolerations = nested(pod, "spec", "tolerations") or ()
     if nested(node, "spec", "unschedulable") and not _is_tolerated(_UNSCHEDULABLE_TAINT, tolerations):
         return "node(s) were unschedulable"
@@ -69,7 +69,7 @@ def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 
 
 def unschedulable_message(reasons: Iterable[str]) -> str:
-    """The message of a pod that no node takes, from the reason of each node.
+    """The message of an unschedulable pod, from the reason of each node.
 
     "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
     """
@@ -164,7 +164,7 @@ class NodePlacing:
             self.book.take_pod(placed)
 
     def reserve(self, token: str, node: str, pod: Mapping[str, Any]) -> None:
-        """Keep a pod's room on a node until its object is there."""
+        """Reserve a pod's room on a node until its object exists."""
         self.book.take_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
 
     def release(self, token: str) -> None:
@@ -207,7 +207,7 @@ class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScheduler:
-    """``placing`` has the room of virtual nodes; None for the one node that this machine is."""
+    """Binds pods. ``placing`` has the room of virtual nodes; None if this machine is the only node."""
 
     def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
         self._cluster = cluster
@@ -224,7 +224,7 @@ class PodScheduler:
         self._tokens = itertools.count()
 
     async def run(self) -> None:
-        """Follow nodes and pods and bind what waits, until cancelled."""
+        """Follow nodes and pods and bind waiting pods, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for one in (self._nodes, self._pods):
                 group.create_task(one.run(), name=f"scheduler {one.kind.plural}")
@@ -240,7 +240,7 @@ class PodScheduler:
                     await self._warn(pod, message, reason="RequestsExceedNode")
 
     def place(self, pod: Object) -> PlacedCreation:
-        """The pod with its node, or without one where none takes it. Follow with ``created``."""
+        """The pod with its node, or without one if none takes it. Call ``created`` afterwards."""
         token = str(next(self._tokens))
         # With the nodes and not all pods on them, all nodes would seem empty: such a pod is bound when both are known.
         is_blind = self._placing is not None and not (self._nodes.synced.is_set() and self._pods.synced.is_set())
@@ -252,7 +252,7 @@ class PodScheduler:
         return PlacedCreation(pod={**pod, "spec": {**pod["spec"], "nodeName": name}}, token=token)
 
     def created(self, placed: PlacedCreation, pod: Object | None) -> None:
-        """The pod is there, and its room is counted by its object; None: its creation failed, though it may be there all the same."""
+        """Replace the reservation of a created pod by its object. None: its creation failed, though it may exist."""
         self._settle(placed.token, pod)
 
     def _settle(self, token: str, pod: Object | None) -> None:

@@ -106,7 +106,7 @@ def new_pod(deployment: Object) -> Object:
 
 
 def owner_of_pods(deployment: Object) -> Object:
-    """The reference by which a pod belongs to a Deployment."""
+    """The owner reference of a Deployment's pods."""
     return {
         "apiVersion": deployment["apiVersion"],
         "kind": deployment["kind"],
@@ -131,7 +131,7 @@ def adoptable(deployment: Object, pods: Iterable[Object]) -> list[Object]:
 
 
 def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: str = "") -> Object:
-    """The status of a Deployment as its pods make it, in Kubernetes' words.
+    """The status of a Deployment from its pods, in Kubernetes' words.
 
     ``refusal`` is why the server refuses its next pod, "" if it does not.
     """

@@ -98,7 +98,7 @@ class _Saved(msgspec.Struct, frozen=True, rename={"config": "Config", "tags": "R
 
 @contextlib.contextmanager
 def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[ArchivedImage]]:
-    """The images of an archive or layout, for the time of a ``with``. ``scratch`` is where a tar file is unpacked meanwhile.
+    """The images of an archive or layout, for the time of a ``with``. ``scratch`` is for unpacking a tar file.
 
     Raises:
         InvalidValue: when it is neither, is damaged, or has no image for this machine.

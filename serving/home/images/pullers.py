@@ -38,7 +38,7 @@ _EXPECTED = (
 
 
 def installed_pullers() -> tuple[Puller, ...]:
-    """Those whose tool is installed: what is on this machine first, registries last."""
+    """The pullers whose tool is installed: those of this machine first, registries last."""
     engines: list[Puller] = []
     if shutil.which("podman"):
         engines.append(_from_podman)

@@ -1,4 +1,4 @@
-"""Finds a container's image in the store, else pulls it once for all waiting callers. Pins digests per revision.
+"""The id of the image pinned to a key; "" without one.
 
 A revision pulls when it is created, or when a pod of it moves here: its first pod has the image before any request waits.
 """
@@ -32,12 +32,12 @@ class ImagePins:
         return self._read().get(key, "")
 
     def pin(self, key: str, image: StoredImage) -> None:
-        """Have a key mean this image from now on."""
+        """Pin a key to an image."""
         with locked(self._folder):
             self._write({**self._read(), key: image.id})
 
     def unpin(self, kept: Collection[str]) -> frozenset[str]:
-        """Drop the pins of all revisions but the ``kept``; the ids that are still pinned."""
+        """Drop the pins of all revisions but the ``kept``; the ids that remain pinned."""
         with locked(self._folder):
             pins = {key: one for key, one in self._read().items() if key.partition("/")[0] in kept}
             self._write(pins)

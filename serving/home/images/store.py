@@ -59,7 +59,7 @@ class _Names(msgspec.Struct, kw_only=True):
 
 
 class ImageStore:
-    """The store in a folder, which is made when something is written."""
+    """The image store in a folder, which the first write creates."""
 
     def __init__(self, folder: Path, *, limits: LayerLimits | None = None) -> None:
         self.folder = folder

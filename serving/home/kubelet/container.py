@@ -70,7 +70,7 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartPauses:
-    """The pauses between the starts of what ends again and again."""
+    """Computes the pauses before restarts of a failing container."""
 
     def __init__(self, settings: RestartSettings) -> None:
         self._settings, self._end_count = settings, 0
@@ -109,7 +109,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerKeeper:
-    """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two."""
+    """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two runs."""
 
     def __init__(self, runtime: ProcessRuntime, spec: ContainerSpec, stop: asyncio.Event, *, niceness: int = 0) -> None:
         # Of the first process alone: the end of a later start is not reported to what restores its weight.
@@ -131,7 +131,7 @@ class ContainerKeeper:
 
     @property
     def is_fine(self) -> bool:
-        """Whether it runs and listens, and its startup and exec readiness probes, if it has any, have passed."""
+        """Whether it runs and listens, and its startup and exec readiness probes have passed, if it has any."""
         asked = (self.verdicts.get(kind, ProbeVerdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
         return self.state.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in asked)
 
@@ -143,7 +143,7 @@ class ContainerKeeper:
         )
 
     async def run(self) -> None:
-        """Keep it running until ``stop`` is set. The caller ends the process that runs then."""
+        """Keep the container running until ``stop`` is set. The caller ends the last process."""
         start, pauses = self._spec.start, RestartPauses(_RESTARTS)
         while True:
             began_s = now_s()

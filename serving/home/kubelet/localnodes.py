@@ -25,7 +25,7 @@ _RETRY_S = 1.0
 
 
 class LocalNodes:
-    """``name`` is the node that the machine is, where there are no virtual ones."""
+    """The Nodes of this machine. ``name`` is the machine's own node, where there are no virtual ones."""
 
     def __init__(self, cluster: Cluster, machine: Machine, *, name: str, virtual: VirtualNodes | None = None) -> None:
         self._cluster = cluster

@@ -163,7 +163,7 @@ class PodRun:
         await asyncio.to_thread(remove_folder, self._node.pods / self.id)
 
     def again(self) -> "PodRun":
-        """The same pod for another attempt, to be stopped as this one."""
+        """The same pod for another attempt, with the same stop event."""
         other = PodRun(self._node, self.manifest, pod_id=self.id)
         other.stop, other.grace_s = self.stop, self.grace_s
         return other

@@ -145,7 +145,7 @@ class ProcessPod:
         return {}
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of its apps, which have these process ids. Raises ``OSError``."""
+        """Connect to a port of its apps with these process ids. Raises ``OSError``."""
         listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
         if port not in listening and self._declares(port):
             # A declared port is a wish here: the app listens on the one that it was given.
@@ -199,7 +199,7 @@ class PreloadedPod(ProcessPod):
     is_proxy_first = True
 
     def start(self, container: Object) -> StartProcess:
-        """As the base class."""
+        """As in the base class."""
         found, manifest = super().start(container), self.setup.manifest
         if not serves(manifest, container):
             return found
@@ -219,7 +219,7 @@ class InAppPod(ProcessPod):
         self.port, _ = QUEUE_PORTS
 
     def start(self, container: Object) -> StartProcess:
-        """As the base class; the app also gets what a queue-proxy must know."""
+        """As in the base class; the app also gets the environment of a queue-proxy."""
         setup, host = self.setup, self.setup.location.address
         if not is_own_proxy(setup.manifest, container):
             return super().start(container)
@@ -228,7 +228,7 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(self._process(container, given), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """As the base class; probes of the app say that they are not requests."""
+        """As in the base class; the app recognizes its probes."""
         found = super().completed(container, spec)
         if not spec.start.is_own_proxy:
             return found
@@ -240,7 +240,7 @@ class InAppPod(ProcessPod):
         )
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As the base class; the app listens where a queue-proxy does otherwise."""
+        """As in the base class; the app listens at the address of the queue-proxy."""
         if self._declares(port):
             return await asyncio.open_connection(self.setup.location.address, self.port)
         return await super().connect(port, pids)
@@ -265,13 +265,13 @@ class NetworkedPod(ProcessPod):
         )
 
     def start(self, container: Object) -> StartProcess:
-        """As the base class; a queue-proxy in the app would listen in the wrong network."""
+        """As in the base class; a queue-proxy in the app would listen in the wrong network."""
         if is_own_proxy(self.setup.manifest, container):
             raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
         return super().start(container)
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As the base class; nothing else listens in its network."""
+        """As in the base class; no other process listens in its network."""
         del pids
         return await netns.open_connection("127.0.0.1", port, network=self.network)
 
@@ -288,25 +288,25 @@ class ContainerPod(NetworkedPod):
 
     @property
     def image_ids(self) -> Mapping[str, str]:
-        """As the base class."""
+        """As in the base class."""
         return self._sandbox.image_ids
 
     @property
     def refused_limits(self) -> Collection[str] | None:
-        """As the base class."""
+        """As in the base class."""
         return self._sandbox.refused_limits
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """As the base class; cgroups say whether the kernel has killed it."""
+        """As in the base class; cgroups report whether the kernel has killed it."""
         exit_reason = functools.partial(self._sandbox.exit_reason, container_name_of(container))
         return msgspec.structs.replace(super().completed(container, spec), exit_reason=exit_reason)
 
     def watched_memory(self) -> dict[str, int]:
-        """As the base class; cgroups enforce limits unless they refused them."""
+        """As in the base class; cgroups enforce limits unless they refused them."""
         return super().watched_memory() if "memory" in self._sandbox.refused_limits else {}
 
     def totals(self) -> Mapping[str, SessionTotals]:
-        """As the base class."""
+        """As in the base class."""
         return self._sandbox.totals()
 
     def _oom_folders(self) -> list[str]:

@@ -34,7 +34,7 @@ async def run_init_containers(
     stop: asyncio.Event,
     takes_over: bool,
 ) -> bool:
-    """Run them; whether all have ended with 0. False as soon as one has failed for good, or ``stop`` is set.
+    """Run the init containers; whether all ended with 0. False once one has failed for good, or ``stop`` is set.
 
     The one that runs is in ``keepers``, so that the caller ends it with the pod. ``takes_over`` says that an earlier control
     process began: what has ended with 0 is not run again.
@@ -101,7 +101,7 @@ class ReadinessExplainer:
         self._seen_count = 0
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Check repeatedly until cancelled."""
         looks = 0
         while True:
             await asyncio.sleep(_PERIOD_S if looks < _LOOKS_OFTEN else _PERIOD_LATER_S)
@@ -109,7 +109,7 @@ class ReadinessExplainer:
             await self.look()
 
     async def look(self) -> None:
-        """Look once."""
+        """Check once."""
         found, log = None, None
         if not self._is_ready():
             found, log = await self._explain()

@@ -53,7 +53,7 @@ QUEUE_PROXY = "queue-proxy"
 async def read_sources(
     cluster: Cluster, namespace: str, wanted: Collection[Reference], *, token: Callable[[Reference], str]
 ) -> Sources:
-    """The data of those that exist; ``token`` makes the tokens."""
+    """The data of existing sources; ``token`` makes the tokens."""
     found: dict[Reference, dict[str, bytes]] = {}
     for reference in wanted:
         if reference.kind == TOKEN:
@@ -75,7 +75,7 @@ async def follow_sources(
     stop: asyncio.Event,
     period_s: float = _PERIOD_S,
 ) -> None:
-    """Write the volumes again whenever what they show has changed, until ``stop`` is set."""
+    """Write the volumes again whenever their sources have changed, until ``stop`` is set."""
     while not stop.is_set():
         await wait_for(stop, until_s=now_s() + period_s)
         try:
@@ -146,7 +146,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         mount(self.folder, volumes, mounts)
 
     def environment(self, container: Object) -> dict[str, str]:
-        """The environment that the manifest of a container asks for."""
+        """The environment in the manifest of a container."""
         return container_environment(self._facts, container, sources=self.sources)
 
     def proxy_environment(self, *, app: str, oom_folders: Sequence[str] = ()) -> dict[str, str]:

@@ -189,7 +189,7 @@ class _Attached:
         self._writer = None if stdin is None else stdin.attach()
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The log until the process has ended, and what was written until then."""
+        """The log from its start until the process has ended."""
         ended = self._process.ended
         following: asyncio.Task[bytes | None] = asyncio.create_task(self._next())
         try:

@@ -42,7 +42,7 @@ def memory_limit_bytes(container: Object) -> int | None:
 def warnings_of(
     container: Object, *, security: Object, refused: Collection[str] | None = None, is_rootless: bool = False
 ) -> list[tuple[str, str]]:
-    """Warn of settings without effect. ``refused`` lists limits without a cgroup; None for a plain process.
+    """Warn of settings without effect. ``refused`` lists limits that have no cgroup; None for a plain process.
 
     ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user.
     """

@@ -27,7 +27,7 @@ _STARTING_NICENESS = 5
 
 
 class StartPacer:
-    """Gives turns. ``turn_count`` is how many pods may start at once; None is one more than there are cores."""
+    """Limits parallel starts. ``turn_count`` is how many pods may start at once; None is one more than there are cores."""
 
     def __init__(self, turn_count: int | None = None) -> None:
         self._free_count = turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS

@@ -142,7 +142,7 @@ class Stdio:
         self._held = []
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The output of all streams as it comes, until all have ended."""
+        """The output of all streams as it arrives, until all have ended."""
         pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=1)
 
         async def follow(channel: int, descriptor: WaitingDescriptor) -> None:
@@ -228,7 +228,7 @@ class ContainerInput:
 
 
 def input_of(container: Object, folder: Path, *, name: str) -> ContainerInput | None:
-    """The input of a container in the folder of its pod; None if its manifest wants none."""
+    """The input of a container in the folder of its pod; None if its manifest asks for none."""
     if not container.get("stdin"):
         return None
     return ContainerInput(folder / f".stdin.{name}", is_once=bool(container.get("stdinOnce")))

@@ -1,4 +1,4 @@
-"""Virtual nodes of one machine: how many, how large, and what of them the API shows.
+"""Virtual nodes of one machine: their number, their size, and their entries in the API.
 
 Input: the flags of ``serving up``, the machines of the local cloud; output: Nodes, and the NodeGroup that grows and shrinks them.
 """

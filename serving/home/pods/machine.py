@@ -31,7 +31,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's capacity, and our share. A cgroup's folder is None where it sets no limit."""
+    """The machine's capacity, and the share of this system. A cgroup's folder is None where it sets no limit."""
 
     cpu_m: int
     memory_bytes: int

@@ -154,7 +154,7 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
 
 
 def count_oom_kill(folder: Path) -> None:
-    """Count an OOM kill by the kubelet where a queue-proxy looks for those of the kernel: in ``memory.events``."""
+    """Count an OOM kill by the kubelet in the file that the queue-proxy reads for the kernel's: ``memory.events``."""
     path = folder / "memory.events"
     with contextlib.suppress(OSError):
         count = int(path.read_text().split()[1]) if path.exists() else 0
@@ -173,7 +173,7 @@ def keep_previous(log: Path) -> None:
 
 
 def size_of(log: Path) -> int:
-    """Bytes of a log; 0 if there is none yet."""
+    """Bytes of a log; 0 if it does not exist."""
     try:
         return log.stat().st_size
     except OSError:

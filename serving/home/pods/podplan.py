@@ -77,7 +77,7 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 def app_plan(
     pod: Object, container: Object, *, port: int, home: str, given: Mapping[str, str], snapshot: str = ""
 ) -> AppPlan:
-    """The process of a container. Raises ``InvalidValue`` where there is nothing that could be run.
+    """The process of a container. Raises ``InvalidValue`` if there is nothing to run.
 
     ``given`` is the environment that its manifest asks for, ``home`` the pod's folder, ``snapshot`` the folder of the
     application's snapshot if it has one. Only the container that serves gets the port.
@@ -104,7 +104,7 @@ def app_plan(
 
 @functools.lru_cache(maxsize=_COMMANDS_KEPT)
 def command_words(text: str) -> tuple[str, ...]:
-    """The arguments of a command as people type it. Raises ``InvalidValue`` for an unclosed quote.
+    """The arguments of a command line. Raises ``InvalidValue`` for an unclosed quote.
 
     Text with shell syntax, such as "$PORT", "a && b" or "A=1 b", runs by ``sh -c``; a single command replaces the shell.
     ``$(PORT)`` means the variable, as in a manifest, and not a command.
@@ -130,7 +130,7 @@ def container_name_of(container: Object) -> str:
 
 
 def as_new(pod: Object) -> Object:
-    """The pod as it could be created again: without what the server has added."""
+    """The pod as for another creation: without the fields that the server has added."""
     kept = ("name", "generateName", "namespace", "labels", "annotations")
     metadata = {key: one for key, one in pod["metadata"].items() if key in kept}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
@@ -163,7 +163,7 @@ def serving_ports(pod: Object) -> list[Object]:
 
 
 def is_own_proxy(pod: Object, container: Object) -> bool:
-    """Whether the queue-proxy of a revision's pod is to run in the process of this container."""
+    """Whether the queue-proxy of a revision's pod runs in the process of this container."""
     annotations = pod["metadata"].get("annotations") or {}
     is_inside = annotations.get(QUEUE_PROXY_ANNOTATION) == QueueProxyPlace.IN_PROCESS
     return is_inside and REVISION_LABEL in (pod["metadata"].get("labels") or {}) and serves(pod, container)
@@ -176,12 +176,12 @@ def runs_images(pod: Object) -> bool:
 
 
 def has_own_network(pod: Object) -> bool:
-    """Whether the processes of a pod are to have a network of their own."""
+    """Whether the processes of a pod have a network of their own."""
     return annotations_of(pod).get(NETWORK_ANNOTATION) == "pod" and not runs_images(pod)
 
 
 def names_commands(pod: Object) -> bool:
-    """Whether each container of a pod names a command, which could be one of this machine."""
+    """Whether each container of a pod has a command, which may exist on this machine."""
     return all(container.get("command") for container in all_containers(pod))
 
 

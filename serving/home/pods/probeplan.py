@@ -1,4 +1,4 @@
-"""Decides on startup, liveness and exec readiness probes: when to run, and what follows. Sends HTTP probes.
+"""Decides on startup, liveness and exec readiness probes: when to run them, and the effect of each outcome. Sends HTTP probes.
 
 Input: a probe in Kubernetes' shape, then one outcome at a time; output: whether the container is fine, failing, or to be
 ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe; its defaults are Kubernetes'.
@@ -55,7 +55,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcomes in a row, and what was last decided."""
+    """The latest equal outcomes in a row, and the last decision."""
 
     successes: int = 0
     failures: int = 0
@@ -63,7 +63,7 @@ class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_plans(container: Object) -> list[ProbePlan]:
-    """The probes that are the kubelet's: startup, liveness, and readiness if it is a command."""
+    """The probes run by the kubelet: startup, liveness, and readiness if it is a command."""
     plans = [_plan(kind, container[kind]) for kind in ProbeKind if container.get(kind)]
     return [plan for plan in plans if plan.kind is not ProbeKind.READINESS or plan.command]
 
@@ -109,7 +109,7 @@ def _plan(kind: ProbeKind, probe: Object) -> ProbePlan:
 
 
 def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState:
-    """One outcome more. With 3 failures allowed, the third in a row is FAILED; the first success after it PASSED."""
+    """The state after one more outcome. With 3 failures allowed, the third in a row is FAILED; the first success after it PASSED."""
     successes, failures = (state.successes + 1, 0) if ok else (0, state.failures + 1)
     verdict = state.verdict
     if successes >= plan.success_min:

@@ -1,4 +1,4 @@
-"""Copies of application folders, named by a digest of their content: what a revision runs.
+"""Copies application folders for revisions, named by a digest of their content.
 
 ``take`` copies a folder into the state folder once for each content; a changed file is another digest, and so another
 revision. ``.gitignore`` and ``.servingignore`` in any folder say what is not content, in git's syntax. What

@@ -36,7 +36,7 @@ _READERS: dict[str, Callable[[str], int | Fraction]] = {"cpu": _cores, "memory":
 
 
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod, its address, and what its node has for pods: ``allocatable`` are quantities by resource ("cpu": "2")."""
+    """A pod, its address, and the resources of its node: ``allocatable`` are quantities by resource ("cpu": "2")."""
 
     pod: Object
     address: str = ""
@@ -120,7 +120,7 @@ Sources = Mapping[Reference, Mapping[str, bytes]]
 
 
 def references(pod: Object) -> frozenset[Reference]:
-    """All that a pod names, optional ones too."""
+    """All references of a pod, optional ones too."""
     found: list[Reference] = []
     for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
         for one in container.get("env", ()):
@@ -135,7 +135,7 @@ def references(pod: Object) -> frozenset[Reference]:
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret. What is no base64 is left out: the API would have refused it."""
+    """The data of a ConfigMap or Secret. Invalid base64 is left out: the API would have refused it."""
     texts = {key: value.encode() for key, value in (whole.get("data") or {}).items() if kind == "ConfigMap"}
     encoded = whole.get("binaryData" if kind == "ConfigMap" else "data") or {}
     for key, value in encoded.items():
@@ -147,7 +147,7 @@ def data_of(kind: str, whole: Object) -> dict[str, bytes]:
 
 
 def container_environment(facts: PodFacts, container: Object, *, sources: Sources) -> dict[str, str]:
-    """The environment that a container's manifest asks for. Raises ``InvalidValue``."""
+    """The environment in a container's manifest. Raises ``InvalidValue``."""
     found: dict[str, str] = {}
     for one in container.get("envFrom", ()):
         prefix = one.get("prefix", "")

@@ -39,7 +39,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(observed: ObservedContainer) -> Unready | None:
-    """Why the container is not ready; None if there is nothing to say."""
+    """Why the container is not ready; None without a reason."""
     name, port = observed.container, observed.port
     if port and port not in observed.ports:
         if observed.ports:

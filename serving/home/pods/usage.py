@@ -62,7 +62,7 @@ class PodSessions(Protocol):
 
     @property
     def manifest(self) -> Object:
-        """As it was created, with its labels and annotations."""
+        """The pod's manifest at its creation, with its labels and annotations."""
         ...
 
     @property
@@ -193,7 +193,7 @@ class UsageReporter:
                 await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
 
     async def look(self) -> None:
-        """Measure once and report every pod that was measured the last time, too."""
+        """Measure once, and report every pod with an earlier measurement."""
         sessions = await asyncio.to_thread(_read_all, list(self._pods()))
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions

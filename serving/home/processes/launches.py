@@ -153,7 +153,7 @@ class Launches:
         self._follow(launch.descriptor, lambda: self._finish(launch))
 
     def defers(self, order: Order) -> bool:
-        """Whether an order waits for a container that is being started; ``take_deferred`` has it then."""
+        """Whether an order waits for a container that is being started; ``take_deferred`` then returns it."""
         match order:
             case SendSignal():
                 is_early = (order.pod, order.name) in self._running
@@ -166,7 +166,7 @@ class Launches:
         return is_early
 
     def note_exit(self, pid: int, exit_code: int) -> None:
-        """Take the end of a process that is not known: it may be a container's."""
+        """Handle the end of an unknown process, which may be a container's."""
         if self._running:
             self._exit_codes[pid] = exit_code
 

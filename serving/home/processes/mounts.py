@@ -1,4 +1,4 @@
-"""Show a container's volumes at their own paths, and its pod's name as the host's, by namespaces (namespaces(7)).
+"""Mounts a container's volumes at their own paths and sets its pod's host name, by namespaces (namespaces(7)).
 
 A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. Runs between fork and exec, as
 root or in a user namespace: a new root on tmpfs gets everything that the old one has, folder by folder where a mount is
@@ -38,7 +38,7 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A root: the files of ``lower``, with what is written in ``upper``, shown at ``target``. ``work`` is the kernel's."""
+    """A root at ``target``: the files of ``lower`` below those written to ``upper``. ``work`` is the kernel's."""
 
     lower: str
     upper: str
@@ -47,7 +47,7 @@ class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_mounts() -> None:
-    """Give this process mounts of its own; later ones are seen here only. Raises ``OSError``."""
+    """Give this process its own mounts; it does not see later mounts of others, nor they its own. Raises ``OSError``."""
     _unshare()
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
@@ -71,7 +71,7 @@ def hide(folder: str) -> None:
 
 
 def mount_overlay(overlay: OverlayMount) -> None:
-    """Mount a root for this process and what it starts. Raises ``OSError``."""
+    """Mount a root for this process and its children. Raises ``OSError``."""
     # The kernel separates folders by colons and options by commas.
     folders = [
         one.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
@@ -88,7 +88,7 @@ def unmount(target: str) -> None:
 
 
 def take_hostname(name: str) -> None:
-    """Give this process the pod's name as its hostname, where that needs no user namespace: as root.
+    """Set the pod's name as this process's hostname, where that needs no user namespace: as root.
 
     Without it all pods of the machine have one hostname, and no one can distinguish the apps that report theirs.
     """
@@ -98,7 +98,7 @@ def take_hostname(name: str) -> None:
 
 @functools.cache
 def can_mount() -> bool:
-    """Whether processes of this user may have mount namespaces. Tried once, in a process of its own; not from threads."""
+    """Whether processes of this user may have mount namespaces. Tried once, in a child process; do not call it from a thread."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -111,7 +111,7 @@ def can_mount() -> bool:
 
 
 def show_over(mounts: Sequence[MountPoint]) -> None:
-    """Give this process mounts over files that exist, as root or in a user namespace. Raises ``OSError``."""
+    """Mount files over existing ones for this process, as root or in a user namespace. Raises ``OSError``."""
     _unshare()
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
     for one in mounts:

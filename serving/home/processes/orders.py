@@ -102,7 +102,7 @@ class KeepNote(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
-    """Kill what of a pod still runs, and drop its note."""
+    """Kill the remaining processes of a pod, and drop its note."""
 
     pod: str
 
@@ -157,7 +157,7 @@ class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class Warned(_TemplateMessage, frozen=True, kw_only=True):
-    """Something about a process that an Event of its pod reports."""
+    """A warning about a process, for an Event of its pod."""
 
     pod: str
     name: str

@@ -49,7 +49,7 @@ Warn = Callable[[StartProcess, str, str], None]
 
 
 class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of Python: the interpreter, its options, and its arguments: a script, or "-m" and a module, and theirs."""
+    """A command of Python: the interpreter, its options, and its arguments, which begin with a script, or "-m" and a module."""
 
     interpreter: str
     options: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class _PreloadedApp:
         self.control.sendall(json.dumps(message).encode() + b"\n")
 
     def read_reply(self, within_s: float) -> dict[str, Any]:
-        """Read one line. Raises ``OSError`` if none comes, ``ValueError`` if it is no answer."""
+        """Read one line. Raises ``OSError`` at the end of the stream, ``ValueError`` for an invalid reply."""
         assert self.control is not None
         received = b""
         while not received.endswith(b"\n"):
@@ -131,7 +131,7 @@ class _PreloadedApp:
         return found
 
     def end(self) -> None:
-        """Kill the process; what it has forked runs on."""
+        """Kill the process; its forks keep running."""
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -169,7 +169,7 @@ class PreloadedApps:
         return _LOOK_PERIOD_S if self._apps else None
 
     def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
-        """Fork a pod's process, and return its record; None if it has to be started in the ordinary way."""
+        """Fork a pod's process, and return its record; None if the pod needs an ordinary start."""
         if not order.preload or order.launch or order.is_exec or order.mounts:
             return None
         app = self._apps.get(order.preload)
@@ -201,7 +201,7 @@ class PreloadedApps:
             return None
 
     def pod_ready(self, pod: str, now_s: float) -> None:
-        """Begin to import the app of a ready pod that was started in the ordinary way."""
+        """Begin to import the app of a ready pod that had an ordinary start."""
         order = self._starting.pop(pod, None)
         if order is None or order.preload in self._apps:
             return

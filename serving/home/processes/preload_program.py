@@ -207,7 +207,7 @@ class _ForkedPod:
         self._order = order
 
     def ordered(self, line: str) -> "dict[str, Any] | None":
-        """Send the order that the process waits for; its answer, None if it has ended before."""
+        """Send the awaited order to the process; its reply, None if it has already ended."""
         received = b""
         with self._order, contextlib.suppress(ConnectionError):
             self._order.sendall(line.encode())

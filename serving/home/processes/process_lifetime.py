@@ -32,18 +32,18 @@ _CLONE_NUMBER = _CLONE_NUMBERS.get(os.uname().machine)
 
 
 def adopt_orphans() -> None:
-    """From now on descendants whose parent ends become children of this process (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    """Make orphaned descendants children of this process from now on (prctl(2), PR_SET_CHILD_SUBREAPER)."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Right after a fork: take signals again, and be killed when the parent is."""
+    """After a fork: restore signal handling, and be killed with the parent."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def can_fork_sibling() -> bool:
-    """Whether ``fork_sibling`` knows this machine."""
+    """Whether ``fork_sibling`` supports this machine."""
     return _CLONE_NUMBER is not None
 
 
@@ -104,7 +104,7 @@ def age_s(pid: int) -> float:
 
 
 def environment_of(pid: int) -> frozenset[str]:
-    """The environment that a process was started with, as NAME=VALUE; empty if it cannot be read."""
+    """The environment of a process at its start, as NAME=VALUE; empty if it cannot be read."""
     try:
         return frozenset(Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"))
     except OSError:
@@ -112,7 +112,7 @@ def environment_of(pid: int) -> frozenset[str]:
 
 
 def set_niceness(group: int, niceness: int) -> None:
-    """Set how nice all threads of a process group are, and their session where sessions share cores (sched(7), autogroup).
+    """Set the niceness of a process group, and of its session where sessions share cores (sched(7), autogroup).
 
     Raises ``OSError`` where that is not allowed: a process may become nicer, and without a right never less nice.
     """

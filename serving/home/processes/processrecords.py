@@ -123,7 +123,7 @@ class ProcessEvents:
         self.send()
 
     def send(self) -> None:
-        """Write what the pipe has room for."""
+        """Write as much as the pipe has room for."""
         try:
             while self._unsent:
                 os.write(self.descriptors[1], self._unsent[0])

@@ -1,4 +1,4 @@
-"""Start the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
+"""Starts the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
 
 The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
 fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
@@ -116,7 +116,7 @@ class Spawner:
         """Processes that are forked ahead."""
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
-        """The record of a process that is to be started."""
+        """The record of a process before its start."""
         # By its port, which no other pod has, what an app has left behind is found; where each pod has the same port, by its name.
         is_app = bool(order.arguments)
         variable = "HOSTNAME" if order.network or order.is_own_proxy else "PORT"

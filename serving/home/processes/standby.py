@@ -139,7 +139,7 @@ class Standbys:
 
 
 def report_waiting(control: socket.socket) -> None:
-    """From the process: it has nothing left to prepare."""
+    """Report from the process that it has finished its preparation."""
     control.sendall(_END)
 
 

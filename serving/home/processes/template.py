@@ -72,7 +72,7 @@ _KEPT_VARIABLES = {"PATH", READY_VARIABLE}
 
 
 class Template:
-    """Children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
+    """The children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
 
     def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener

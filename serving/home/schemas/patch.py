@@ -50,7 +50,7 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch from one object to another; {} if they are the same. Neither may hold null inside of an object.
+    """The merge patch from one object to another; {} if they are equal. Neither may contain null.
 
     From {"a": 1, "b": {"c": 2}} to {"b": {"c": 3}} it is {"a": null, "b": {"c": 3}}.
     """
@@ -85,7 +85,7 @@ def same_json(one: object, other: object) -> bool:
 
 
 def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON
-    """The target after all operations. Raises ``Invalid`` with the first that fails; then nothing is done."""
+    """The target after all operations. Raises ``Invalid`` with the first that fails, and then changes nothing."""
     if len(operations) > JSON_OPERATIONS_MAX:
         raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
     result = deep_copy(target)

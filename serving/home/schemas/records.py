@@ -70,7 +70,7 @@ class ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
-    """The metadata of an object. Raises ``Invalid`` if something has the wrong type."""
+    """The metadata of an object. Raises ``Invalid`` for a wrong type."""
     given = body.get("metadata")
     try:
         return msgspec.convert({} if given is None else given, type=ObjectMetadata)
@@ -166,7 +166,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
 
 
 def selectable_fields(kind: Kind) -> tuple[str, ...]:
-    """The fields that objects of a kind can be selected by."""
+    """The fields by which objects of a kind can be selected."""
     return _EVERY_FIELD + _FIELDS.get(kind, ())
 
 

@@ -67,7 +67,7 @@ class CelRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RuleTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a schema and of what is below it; parts without rules are left out.
+    """The rules of a schema and its subschemas; parts without rules are left out.
 
     ``rules_of_new`` are those that apply where there is no old value.
     ``words`` holds every identifier of the rules here, None if a rule compares whole values: all other fields of a

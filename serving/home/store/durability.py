@@ -26,7 +26,7 @@ _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """The way a write uses the journal."""
+    """How a write uses the journal."""
 
     NONE = "none"
     BEHIND = "behind"

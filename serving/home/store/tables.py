@@ -39,7 +39,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def path_of(key: Key) -> str:
-    """A key as etcd has it, by which lists are sorted."""
+    """The key of an object in etcd, by which lists are sorted."""
     return f"{key[0]}/{key[1]}" if key[0] else key[1]
 
 

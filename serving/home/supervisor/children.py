@@ -77,12 +77,12 @@ class Child:
 
     @property
     def overlaps(self) -> bool:
-        """Whether its replacement serves before it ends: it holds requests."""
+        """Whether the child's replacement starts before the child ends, because it holds requests."""
         return self.module == ACTIVATOR
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Its extra environment."""
+        """The child's extra environment."""
         if self.overlaps and self.generation:
             # To the autoscaler each process is another activator, whose loads add up with those of the one that it replaces.
             return {**self._environment, "SERVING_ACTIVATOR_NAME": f"{self.name}.{self.generation}"}
@@ -133,7 +133,7 @@ class ControllingTerminal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was closed: the kernel then takes it from all processes of its session (tty_ioctl(4), vhangup(2))."""
+        """Whether the terminal was closed: the kernel then takes it from all processes of its session (tty_ioctl(4), vhangup(2))."""
         return self._was_there and not _has_terminal()
 
 

@@ -44,7 +44,7 @@ class ReloadReport:
         self._save()
 
     def end(self, error: str | None) -> None:
-        """It has ended; None: all were replaced."""
+        """Record the end of a reload; None: all were replaced."""
         # Also one that a killed supervisor did not end.
         self._state["ended_count"], self._state["error"] = self._state["begun_count"], error
         self._save()

@@ -1,4 +1,4 @@
-"""Carries out the effects of a pass, in order, and reports what failed.
+"""Carries out the effects of a pass, in order, and reports failures.
 
 The pass decided on a copy of the cluster. Right before each write the node is read again, and an effect that no longer applies is
 skipped: a node that was cordoned, protected, untainted, or that got a pod since is not deleted. Writes to the cluster carry the
@@ -66,7 +66,7 @@ class NodeGroupNotes:
 
 
 def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
-    """All taints of the node once the effect is carried out; None if there is nothing to do."""
+    """All taints of the node after the effect; None without a change."""
     taints: list[Object] = list(nested(found, "spec", "taints") or ())
     state = state_of(node_of(found))
     if isinstance(effect, Taint):
@@ -94,7 +94,7 @@ class Done(msgspec.Struct, kw_only=True):
 
 
 class Actor:
-    """Acts for one group. ``check`` raises ``NotLeading`` without the lease; ``seen`` gets each Node as it was written."""
+    """Acts for one group. ``check`` raises ``NotLeading`` without the lease; ``seen`` gets each written Node."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Actor:
         about: Object,
         why: str = "",
     ) -> Done:
-        """All effects in their order. ``pod_counts`` is what the pass knew; ``about`` is the NodeGroup, for Events.
+        """Carry out all effects in order. ``pod_counts`` are those of the pass; ``about`` is the NodeGroup, for Events.
 
         ``why`` is the reason that the Events give.
         """

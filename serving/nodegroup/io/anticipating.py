@@ -17,7 +17,7 @@ from serving.nodegroup.records import GroupPod
 
 
 class PodAnticipation:
-    """``pods`` gets the Pods of the daemon's own watch; ``put`` brings a book up to date before a pass."""
+    """Anticipated pods. ``pods`` gets the Pods of the daemon's own watch; ``put`` updates a book before a pass."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.pods = AnticipatedBook()
@@ -31,7 +31,7 @@ class PodAnticipation:
         self._deployments.on_change(self._deployment_changed)
 
     async def follow(self) -> None:
-        """Follow both kinds from the first group on that wants them, until cancelled."""
+        """Follow both kinds from the first group that needs them, until cancelled."""
         await self._is_wanted.wait()
         async with asyncio.TaskGroup() as group:
             for one in (self._revisions, self._deployments):

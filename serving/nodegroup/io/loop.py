@@ -1,4 +1,4 @@
-"""The loop of the daemon: a pass over all groups at once and then each scan interval, with its numbers on the metrics page."""
+"""The loop of the daemon: a pass over all groups at once and then each scan interval, with its metrics."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _log = logging.getLogger("nodegroup")
 
 
 class NodeGroupLoop:
-    """Passes until it is stopped. ``settings`` is asked before each pass, so that the interval may change."""
+    """Makes passes until it is stopped. ``settings`` is read before each pass, so that the interval may change."""
 
     def __init__(
         self, passes: NodeGroupPasses, settings: Callable[[], NodeGroupDaemonSettings], metrics: NodeGroupMetrics

@@ -1,4 +1,4 @@
-"""The passes of all node groups: look, decide, write the state, act, write the status.
+"""The passes of all node groups: observe, decide, write the state, act, write the status.
 
 The state is in the status of the NodeGroup before the cloud is asked for machines, so that a crash in between never asks twice.
 The next pass gets what failed. A group whose cloud does not answer, or whose settings are wrong, is left alone; the others go
@@ -48,7 +48,7 @@ _ORIGIN = "config-nodegroup"
 
 
 class GroupPass(msgspec.Struct, kw_only=True):
-    """One pass of one group at ``at_s``, for metrics and tests. ``pod_counts`` are of the nodes before it."""
+    """One pass of one group at ``at_s``, for metrics and tests. ``pod_counts`` are by node before the pass."""
 
     settings: NodeGroupSettings
     plan: GroupPlan
@@ -68,7 +68,7 @@ class _GroupMemory(msgspec.Struct, kw_only=True):
 
 
 class NodeGroupPasses:
-    """The loop's work. ``written`` gives the groups of the ConfigMap; NodeGroup objects are followed here."""
+    """The loop's work. ``written`` returns the groups of the ConfigMap; NodeGroup objects are followed here."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class NodeGroupPasses:
             group.create_task(self._anticipation.follow(), name="nodegroup anticipation")
 
     async def synced(self) -> None:
-        """Wait until everything has been seen once."""
+        """Wait until all kinds have been listed once."""
         for one in (self._nodes, self._pods, self._groups):
             await one.synced.wait()
 

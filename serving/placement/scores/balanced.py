@@ -1,4 +1,4 @@
-"""BalancedResourceAllocation: how evenly cpu and memory of a node would be taken with the pod on it, from 0 to 10.
+"""BalancedResourceAllocation: scores the balance of cpu and memory on a node with the pod, from 0 to 10.
 
 Input: a pod held against all nodes; output: a score a node, and why. An evenly full node is as good as an empty one
 here, so this score is meant beside LeastRequested or MostRequested, never alone.

@@ -30,7 +30,7 @@ class BetaFit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Probability(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """P(load <= threshold). ``certain`` is where the deviation is none, so that the mean alone decided."""
+    """P(load <= threshold). ``certain`` marks a deviation of 0, where the mean alone decides."""
 
     probability: FloatArray
     certain: BoolArray
@@ -88,7 +88,7 @@ def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> Float
 
 
 def below(fit: BetaFit, threshold: FloatArray) -> FloatArray:
-    """P(load <= threshold) of fitted distributions; 0 where there is none, or where it cannot be computed."""
+    """P(load <= threshold) of fitted distributions; 0 where it cannot be computed."""
     asked = fit.matched & (threshold > 0.0) & (threshold < 1.0)
     values = incomplete_beta(fit.alpha[asked], fit.beta[asked], threshold[asked])
     probabilities = np.where(fit.matched & (threshold >= 1.0), 1.0, 0.0)

@@ -1,4 +1,4 @@
-"""LeastRequested and MostRequested: how much of a node would be free, or taken, with the pod on it, from 0 to 10.
+"""LeastRequested and MostRequested: score the free or the used part of a node with the pod, from 0 to 10.
 
 Input: a pod held against all nodes; output: a score a node, and why. LeastRequested spreads pods, MostRequested packs
 them. Whether a pod fits is not decided here, but one that does not is never drawn to a node.
@@ -37,7 +37,7 @@ class AmountRule(enum.StrEnum):
 
 
 class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node, in millicores or bytes: what counts as asked for with the pod, and its score."""
+    """One resource of one node, in millicores or bytes: the requests with the pod, and its score."""
 
     total: int
     allocatable: int

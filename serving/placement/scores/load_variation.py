@@ -1,4 +1,4 @@
-"""LoadVariationRiskBalancing: how low and how steady the load of a node would be with the pod on it, from 0 to 100.
+"""LoadVariationRiskBalancing: scores a low and steady load of a node with the pod, from 0 to 100.
 
 Input: a pod held against all nodes; output: a score a node, and why. Limits play no part. A node that was not measured
 gets 0: there is nothing else to go by. Age of metrics is judged as in LowRiskOverCommitment.

@@ -1,4 +1,4 @@
-"""LowRiskOverCommitment: how unlikely the pods of a node are to want more than it has, from 0 to 100.
+"""LowRiskOverCommitment: scores the risk that a node's pods need more than it has, from 0 (certain) to 100.
 
 Input: a pod held against all nodes; output: a score a node, and why. The risk from load does not depend on the pending
 pod, so it is kept for a version of the nodes and renewed only for those that changed. Two pods placed within one
@@ -33,14 +33,14 @@ from serving.settings.placement import PlacementSettings
 
 
 class ForcedZero(enum.StrEnum):
-    """The original's reason to give 0 whatever the risk."""
+    """The original's reason to give 0 despite the risk."""
 
     BEST_EFFORT_POD = "best_effort_pod"
     NODE_WITHOUT_METRICS = "node_without_metrics"
 
 
 class ResourceRisk(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node. Amounts are in millicores or bytes, requests capped at what is allocatable.
+    """One resource of one node. Amounts are in millicores or bytes, requests capped at the allocatable amount.
 
     ``_minus_pod`` is without the pending pod. ``deviation_ratio`` is the one used, after smoothing and bounding. Mean
     and deviation are None where not measured, alpha and beta where no distribution was used.

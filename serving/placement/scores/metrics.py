@@ -32,14 +32,14 @@ class NodeMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean and standard deviation of one resource in percent of what is allocatable."""
+    """Mean and standard deviation of one resource in percent of the allocatable amount."""
 
     mean_percent: float
     deviation_percent: float
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured load of one node. ``at_s`` is the end of what was measured, in seconds of the caller's clock."""
+    """Measured load of one node. ``at_s`` is the end of the measurement, in seconds of the caller's clock."""
 
     at_s: float
     cpu: Usage | NoData

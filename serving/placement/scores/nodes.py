@@ -1,4 +1,4 @@
-"""All nodes as arrays, and one pod held against them.
+"""All nodes as arrays, and one pod placed on each of them.
 
 Input: plain records of nodes, each with the demand of the pods it runs and its measured load. Output: ``NodeTable``,
 which never changes and carries a version, and ``Placing``, the sums with the pending pod that node scores start from.
@@ -91,7 +91,7 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One pending pod over all nodes at one time: the sums as they would be with the pod on each node.
+    """One pending pod over all nodes at one time: the sums with the pod on each node.
 
     ``pod`` is the pod's own demand; ``pod_request`` is its request as a column, cpu above memory.
     """

@@ -85,7 +85,7 @@ def pod_demand(pod: PodContainers) -> PodDemand:
 
 
 def total_demand(demands: Iterable[PodDemand]) -> PodDemand:
-    """Sum of several demands, as of all pods of a node; of none, nothing."""
+    """Sum of several demands, such as those of a node's pods; zero without any."""
     demands = tuple(demands)
     return PodDemand(**{name: sum(getattr(demand, name) for demand in demands) for name in PodDemand.__struct_fields__})
 

@@ -1,4 +1,4 @@
-"""Several node scores made one number a node: which of them count, and how much.
+"""Combines several node scores into one number per node: the selected scores and their weights.
 
 Input: settings, then one table of nodes and one pod at a time; output: ``Scores``, from which ``pick`` takes the node.
 Kubernetes' providers also hold scores that look at something else than resources (spreading of a service, affinity,
@@ -68,7 +68,7 @@ class WeightedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Totals of all nodes for one pod, with what they came from."""
+    """Totals of all nodes for one pod, with their parts."""
 
     table: NodeTable
     total: FloatArray
@@ -100,7 +100,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Scorer:
-    """Scores nodes by the settings. Holds what its scores keep for the last version of the nodes."""
+    """Scores nodes by the settings. Keeps cached results for the last version of the nodes."""
 
     def __init__(self, settings: PlacementSettings) -> None:
         """Raises ``SettingsError`` for an unknown score and for one whose library is missing."""

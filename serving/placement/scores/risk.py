@@ -1,4 +1,4 @@
-"""The risk that a node's pods want more than the node has, from limits and from load, each resource for itself.
+"""The risk that a node's pods need more than the node has, from limits and from load, by resource.
 
 Input: what pods may ask for, what nodes have, and the load, as arrays; output: risks from 0 to 1, with the rule that
 decided. Arithmetic only; which nodes and pods these are is known in ``low_risk``.
@@ -64,7 +64,7 @@ class Commitment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Mean and deviation of the load as shares of what is allocatable; both 0 where not ``measured``."""
+    """Mean and deviation of the load as shares of the allocatable amount; both 0 where not ``measured``."""
 
     mean: FloatArray
     deviation: FloatArray
@@ -86,7 +86,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     fitted: BoolArray
 
     def with_columns(self, at: IntArray, columns: "LoadRisk") -> "LoadRisk":
-        """A copy in which some columns are those of another."""
+        """A copy with some columns of another table."""
         copies = {name: getattr(self, name).copy() for name in self.__struct_fields__}
         for name, copy in copies.items():
             copy[:, at] = getattr(columns, name)

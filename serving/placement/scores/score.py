@@ -1,4 +1,4 @@
-"""All node scores there are. A new one is a file that defines a class like these, and one line here.
+"""The registry of node scores. A new score is one file with a class, and one line here.
 
 A node score takes a pod held against all nodes and answers with a whole number a node, higher is better, from 0 to its
 ``score_max``; asked about one node, it says why. Scores know nothing of each other; ``provider`` adds them up.
@@ -26,12 +26,12 @@ class ScoreResult(Protocol):
         ...
 
     def explain(self, index: int) -> msgspec.Struct:
-        """A record of what the score of the node in this column came from."""
+        """Explain the score of the node in this column."""
         ...
 
 
 class NodeScore(Protocol):
-    """One way to compare nodes. It may keep what it computed for the last version of the nodes."""
+    """One way to compare nodes. It may cache its results for the last version of the nodes."""
 
     name: ClassVar[str]
     score_max: ClassVar[int]

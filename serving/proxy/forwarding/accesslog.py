@@ -1,4 +1,4 @@
-"""Logs with a line for each request, written in an executor's thread, and one of them: the access log, with JSON objects.
+"""Logs one line per request from an executor's thread, among them the access log, with JSON objects.
 
 What ends is noted in the loop as a record; lines are made and written in an executor's thread, one batch at a time, so
 that a slow reader of the log never stops a request. What does not fit into the memory for waiting records is dropped and

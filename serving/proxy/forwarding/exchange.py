@@ -190,7 +190,7 @@ class Exchange:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the handler has not decided yet."""
+        """Whether the handler has yet to decide."""
         return self.phase is _WAITING
 
     @property

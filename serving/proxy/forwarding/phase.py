@@ -1,4 +1,4 @@
-"""The states of an exchange, and every way from one to another.
+"""The states of an exchange, and all transitions.
 
 ``TRANSITIONS`` is the whole state machine: for each event the phases that allow it, and the phase that follows. An event in
 another phase is a bug and raises ``IllegalTransition``.
@@ -40,7 +40,7 @@ class ExchangePhase(enum.IntEnum):
 
 
 class ExchangeEvent(enum.StrEnum):
-    """What happens to an exchange."""
+    """An event of an exchange."""
 
     CONNECT = "connect"
     """A connection to the upstream is wanted."""

@@ -22,7 +22,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes = b"request timeout"
 
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
-        """When a request expires unless more of its response is sent.
+        """When a request expires unless it makes progress.
 
         ``started_s`` is when its head arrived, ``written_s`` when the last piece of the response was written;
         ``has_begun`` says whether there was one.
@@ -35,7 +35,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 def member_of(text: str) -> Callable[[str], bool]:
-    """Return a check whether an address is in the networks of a text, "10.0.0.0/8, 192.0.2.7".
+    """Return a check whether an address belongs to networks, as in "10.0.0.0/8, 192.0.2.7".
 
     Raises ``ValueError`` for any other text.
     """

@@ -1,4 +1,4 @@
-"""Read bodies to their end: by length, by chunks, or by the end of the connection.
+"""Reads bodies to their end: by length, by chunks, or by the end of the connection.
 
 A reader is fed what the socket brings, in whatever pieces, and gives back the payload in it; ``done`` says that the body
 has ended, ``rest`` then holds the bytes after it. Chunks are read strictly (RFC 9112 section 7.1): hexadecimal sizes of at

@@ -1,4 +1,4 @@
-"""Parse one header line of HTTP/1.1 strictly, with a cache of lines that were parsed before.
+"""Parses one header line of HTTP/1.1 strictly, with a cache of parsed lines.
 
 A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the
 value without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no

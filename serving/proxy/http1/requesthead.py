@@ -70,7 +70,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether it may be sent again when nothing was heard: its method is idempotent, or it has an Idempotency-Key."""
+        """Whether a request without a response may be sent again: its method is idempotent, or it has an Idempotency-Key."""
         return self.method in _IDEMPOTENT or self.get(b"idempotency-key") is not None
 
     def get(self, name: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The head of a response: its status, how its body is framed, whether its connection may be used again.
+"""The head of a response: its status, the framing of its body, and whether its connection can be reused.
 
 Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``ResponseHead``, or
 ``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
@@ -36,11 +36,11 @@ _status_lines: dict[bytes, tuple[int, int, bytes]] = {}
 
 
 class BadResponse(Exception):
-    """A response that is against the protocol; the text says how."""
+    """A response that violates the protocol; the text says how."""
 
 
 class Framing(enum.Enum):
-    """How the end of a response's body is known: it has none, by its length, by chunks, or by the end of the connection."""
+    """How the end of a response's body is found: no body, by length, by chunks, or by the end of the connection."""
 
     NONE = "none"
     LENGTH = "length"
@@ -99,7 +99,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
 
 
 class ResponseMemory:
-    """The last head on one upstream connection: most answers differ in their date only, once a second.
+    """The last head on one upstream connection: most responses differ in their date only, once a second.
 
     See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_response_head`` does.
     """

@@ -168,7 +168,7 @@ class Upstream(asyncio.Protocol):
     # What an exchange calls.
 
     def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
-        """Send the head of a request, and what there is of its body; its response goes to ``receiver``."""
+        """Send the head of a request, and the received part of its body; ``receiver`` gets the response."""
         assert self._receiver is None, self
         self._receiver = receiver
         self._heard = False
@@ -192,7 +192,7 @@ class Upstream(asyncio.Protocol):
             self._transport.write(wire)
 
     def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Send the end of the stream."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -211,7 +211,7 @@ class Upstream(asyncio.Protocol):
         self._transport.abort()
 
     def close(self) -> None:
-        """End it after what was written."""
+        """Close the connection after pending writes."""
         self._receiver = None
         self._transport.close()
 
@@ -223,7 +223,7 @@ class Upstream(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come and pass it on."""
+        """Parse received bytes and pass them on."""
         receiver = self._receiver
         if receiver is None:
             # Not asked for: it must not become the answer to the next request.
@@ -249,7 +249,7 @@ class Upstream(asyncio.Protocol):
                 self._complete(receiver, rest=reader.rest)
 
     def eof_received(self) -> bool:
-        """No more will come; True keeps the other direction of a tunnel open."""
+        """Handle the end of the stream; True keeps the other direction of a tunnel open."""
         if self._tunnel is not None and self._receiver is not None:
             self._tunnel.receive_eof()
             return True
@@ -269,13 +269,13 @@ class Upstream(asyncio.Protocol):
             receiver.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
 
     def pause_writing(self) -> None:
-        """What was sent is not taken yet."""
+        """Pause: the peer does not read."""
         self._full = True
         if self._receiver is not None:
             self._receiver.upstream_full(full=True)
 
     def resume_writing(self) -> None:
-        """What was sent has been taken."""
+        """Resume: the peer has read."""
         self._full = False
         if self._receiver is not None:
             self._receiver.upstream_full(full=False)

@@ -10,7 +10,7 @@ from serving.settings.http import HttpSettings
 
 
 class PeerBudget:
-    """What one peer may still do in this period."""
+    """The remaining budget of one peer in this period."""
 
     __slots__ = ("_idle_frames", "_pings", "_resets", "_settings", "_settings_frames", "_since_s")
 
@@ -20,7 +20,7 @@ class PeerBudget:
         self._resets = self._pings = self._settings_frames = self._idle_frames = 0
 
     def count_reset(self, now_s: float) -> None:
-        """The peer has reset a stream, or has made us reset one. Raises ``Violation``, as all of these do."""
+        """Count a reset by the peer, or one that it provoked. Raises ``Violation``, as all of these do."""
         self._begin(now_s)
         self._resets += 1
         self._check(self._resets, self._settings.http2_resets_max, "resets")

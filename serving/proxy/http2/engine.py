@@ -96,11 +96,11 @@ class EngineOwner(Protocol):
         """Handle a GOAWAY: the peer opens and takes no new streams, and processed none above ``last_stream_id``."""
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Handle the answer to a ping."""
+        """Handle a PING acknowledgement."""
 
 
 class Http2Engine:
-    """The state machine of one connection. ``budget`` counts what the peer may still send."""
+    """The state machine of one connection. ``budget`` limits the peer."""
 
     __slots__ = (
         *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
@@ -354,7 +354,7 @@ class Http2Engine:
         self.out.append(_pack(0, 4, WINDOW_UPDATE, 0, stream_id) + increment.to_bytes(4))
 
     def send_ping(self, payload: bytes, *, flags: int = 0) -> None:
-        """Send a ping of eight bytes, or with ACK the answer to one."""
+        """Send a ping of eight bytes, or with ACK the reply to one."""
         self.out.append(_pack(0, 8, PING, flags, 0) + payload)
 
     def send_goaway(self, last_stream_id: int, code: ErrorCode) -> None:
@@ -438,7 +438,7 @@ class Http2Engine:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the peer's first frame arrived, which is SETTINGS."""
+        """Whether the peer's first frame, SETTINGS, has arrived."""
         return self._begun
 
     @property

@@ -1,4 +1,4 @@
-"""One stream's part of the engine: its windows, and bytes that wait for the peer's window.
+"""One stream's part of the engine: its windows, and bytes held back by the peer's window.
 
 A producer whose bytes wait is paused at a limit, so that a stream holds at most that and the one piece that was on its way. The
 window that the peer has grows while its bytes are taken as fast as they come, so that large messages do not wait for updates; it
@@ -44,16 +44,16 @@ class EngineStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be sent for a while."""
+        """Whether sending should pause."""
         return self.pending is not None and len(self.pending) >= _HELD_BYTES_MAX
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to send."""
+        """Whether bytes are held back."""
         return not self.has_ended and (self.ending or bool(self.pending))
 
     def hold_back(self, payload: bytes) -> None:
-        """Keep what cannot be sent yet."""
+        """Hold back bytes that the window does not allow."""
         if self.pending is None:
             self.pending = bytearray(payload)
         else:

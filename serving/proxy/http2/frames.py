@@ -59,7 +59,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Setting(enum.IntEnum):
-    """What a peer sets (RFC 9113, section 6.5.2)."""
+    """The settings of a peer (RFC 9113, section 6.5.2)."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -70,7 +70,7 @@ class Setting(enum.IntEnum):
 
 
 class Violation(Exception):
-    """What ends a connection: the code of its GOAWAY, and the reason as its text."""
+    """A violation that ends a connection: the code of its GOAWAY, and the reason as its text."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         self.code = code
@@ -118,7 +118,7 @@ def check_on_stream(stream_id: int) -> None:
 
 
 def check_dependency(stream_id: int, payload: bytes) -> None:
-    """Reject a priority by which a stream depends on itself.
+    """Reject a priority with a stream that depends on itself.
 
     Raises:
         Violation: PROTOCOL_ERROR.
@@ -179,7 +179,7 @@ class StreamState(enum.Enum):
 
 
 class FrameVerdict(enum.Enum):
-    """What a frame leads to."""
+    """The verdict about a frame."""
 
     TAKE = "take"
     IGNORE = "ignore"

@@ -46,7 +46,7 @@ class Malformed(Exception):
 def read_request_fields(
     fields: Fields, *, ended: bool, head_bytes_max: int, header_count_max: int, keeps_underscores: bool = False
 ) -> RequestHead:
-    """A request's head of its fields; ``ended`` says that no body follows.
+    """The head of a request from its fields; ``ended`` says that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
@@ -81,7 +81,7 @@ def read_request_fields(
 
 
 def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSettings) -> RequestHead:
-    """As ``read_request_fields``, and once for a section that comes again."""
+    """As ``read_request_fields``, cached for a repeated section."""
     known = section.meaning
     if isinstance(known, _Known) and known.ended is ended and isinstance(known.found, RequestHead):
         return known.found
@@ -97,7 +97,7 @@ def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSe
 
 
 def read_response_section(section: FieldSection, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
-    """As ``read_response_fields``, and once for a section that comes again."""
+    """As ``read_response_fields``, cached for a repeated section."""
     known = section.meaning
     is_of_head = method == b"HEAD"
     if isinstance(known, _Known) and known.ended is ended and known.is_of_head is is_of_head:
@@ -110,7 +110,7 @@ def read_response_section(section: FieldSection, *, ended: bool, method: bytes, 
 
 
 def read_trailer_section(section: FieldSection) -> bytes:
-    """As ``read_trailer_fields``, and once for a section that comes again."""
+    """As ``read_trailer_fields``, cached for a repeated section."""
     known = section.meaning
     if isinstance(known, _Known) and isinstance(known.found, bytes):
         return known.found
@@ -147,7 +147,7 @@ def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[b
 
 
 def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
-    """A response's head of its fields, to a request of ``method``; ``ended`` says that no body follows.
+    """The head of a response from its fields, to a request of ``method``; ``ended`` says that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
@@ -174,7 +174,7 @@ def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_c
 
 
 def read_trailer_fields(fields: Fields) -> bytes:
-    """Trailers as lines; what frames, routes or is ours alone is left out.
+    """Trailers as lines, without fields for framing, for routing, or of this project.
 
     Raises:
         Malformed: when one is.
@@ -189,7 +189,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
 
 
 def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
-    """The fields of a request whose head we have written ourselves as HTTP/1.1, given without the empty line."""
+    """The fields of a request from its own HTTP/1.1 head, given without the empty line."""
     first, *texts = raw.split(b"\r\n")
     method, path, _ = first.split(b" ")
     fields = [(b":method", method), (b":scheme", scheme), (b":path", path)]

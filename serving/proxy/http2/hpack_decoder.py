@@ -24,7 +24,7 @@ _SIZE_UPDATES_MAX = 2
 
 
 class FieldSection:
-    """A head or trailers: its fields in order, their size by RFC 9113, 6.5.2, and what its reader has made of it.
+    """A head or trailers: its fields in order, their size by RFC 9113, 6.5.2, and the cached result of its reader.
 
     The same section may come again for another stream; ``meaning`` is its reader's own.
     """

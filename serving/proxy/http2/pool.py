@@ -31,7 +31,7 @@ class Http2Pool(Pool):
 
     @property
     def open_count(self) -> int:
-        """Connections."""
+        """Number of open connections."""
         return sum(map(len, self._links.values()))
 
     def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
@@ -40,7 +40,7 @@ class Http2Pool(Pool):
         return None if link is None else StreamUpstream(link, self)
 
     def give(self, upstream: RequestCarrier) -> None:
-        """Do nothing: a stream that is given back was never opened."""
+        """Do nothing: a returned stream was never opened."""
 
     def again(self, stream: StreamUpstream) -> None:
         """Send a refused, unprocessed stream on another link."""

@@ -29,7 +29,7 @@ class _ProbeStream(EngineStream):
             self.status = int(status) if status.isdigit() else 0
 
     def take_data(self, payload: bytes) -> None:
-        """Its body is not read."""
+        """Ignore the body."""
 
     take_last = take_data
 
@@ -39,7 +39,7 @@ class _ProbeStream(EngineStream):
         self.status = self.status or 0
 
     def sent(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no bytes are held back."""
 
 
 class _StatusRequest:
@@ -63,7 +63,7 @@ class _StatusRequest:
             self.stream.take_reset(0)
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Do nothing: none is sent."""
+        """Do nothing: this side sends no pings."""
 
 
 async def get_status(
@@ -74,7 +74,7 @@ async def get_status(
     host: str,
     headers: Iterable[tuple[str, str]] = (),
 ) -> int:
-    """The status of the response; 0 when there is none. The connection is good for nothing afterwards."""
+    """The status of the response; 0 without one. The connection cannot be used afterwards."""
     probe = _StatusRequest()
     engine, stream = probe.engine, probe.stream
     named = {name.lower(): value for name, value in headers}

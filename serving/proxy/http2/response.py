@@ -1,4 +1,4 @@
-"""The response of one stream of a client's connection: an upstream's as it was parsed, or the proxy's own.
+"""The response of one stream of a client's connection: an upstream's, or the proxy's own.
 
 What an upstream answers is sent as frames at once; a response that the proxy makes itself comes as HTTP/1.1, and is read again.
 """
@@ -31,7 +31,7 @@ _UNBOUNDED = 1_000_000
 
 
 class GrpcRefusal:
-    """Collects the body of an HTTP error, and gives the fields of a trailers-only answer."""
+    """Collects the body of an HTTP error, and gives the fields of a trailers-only response."""
 
     __slots__ = ("_body", "_fields", "_status")
 
@@ -42,12 +42,12 @@ class GrpcRefusal:
 
     @classmethod
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
-        """For a response with these fields; None if it is gRPC already, or no error."""
+        """The refusal for a response with these fields; None if it is gRPC already, or no error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 
     def take(self, payload: bytes) -> None:
-        """A piece of the body has come."""
+        """Collect a piece of the body."""
         if len(self._body) < _MESSAGE_BYTES_MAX:
             self._body += payload[:_MESSAGE_BYTES_MAX]
 
@@ -99,7 +99,7 @@ class RespondingStream(EngineStream):
         self._is_paused = False
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Send the head of an upstream's response, with further lines, and what there is of its body."""
+        """Send the head of an upstream's response, with further lines, and the received part of its body."""
         exchange = self._exchange
         if self.is_done or exchange is None:
             return
@@ -124,7 +124,7 @@ class RespondingStream(EngineStream):
             self._send_rest(payload, done=done, trailers=trailers)
 
     def send_piece(self, payload: bytes) -> None:
-        """Send a piece of a response's body, which more will follow."""
+        """Send a piece of a response's body that is not the last."""
         if self.is_done or self.has_ended or self.ending:
             return
         if self._refusal is not None:
@@ -135,7 +135,7 @@ class RespondingStream(EngineStream):
         self._note_sent(session)
 
     def send_last(self, payload: bytes, trailers: bytes) -> None:
-        """Send the last piece of a response's body, and the lines that follow it."""
+        """Send the last piece of a response's body, and the trailers."""
         if self.is_done or self.has_ended or self.ending:
             return
         session, refusal = self._session, self._refusal
@@ -177,7 +177,7 @@ class RespondingStream(EngineStream):
         """The response ends where it is."""
 
     def sent(self) -> None:
-        """The client has taken something that waited."""
+        """Resume after the client has read."""
         self._note_taken()
         self._note_full()
 

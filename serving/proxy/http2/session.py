@@ -175,7 +175,7 @@ class Session(FrameSender):
     # What the server calls.
 
     def wind_down(self) -> None:
-        """Ask for no new streams; those that are on their way are still served."""
+        """Refuse new streams; those under way are still served."""
         if not self._closing and self._farewell.begin(self.wiring.clock()):
             self.send()
             self.registry.wake_by(self._farewell.due_s)

@@ -33,7 +33,7 @@ class Stream(RespondingStream):
 
     @property
     def sink(self) -> ResponseSink:
-        """A stream takes answers itself."""
+        """The sink for responses: the stream itself."""
         return self
 
     # What the session calls.
@@ -141,7 +141,7 @@ class Stream(RespondingStream):
                 self._session.send()
 
     def open_tunnel(self) -> bytes:
-        """Never: a stream asks for no upgrade."""
+        """Not used: a stream has no upgrade."""
         raise AssertionError(self)
 
     def exchange_done(self, *, keep: bool) -> None:
@@ -160,7 +160,7 @@ class Stream(RespondingStream):
             self._await_client()
 
     def abort(self) -> None:
-        """Reset the stream: its regular end would make a part of a response look whole."""
+        """Reset the stream, so that a truncated response does not look complete."""
         self._reset(ErrorCode.INTERNAL_ERROR)
 
     truncate = abort

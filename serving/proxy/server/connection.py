@@ -1,4 +1,4 @@
-"""A client's connection: it parses requests one after the other, and makes an exchange of each.
+"""A client's connection: parses requests one after the other, and makes an exchange of each.
 
 A request is taken only when the one before it is answered and the client has taken the answer, so that neither requests
 sent ahead nor answers not read grow memory. What is against the protocol is answered here and never reaches the handler;

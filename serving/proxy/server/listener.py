@@ -1,4 +1,4 @@
-"""Listening sockets and all that comes through them: connections, their time limits, and their end.
+"""Listening sockets and their connections: time limits and shutdown.
 
 ``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due, and
 one sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps (docs/architecture.md, drain): ``drain`` makes every answer the last of its connection while new ones are

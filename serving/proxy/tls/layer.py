@@ -1,4 +1,4 @@
-"""TLS between a client and what serves it: towards the loop a protocol, towards a ``Connection`` or ``Session`` a transport.
+"""TLS between a client and its server: a protocol to the loop, a transport to a ``Connection`` or ``Session``.
 
 What stands here is when to read, write and close; the records are ``records.py``'s. uvloop's own TLS could not be taken:
 it throws away the alert that tells a client why its handshake failed, it cannot close one direction, without which the

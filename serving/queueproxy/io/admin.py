@@ -19,7 +19,7 @@ _HELP = b"there is /healthz, /readyz, /metrics, /drain and /wait-for-drain"
 
 
 class AdminHandler:
-    """Answers on the admin port.
+    """Serves the admin port.
 
     - ``GET /healthz``, ``GET /metrics``: at once.
     - ``GET /readyz``: 200 or 503. ``?wait=8`` is held for so many seconds at most while the app has not been ready yet.
@@ -41,7 +41,7 @@ class AdminHandler:
         self._leaving: set[Exchange] = set()
 
     def begin(self, exchange: Exchange) -> None:
-        """Answer, by method and path."""
+        """Respond, by method and path."""
         head = exchange.head
         path, _, query = head.target.partition(b"?")
         needed = _ORDERS.get(path)
@@ -59,26 +59,26 @@ class AdminHandler:
             exchange.respond(404, _HELP)
 
     def readiness_changed(self) -> None:
-        """The app is ready, or no more: answer the questions that wait for it."""
+        """Respond to held readiness requests after a change of readiness."""
         self._has_been_ready = self._has_been_ready or self._pod.is_ready
         self._respond_to_probes()
 
     def stopping(self) -> None:
-        """The order to stop has come."""
+        """Handle the order to stop."""
         self._is_stopping = self._pod.is_draining = True
         self._respond_to_probes()
 
     def drained(self) -> None:
-        """Nothing more comes and nothing runs: the app may end."""
+        """Tell the held requests that the app may end: no request runs or arrives any more."""
         for exchange in list(self._leaving):
             exchange.respond(200, b"drained")
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Nothing is forwarded here."""
+        """Do nothing: this handler forwards no requests."""
         raise NotImplementedError(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Nothing is forwarded here."""
+        """Do nothing: this handler forwards no requests."""
         raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
@@ -94,7 +94,7 @@ class AdminHandler:
             exchange.respond(200, b"no order to stop has followed")
 
     def finish(self, exchange: Exchange) -> None:
-        """One that waited may have left."""
+        """Drop a held request whose client has left."""
         self._asking.discard(exchange)
         self._leaving.discard(exchange)
 

@@ -78,7 +78,7 @@ class PodRequests(Generic[_Request]):
         return self._breaker.waiting_count if self._breaker is not None else 0
 
     def report(self) -> Report:
-        """What happened since the last report; opens the next."""
+        """Close the period since the last report, and open the next."""
         return self._meter.report(self._clock())
 
     def takes_orders_from(self, head: RequestHead) -> bool:
@@ -146,7 +146,7 @@ class PodHandler(PodRequests[Exchange]):
         self._oom_at_s = -math.inf
 
     def begin(self, exchange: Exchange) -> None:
-        """A request has come: count it, and let it run, wait or go."""
+        """Count a new request, and let it run, wait or be rejected."""
         origin = DIRECT
         head = exchange.head
         if head.reserved and self._is_believed(head):
@@ -174,7 +174,7 @@ class PodHandler(PodRequests[Exchange]):
             exchange.respond(502, text)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """The app died before it answered.
+        """Handle an app that died before it responded.
 
         A repeatable request of an activator is cut off: the activator sends it to another pod. After an OOM kill it is
         answered instead, because it may be what took the memory.
@@ -189,12 +189,12 @@ class PodHandler(PodRequests[Exchange]):
         return True
 
     def overdue(self, exchange: Exchange) -> None:
-        """A request has waited for a slot as long as allowed; others may have, too."""
+        """Reject requests with an expired wait for a slot."""
         for timed_out in self._expire(max(self._clock(), exchange.wait_until_s)):
             timed_out.request_id.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
 
     def finish(self, exchange: Exchange) -> None:
-        """A request has ended: its slot goes to the request that has waited longest."""
+        """Pass the slot of an ended request to the one that has waited longest."""
         origin = exchange.context
         if origin is None:
             return

@@ -1,4 +1,4 @@
-"""Runs everything of a pod but its requests: readiness, statistics, the admin port, and the drain.
+"""Runs a pod apart from its requests: readiness, statistics, the admin port, and the drain.
 
 A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their ``Front``;
 all else is here.
@@ -27,26 +27,26 @@ _GOODBYE_S = 0.5
 
 
 class Front(Protocol):
-    """Where the requests of a pod come in, as its drain sees it. ``HttpServer`` is one."""
+    """The listener of a pod's requests, for its drain. ``HttpServer`` is one."""
 
     clock: Callable[[], float]
     finishing: bool
     """Whether no more requests are accepted."""
 
     def drain(self) -> None:
-        """Make every answer from now on the last of its connection."""
+        """Make every response from now on the last of its connection."""
 
     def stop_accepting(self) -> None:
-        """Accept no more requests."""
+        """Stop accepting requests."""
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
-        """Wait until all requests have ended but tunnels, for ``grace_s`` seconds at most."""
+        """Wait until all requests but tunnels have ended, for at most ``grace_s`` seconds."""
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait until tunnels have ended as well, for ``grace_s`` seconds at most."""
+        """Wait until tunnels have ended too, for at most ``grace_s`` seconds."""
 
     async def finish(self, *, grace_s: float) -> int:
-        """Wait ``grace_s`` seconds for what runs, cut off the rest; return how many were cut off."""
+        """Wait ``grace_s`` seconds for running requests and cut off the rest; return how many were cut off."""
 
 
 async def drain(
@@ -78,7 +78,7 @@ async def drain(
 
 
 class PodService:
-    """Everything of one pod but its requests. ``numbers`` gives further lines for the page of metrics."""
+    """The parts of one pod apart from its requests. ``numbers`` returns further lines for the page of metrics."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class PodService:
 
 
 def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:
-    """Where to listen: the inherited socket of that name, else the address."""
+    """The listening socket: the inherited one of that name, else one at the address."""
     descriptor = spec.listen_fds.get(name)
     if descriptor is None:
         return address

@@ -27,7 +27,7 @@ PUSH_AGAIN = signal.SIGUSR1
 
 
 async def attempt(probe: Probe, app: Address, *, is_http2: bool = False, network: str = "") -> bool:
-    """Whether the app takes a connection, or answers a GET with 200 to 399, within the probe's time.
+    """Whether the app accepts a connection, or answers a GET with 200 to 399, within the probe's timeout.
 
     ``network`` is the path of the network namespace of the app, "" for our own. ``is_http2`` asks with HTTP/2, as an app must be asked whose port is named h2c.
     """
@@ -69,7 +69,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_start(settings: QueueProxySettings) -> Readiness:
-    """Nothing is known yet: try at once, and take the first pause after that."""
+    """The state before the first probe: try at once, then pause."""
     return Readiness(is_ready=False, pause_s=settings.probe_pause_min_s)
 
 
@@ -91,7 +91,7 @@ def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueuePr
 
 
 class ReadinessPipe:
-    """Pushes readiness to whatever runs the pod, one JSON object a line: ``{"pid": 7, "ready": true}``.
+    """Pushes readiness to the pod's runner, one JSON object a line: ``{"pid": 7, "ready": true}``.
 
     The last line is ``{"pid": 7, "ready": false, "drained": true}``: the app may end. A reader that has lost lines sends
     ``PUSH_AGAIN``, and the last line is written again. ``pid`` is the process that the reader knows; None is this one.
@@ -126,7 +126,7 @@ class ReadinessPipe:
 
 
 async def watch_app(spec: PodSpec, handler: PodRequests[Any], on_change: Callable[[bool], None]) -> None:
-    """Ask the app again and again, until cancelled or nothing more is to be asked."""
+    """Probe the app repeatedly, until cancelled or probing has ended."""
     state = at_start(spec.settings)
     while True:
         ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2)

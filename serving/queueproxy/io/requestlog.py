@@ -1,4 +1,4 @@
-"""The request log of a queue-proxy: a line for each request, as Knative's template says.
+"""The request log of a queue-proxy: a line for each request, by Knative's template.
 
 A record is taken in the loop when a request ends; its line is made and written in a thread, so that a slow reader of the log stops no
 request. A request for which the template has no line, such as an index that is out of range, is counted as dropped.

@@ -1,4 +1,4 @@
-"""Report statistics of the pod to the autoscaler: once a second over a websocket, and once more at the end."""
+"""Reports statistics of the pod to the autoscaler: once a second over a websocket, and once more at the end."""
 
 import asyncio
 import logging

@@ -87,7 +87,7 @@ class PodCredit:
 
 
 class PreWarmBudget:
-    """At most ``per_minute`` starts in a minute, over all revisions that share it."""
+    """At most ``per_minute`` starts in a minute, over all revisions with this budget."""
 
     __slots__ = ("_at_s", "_per_minute", "_permits")
 
@@ -98,7 +98,7 @@ class PreWarmBudget:
         self._at_s: float | None = None
 
     def take(self, now_s: float) -> bool:
-        """Whether one more pod may be started now; if so, it counts. A clock that jumps back adds nothing."""
+        """Whether one more pod may be started now; if so, it counts. A clock set back adds nothing."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
         self._permits = min(self._per_minute, self._permits + passed_s * self._per_minute / _MINUTE_S)

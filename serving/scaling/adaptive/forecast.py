@@ -49,7 +49,7 @@ class LoadForecast:
         self._second = 0
 
     def take(self, second: int, concurrency: float) -> None:
-        """Add the mean load of a second that is over. Skipped seconds had no load; earlier seconds are ignored."""
+        """Add the mean load of a completed second. Skipped seconds had no load; earlier seconds are ignored."""
         if self._first is None:
             self._first = self._second = second
             self._fast = self._slow = concurrency
@@ -71,7 +71,7 @@ class LoadForecast:
         return 0.0 if self._first is None else max(0.0, now_s - self._first)
 
     def level(self, *, ahead_s: float, now_s: float, request_s: float = 0.0) -> LoadLevel:
-        """The load in ``ahead_s`` seconds. On a climb of 2 a second, seen for long, the mean ahead of 10 s is 20 above now."""
+        """The load in ``ahead_s`` seconds. On a long climb of 2 a second, the mean ahead of 10 s is 20 above now."""
         silent = 0 if self._first is None else max(0, math.floor(now_s) - self._second - 1)
         faded = _SLOW_KEPT**silent
         fast, slow, variance = self._fast * _FAST_KEPT**silent, self._slow * faded, self._variance * faded
@@ -86,7 +86,7 @@ class LoadForecast:
         return LoadLevel(mean=mean, deviation=math.sqrt(max(variance, mean)), recent=fast, slope=slope)
 
     def highest(self, *, ahead_s: float) -> LoadLevel:
-        """No level is above this one in any of its figures until there is load again: all fade, but not at one pace."""
+        """An upper bound of all figures of this level until there is load again."""
         slope = max(0.0, self._fast - self._slow) / _LAG_S
         mean = self._slow + slope * (_SLOW_S + ahead_s)
         return LoadLevel(mean=mean, deviation=math.sqrt(max(self._variance, mean)), recent=self._fast, slope=slope)

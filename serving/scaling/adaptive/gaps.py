@@ -1,4 +1,4 @@
-"""Gaps between the requests of a revision, and from them the rate at which the next request comes.
+"""Gaps between the requests of a revision, and the rate of the next request computed from them.
 
 A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to 50 s
 and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has been idle
@@ -81,7 +81,7 @@ _GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
 
 
 class GapPrior:
-    """Rates of the population by group, per second: the shipped ones, then more and more those of the revisions here."""
+    """Rates of the population by group, per second: the shipped ones, then increasingly those of the revisions here."""
 
     __slots__ = ("_events", "_exposure_s", "_rates")
 
@@ -101,7 +101,7 @@ class GapPrior:
         return self._rates
 
     def record(self, gap_s: float, *, weight: float) -> None:
-        """A gap of some revision. ``weight`` says how much it counts: a revision with many gaps is still one revision."""
+        """Add a gap of a revision with a ``weight``: a revision with many gaps is still one revision."""
         group = int(_GROUPS[_bin_of(gap_s)])
         self._events[group] += weight
         self._exposure_s[:group] += weight * _GROUP_WIDTHS_S[:group]
@@ -144,7 +144,7 @@ class GapHistory:
         return rates
 
     def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
-        """Gaps that lasted for ``from_s`` at least, and how many of those ended before ``to_s``; old ones count for less."""
+        """Gaps of at least ``from_s``, and how many of those ended before ``to_s``; old ones count for less."""
         first, last = _bin_of(from_s), _bin_of(to_s)
         ended, later = float(self._counts[first:last].sum()), float(self._counts[max(first, last) :].sum())
         return (ended + later) / self._weight, ended / self._weight
@@ -155,7 +155,7 @@ class GapHistory:
         return {str(index): round(float(counts[index]), 3) for index in np.flatnonzero(counts > _DUMPED_MIN)}
 
     def load(self, dumped: dict[str, float]) -> None:
-        """Take over the counts of another history. Raises ``InvalidValue`` for what ``dump`` never gives."""
+        """Take over the counts of another history. Raises ``InvalidValue`` for anything but a ``dump``."""
         counts = np.zeros(len(BIN_STARTS_S))
         for name, count in dumped.items():
             if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
@@ -183,14 +183,14 @@ _BOUNDED_WIDTHS_S = np.diff(BIN_STARTS_S)
 
 
 class KeepWindow(msgspec.Struct, frozen=True):
-    """A pod should be ready from one age of the gap to another, in seconds since the last request ended."""
+    """A period of a gap in which a pod should be ready, in seconds since the last request ended."""
 
     from_s: float
     to_s: float
 
 
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds the windows. All in seconds but ``pre_warms``."""
+    """The bounds of the windows, in seconds but for ``pre_warms``."""
 
     worth_s: float
     """Pod-seconds that a cold start is worth."""

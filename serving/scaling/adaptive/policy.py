@@ -1,4 +1,4 @@
-"""The adaptive policy of one revision: seconds of load go in, at each decision advice comes out.
+"""The adaptive policy of one revision: seconds of load in, advice for each decision out.
 
 While requests are in flight, pods have room for the load that is expected when a new one is ready, within the pods that Knative
 would want: more are paid from what was saved before (``PodCredit``). Once the revision is idle, the lengths of its earlier gaps
@@ -71,7 +71,7 @@ class _Idle(msgspec.Struct, frozen=True):
 
 
 class RevisionPolicy:
-    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is what a start takes.
+    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is the time of a pod's start.
 
     ``idle_since_s`` is when the last request ended; None if there was none.
     """
@@ -129,7 +129,7 @@ class RevisionPolicy:
 
     @property
     def has_room(self) -> bool:
-        """Whether the forecast counts the pods in use: only a hard limit says how many requests a pod can take."""
+        """Whether the forecast counts the pods in use: only a hard limit bounds the requests of a pod."""
         spec = self._spec
         return self._settings.forecast and spec.container_concurrency > 0 and spec.metric == CONCURRENCY.name
 
@@ -141,12 +141,12 @@ class RevisionPolicy:
 
     @property
     def quiet_load(self) -> float:
-        """Requests in flight up to which one pod is enough, if no second of the last minutes had more."""
+        """Requests in flight up to which one pod is enough, unless a second of the last minutes had more."""
         return quiet_load(self._spec) if self.has_room else self._spec.target_value
 
     @property
     def pod_capacity(self) -> float:
-        """Requests in flight that each pod wanted last is for, without a margin."""
+        """Requests in flight for each pod last wanted, without a margin."""
         return self._spec.total_value if self._counts_pods else self._spec.target_value
 
     def follow(self, spec: ScalingSpec) -> None:
@@ -154,7 +154,7 @@ class RevisionPolicy:
         self._spec, self._idle, self._said = spec, None, None
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:
-        """A second that is over; those without load need not be taken. Number 61 is the time from 61 s to 62 s."""
+        """Add a completed second; those without load may be skipped. Number 61 is the time from 61 s to 62 s."""
         if concurrency <= 0 and request_count <= 0:
             return
         self._room.take(second, concurrency, request_count)
@@ -187,7 +187,7 @@ class RevisionPolicy:
         ready_count: int,
         now_s: float,
     ) -> Advice:
-        """Advice beside what the algorithm wants. ``in_flight`` counts queued requests too; None if it is not known."""
+        """Advice to combine with the algorithm's count. ``in_flight`` includes queued requests; None if it is unknown."""
         if self.idle_since_s is None:
             self.idle_since_s = now_s
         if in_flight is None:
@@ -228,7 +228,7 @@ class RevisionPolicy:
         )
 
     def anticipated_count(self, *, ahead_s: float, now_s: float) -> int:
-        """Pods that will be wanted in ``ahead_s`` seconds: room for the load expected then, and one for an expected request."""
+        """Pods needed in ``ahead_s`` seconds: room for the load expected then, and one for an expected request."""
         count = self._room.expected_count(
             self._spec, capacity=self.pod_capacity, has_margin=self._counts_pods, ahead_s=ahead_s, now_s=now_s
         )
@@ -238,7 +238,7 @@ class RevisionPolicy:
         return int(any(one.from_s - self.start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
-        """Time until ``advise`` may want another count than its last one ready pod; None: ``advise`` has to be called.
+        """Time until ``advise`` may change its count of one ready pod; None: ``advise`` has to be called.
 
         It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
         flight the answer is infinite: only another load changes the advice then.
@@ -265,16 +265,16 @@ class RevisionPolicy:
         return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
 
     def see_empty_windows(self) -> None:
-        """The algorithm's windows were empty at a decision that was not asked for: no pods are in use."""
+        """Record that the algorithm's windows were empty at an early decision: no pods are in use."""
         self._counts_pods = False
 
     @property
     def is_small(self) -> bool:
-        """Whether the load so far makes it want one pod at most, as long as there is no new one."""
+        """Whether the load so far needs one pod at most, until there is new load."""
         return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self.start_s)
 
     def due_save(self, now_s: float) -> str | None:
-        """The learnt state as text for ``load``; None while nothing is new, or after a recent save."""
+        """The learnt state as text for ``load``; None without changes, or after a recent save."""
         is_new = self._gaps.gap_count != self._saved_count
         if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
             return None
@@ -282,7 +282,7 @@ class RevisionPolicy:
         return msgspec.json.encode(self._gaps.dump()).decode()
 
     def load(self, learnt: str) -> None:
-        """Go on from what was learnt before. Raises ``InvalidValue``."""
+        """Restore the learnt state. Raises ``InvalidValue``."""
         try:
             dumped = msgspec.json.decode(learnt, type=dict[str, float])
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -380,7 +380,7 @@ def policy_of(
     budget: PreWarmBudget | None = None,
     explains: bool = True,
 ) -> RevisionPolicy | None:
-    """The policy that the revision asks for; None under ``policy: knative``. Without a prior it is the shipped one."""
+    """The policy of the revision; None under ``policy: knative``. Without a prior it is the shipped one."""
     if spec.policy != ADAPTIVE_POLICY:
         return None
     return RevisionPolicy(

@@ -42,7 +42,7 @@ class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision: the policy in force, the other in shadow, and what both cost."""
+    """One revision: the policy in force, its alternative in shadow, and the costs of both."""
 
     namespace: str
     revision: str
@@ -64,7 +64,7 @@ class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def savings_sentence(costs: PolicyCosts, *, running: str) -> str:
-    """Sentence with the costs of both policies, ``running`` being in force; "" before there is enough to compare."""
+    """A sentence with the costs of both policies, ``running`` being in force; "" before there is enough to compare."""
     adaptive = _Cost(costs.adaptive_pod_seconds, costs.adaptive_cold_requests)
     knative = _Cost(costs.knative_pod_seconds, costs.knative_cold_requests)
     if costs.covered_s < _COVERED_MIN_S or not adaptive.pod_seconds + knative.pod_seconds:

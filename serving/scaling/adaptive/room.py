@@ -68,13 +68,13 @@ class ServedLoad:
 
     @property
     def request_s(self) -> float | None:
-        """Mean time that a request takes in a pod, in seconds; None while too few were answered."""
+        """Mean time of a request in a pod, in seconds; None after too few responses."""
         if self._completed_total < _COMPLETED_MIN:
             return None
         return max(_SHORTEST_S, self._area_s / max(self._completed, _COMPLETED_LEFT))
 
     def take(self, second: int, concurrency: float, request_count: float, *, slot_count: float) -> float:
-        """Add the load, in requests in flight, of a second that is over. Skipped seconds had none."""
+        """Add the load, in requests in flight, of a completed second. Skipped seconds had none."""
         if second > self._second + 1:
             self._completed += self._inside
             self._completed_total += self._inside
@@ -118,7 +118,7 @@ class HeldCount:
         self._asked_at_s = 0.0
 
     def hold(self, count: int, *, patience_s: float, now_s: float) -> int:
-        """The pods that stay, ``count`` at least. 10 wanted at 0 s and 8 from 2 s on, with patience for 10 s: 10 up to 30 s."""
+        """The pods to keep, at least ``count``. 10 wanted at 0 s and 8 from 2 s on, with 10 s of patience: 10 up to 30 s."""
         self._delay = self._delay.record(count, slot_count=max(1, slot_count(patience_s)), now_s=now_s)
         latest = self._delay.maximum
         is_first = not 0 <= now_s - self._asked_at_s <= patience_s
@@ -170,7 +170,7 @@ class PodRoom:
     def want(
         self, spec: ScalingSpec, *, in_flight: float, ready_count: int, start_s: float, now_s: float
     ) -> Room | None:
-        """The pods wanted now; None while the load was seen for less than the panic window.
+        """The pods wanted now; None before the load has been seen for the panic window.
 
         27 in flight, of deviation 5.2, with a margin of 11.3, at 4 a pod: (27 + 11.3) / 4 = 9.6, so 10 pods.
         """
@@ -205,7 +205,7 @@ class PodRoom:
     def expected_count(
         self, spec: ScalingSpec, *, capacity: float, has_margin: bool, ahead_s: float, now_s: float
     ) -> int:
-        """Pods for the load of a time ahead, at ``capacity`` requests in flight each; 0 unless the load climbs.
+        """Pods for the load at a later time, at ``capacity`` requests in flight each; 0 unless the load climbs.
 
         27 in flight that climb by 1 a second are 57 in 30 s: at 4 a pod without a margin 15 pods.
         """
@@ -217,14 +217,14 @@ class PodRoom:
         return max(0, math.ceil((level.mean + margin) / capacity - _EPSILON))
 
     def is_one_enough(self, spec: ScalingSpec, start_s: float, now_s: float) -> bool:
-        """Whether ``want``, which was asked before, asks for one pod at most."""
+        """Whether the last ``want`` asks for one pod at most."""
         if self._held.count > 1:
             return False
         level = self._level(ahead_s=_ahead_s(spec, start_s), now_s=now_s)
         return self._is_low(spec, start_s) or self._has_room(spec, level, start_s)
 
     def is_one_enough_in_silence(self, spec: ScalingSpec, start_s: float) -> bool:
-        """Whether ``want`` asks for one pod at most, as long as there is no load."""
+        """Whether ``want`` asks for one pod at most while there is no load."""
         return self._held.count <= 1 and self._is_low(spec, start_s)
 
     def _is_low(self, spec: ScalingSpec, start_s: float) -> bool:
@@ -272,7 +272,7 @@ def margin_of(spec: ScalingSpec, level: LoadLevel, *, request_s: float) -> float
 
 @functools.lru_cache(_SPECS_KEPT)
 def quiet_load(spec: ScalingSpec) -> float:
-    """Requests in flight up to which one pod is enough as long as no second has more, whatever time they take.
+    """Requests in flight up to which one pod is enough while no second has more, whatever their duration.
 
     The variance of a load up to h is h squared / 4 at most, or h.
     """

@@ -40,7 +40,7 @@ class ClassicLimit(enum.StrEnum):
 
 
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An answer of the classic algorithm. Concurrencies are means over points, counts of pods before the ceiling.
+    """A decision of the classic algorithm. Concurrencies are means over points, counts of pods before the ceiling.
 
     ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. On idleness
     only ``idle_s`` speaks: nothing else was looked at.
@@ -83,11 +83,11 @@ class ClassicScaler:
 
     @property
     def point_count(self) -> int:
-        """Points kept."""
+        """Number of stored points."""
         return len(self._points)
 
     def record(self, stat: Stat) -> None:
-        """Take a point. Points may come late, twice (the last one counts) and, at a guess of the clocks, early."""
+        """Add a point. Points may arrive late, twice (the last one counts) and, with wrong clocks, early."""
         self._points.record(stat)
 
     def decide(self, settings: ClassicSettings, *, target_concurrency: float, now_s: float) -> ClassicDecision | NoData:

@@ -1,4 +1,4 @@
-"""The points of the classic algorithm: kept by time, one a pod and instant, summed in one fixed order.
+"""The points of the classic algorithm: stored by time, one per pod and instant, summed in one fixed order.
 
 Recording appends; sorting, replacing and dropping wait for the next decision, which reads all points anyway. Storage is
 one array a column with free room at its end: the oldest points fall off the front by moving an index, and new points
@@ -95,7 +95,7 @@ class Points:
         return self._end - self._begin + len(self._new_at_s)
 
     def record(self, stat: Stat) -> None:
-        """Keep one point. A second point of the same pod and instant replaces the first. Late ones are welcome."""
+        """Store one point. A second point of the same pod and instant replaces the first. Late points count."""
         pod_id = self._pod_ids.get(stat.pod)
         if pod_id is None:
             pod_id = self._claim_id(stat.pod)
@@ -105,7 +105,7 @@ class Points:
         self._new_request_count.append(stat.request_count)
 
     def read(self, *, now_s: float, stable_window_s: float, panic_window_s: float, quirks: ClassicQuirks) -> WindowSums:
-        """Sums over both windows at ``now_s``; points that are as old as the stable window or older go for good.
+        """Sums over both windows at ``now_s``; drops points as old as the stable window.
 
         A point that the stable window drops still counts in a panic window that is longer, this once: the original
         sums while it walks and deletes.
@@ -132,7 +132,7 @@ class Points:
         )
 
     def stable_sum_in_order(self) -> float:
-        """The sum over the stable window of the last reading, one addition after the other."""
+        """The sum over the stable window of the last reading, added in order."""
         return _sum_in_order(self._concurrency[self._begin : self._end], self._scratch)
 
     def _stable_sum_in_pairs(self) -> tuple[float, float]:

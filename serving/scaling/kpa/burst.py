@@ -1,4 +1,4 @@
-"""Excess burst capacity, and what follows from it: whether the activator stays in the path, and how many of them.
+"""Excess burst capacity and its effects: whether the activator stays in the path, and the number of activators.
 
 Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive at once
 beyond those asked for; the way that traffic should take; the number of activators. It moves no endpoint. Follows
@@ -35,7 +35,7 @@ def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: Scal
 
 
 def activator_count(*, ready_count: int | NoData, spec: ScalingSpec) -> int:
-    """Activators that serve the revision; ``NoData`` stands for "before the first decision" and gives 2.
+    """Activators for the revision; ``NoData`` stands for "before the first decision" and gives 2.
 
     Enough to hold what the pods can take and the burst: 10 pods of 100 and 211 at 100 an activator are 1211 / 100, so
     13. At least 2, and no more with a target burst capacity of 0, when they only bridge the way from zero.

@@ -1,4 +1,4 @@
-"""The scale-down delay: the answer is the largest of those wanted in the last seconds.
+"""The scale-down delay: the largest count wanted in the last seconds.
 
 Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of
 Knative's decision period. It does not know whether the revision is reachable or what the delay was before. Follows
@@ -15,7 +15,7 @@ _SLOT_S = int(DECISION_PERIOD_S)
 
 
 def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
-    """Slots that a delay reaches over, the newest included: 7 s are 4 slots of 2 s; 0 s are none."""
+    """Slots of a delay, the newest included: 7 s are 4 slots of 2 s; 0 s are none."""
     return math.ceil(delay_s / slot_s)
 
 
@@ -30,7 +30,7 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def maximum(self) -> int:
-        """The largest count in the window; asked of a window in which something was recorded."""
+        """The largest count in a window with any."""
         return self.peaks[0][1]
 
     def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":

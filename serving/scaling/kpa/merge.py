@@ -1,4 +1,4 @@
-"""One answer out of what several deciders propose for one revision: the largest, within its bounds.
+"""Merges the proposals of several deciders for one revision: the largest, within its bounds.
 
 Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
 numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider has
@@ -28,7 +28,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer for one revision, and how it came about."""
+    """The merged count for one revision, and the proposals behind it."""
 
     desired_count: int
     """Pods wanted by all together, within the bounds."""

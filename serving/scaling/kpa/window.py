@@ -80,7 +80,7 @@ class Window(abc.ABC):
 
     @abc.abstractmethod
     def average(self, now_s: float) -> float:
-        """Load at ``now_s``; 0.0 when there is nothing to average, which ``is_empty`` tells from a load of 0.
+        """Load at ``now_s``; 0.0 for an empty window, which ``is_empty`` distinguishes from a load of 0.
 
         A time before the newest bucket reads that bucket as the present.
         """
@@ -113,12 +113,12 @@ class Window(abc.ABC):
         return SeenBuckets(first=self._last - count + 1, values=tuple(reversed(self._newest_first(count))))
 
     def restore(self, seen: "SeenBuckets") -> None:
-        """Record again what another window held: the averages are the same to the last bit."""
+        """Restore the content of another window: the averages are the same to the last bit."""
         for age, value in enumerate(seen.values):
             self.record_in(seen.first + age, value)
 
     def is_empty(self, now_s: float) -> bool:
-        """Whether nothing came within the window that ends at ``now_s``."""
+        """Whether the window that ends at ``now_s`` is empty."""
         return self._last is None or self._bucket(now_s) - self._last > self._silent_buckets_max
 
     def resize(self, window_s: float, now_s: float) -> None:
@@ -139,13 +139,13 @@ class Window(abc.ABC):
             self._first = oldest if first is None or self._quirks.resize_reads_low else max(first, oldest)
 
     def read_as(self, kind: WindowKind) -> "Window":
-        """The same buckets as a window of another kind; this one must not be used any more."""
+        """The same buckets as a window of another kind; do not use this one afterwards."""
         other = window_of(kind, self._window_s, granularity_s=self._granularity_s, quirks=self._quirks)
         other._take_over(self)  # noqa: SLF001 - its own class
         return other
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         assert len(self._ring) == self._bucket_count >= 1, self
         assert self._first is None or (self._last is not None and self._first <= self._last), self
 
@@ -310,7 +310,7 @@ class MetricWindows:
         self._panic = window_of(kind, panic_window_s, quirks=quirks)
 
     def record(self, stat: Stat, now_s: float) -> bool:
-        """Count a report that is received at ``now_s``; whether it could be.
+        """Count a report received at ``now_s``; whether it was in time.
 
         One that is not finite is refused: in a running sum it would stay. 5 in flight, 3 of them by way of an
         activator, count as 2.
@@ -324,7 +324,7 @@ class MetricWindows:
         return True
 
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
-        """Load at ``now_s``; ``NoData`` when nothing came within the stable window.
+        """Load at ``now_s``; ``NoData`` for an empty stable window.
 
         ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In
         Knative that holds with a target burst capacity of -1, when only activators report; our pods always do.
@@ -341,13 +341,13 @@ class MetricWindows:
         )
 
     def restore(self, contents: WindowContents) -> None:
-        """Fill empty windows with what others held; a panic window of another width gets it from their stable one."""
+        """Fill empty windows from others; a panic window of another width is filled from their stable one."""
         self._stable.restore(contents.stable)
         is_same_width = self._panic.window_s == contents.panic_window_s
         self._panic.restore(contents.panic if is_same_width else contents.stable)
 
     def resize(self, *, stable_window_s: float, panic_window_s: float, kind: WindowKind, now_s: float) -> None:
-        """Change the widths and the way of averaging; what was seen stays as far as it fits."""
+        """Change the widths and the kind of average; recorded values stay as far as they fit."""
         self._stable.resize(stable_window_s, now_s)
         self._panic.resize(panic_window_s, now_s)
         if kind is not self._kind:
@@ -356,6 +356,6 @@ class MetricWindows:
             self._panic = self._panic.read_as(kind)
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         self._stable.validate()
         self._panic.validate()

@@ -72,7 +72,7 @@ def at_least(one: Json, field: str, where: str, *, least: int) -> Iterator[Probl
 
 
 def duplicates(values: Sequence[object], where: str, field: str = "") -> Iterator[Problem]:
-    """A problem for each value that stood before; empty ones are skipped."""
+    """A problem for each repeated value; empty ones are skipped."""
     seen: set[object] = set()
     for index, value in enumerate(values):
         if value and value in seen:

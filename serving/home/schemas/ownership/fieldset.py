@@ -23,7 +23,7 @@ def field_element(name: str) -> str:
 
 
 def key_element(keys: Mapping[str, Any]) -> str:
-    """The path element of a list element that is identified by some of its fields."""
+    """The path element of a list element with key fields."""
     return "k:" + json.dumps(dict(sorted(keys.items())), separators=(",", ":"), ensure_ascii=False)
 
 

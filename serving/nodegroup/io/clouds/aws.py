@@ -35,7 +35,7 @@ _BUSY_CODES = ("Throttl", "RequestLimitExceeded", "ServiceUnavailable", "Interna
 
 
 class AwsCloud:
-    """``options`` gives the AWS options of a group by the name of its Auto Scaling group."""
+    """``options`` returns the AWS options of a group by the name of its Auto Scaling group."""
 
     def __init__(
         self, settings: NodeGroupDaemonSettings, *, options: Callable[[str], AwsOptions] = lambda _: AwsOptions()

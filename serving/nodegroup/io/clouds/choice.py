@@ -1,4 +1,4 @@
-"""The registry of clouds. Libraries of clouds are extras, imported when their cloud is opened."""
+"""The registry of clouds. Libraries of clouds are extras, imported with their cloud."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -18,7 +18,7 @@ from serving.settings.nodegroup_options import AwsOptions
 
 
 class CloudContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cloud may need. ``aws_options`` gives the options of a group by its name."""
+    """The inputs of a cloud. ``aws_options`` returns the options of a group by its name."""
 
     settings: NodeGroupDaemonSettings
     cluster: Cluster

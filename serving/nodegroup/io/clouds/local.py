@@ -31,7 +31,7 @@ class LocalCloud:
         await self._change(group, lambda found: found.increased(count, now_s=wall_s()))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """Terminate machines and lower the target. A machine that has no entry is gone already."""
+        """Terminate machines and lower the target. A machine without an entry is gone already."""
         names = [one.node_name for one in machines]
         await self._change(group, lambda found: found.without(names))
         return Deletion(deleted=tuple(names))

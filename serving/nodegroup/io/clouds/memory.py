@@ -1,4 +1,4 @@
-"""A cloud in this process, for tests, the simulator and trials: it counts machines and refuses what a real one refuses.
+"""A cloud in this process, for tests, the simulator and trials: it counts machines and refuses like a real cloud.
 
 Machines are names. ``increase`` raises the target; the test adds the nodes. The bounds are those of an AWS Auto
 Scaling group, as Escalator's provider checks them. ``faults`` are raised by the next calls, one each.
@@ -14,7 +14,7 @@ from serving.nodegroup.records import CloudGroup
 
 
 class MemoryCloud:
-    """Groups by name. ``increases`` and ``deletions`` record what was asked for and granted."""
+    """Groups by name. ``increases`` and ``deletions`` record granted requests."""
 
     def __init__(self, groups: Mapping[str, CloudGroup]) -> None:
         self.groups = dict(groups)

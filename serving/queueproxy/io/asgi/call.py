@@ -32,7 +32,7 @@ _WEBSOCKET_ENDED = 1011
 
 
 async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, headers: Headers) -> None:
-    """Answer a request, or refuse the handshake of a websocket."""
+    """Respond to a request, or refuse the handshake of a websocket."""
     kind = "http.response" if scope["type"] == "http" else _DENIAL
     if kind == _DENIAL and _DENIAL not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1013, "reason": body.decode("latin-1")})
@@ -44,7 +44,7 @@ async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, h
 
 
 class Inbox:
-    """Messages from the server, read ahead up to a bound. ``on_gone`` is called when the client has left."""
+    """Messages from the server, read ahead up to a bound. ``on_gone`` is called when the client leaves."""
 
     def __init__(self, receive: Receive, *, held_bytes_max: int, on_gone: Callable[[], None]) -> None:
         self._receive = receive
@@ -54,7 +54,7 @@ class Inbox:
         self._reading: asyncio.Task[None] | None = None
 
     def read_ahead(self) -> None:
-        """Read until the client leaves, or as much as is held at most."""
+        """Read until the client leaves, or up to the bound."""
         self._reading = asyncio.get_running_loop().create_task(self._read(), name="read ahead")
 
     async def _read(self) -> None:
@@ -68,7 +68,7 @@ class Inbox:
             held_bytes += len(message.get("body") or b"")
 
     async def stop(self) -> None:
-        """Read ahead no more. A server loses no message when a read of it is cancelled."""
+        """Stop reading ahead. A server loses no message when its read is cancelled."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
@@ -80,7 +80,7 @@ class Inbox:
 
 
 class CallOwner(Protocol):
-    """What a call needs of its pod."""
+    """The part of a pod that a call uses."""
 
     def clock(self) -> float:
         """Monotonic time, in seconds."""
@@ -92,7 +92,7 @@ class CallOwner(Protocol):
         """End the wait of the calls that have waited too long."""
 
     def leave(self, call: "AppCall", now_s: float) -> None:
-        """Count a call out, and run those that get its slot."""
+        """Count a call out, and run the calls that get its slot."""
 
     def began(self, call: "AppCall", task: asyncio.Task[None]) -> None:
         """A call runs."""
@@ -101,7 +101,7 @@ class CallOwner(Protocol):
         """The app has accepted a websocket."""
 
     def due_s(self, call: "AppCall") -> float:
-        """When the call's time is up, on ``clock``; ``math.inf`` for never."""
+        """When the call expires, on ``clock``; ``math.inf`` for never."""
 
     @property
     def closes_connections(self) -> bool:
@@ -152,11 +152,11 @@ class AppCall:
 
     @property
     def final_status(self) -> int:
-        """The status that its client gets, or 0 if it has left before."""
+        """The status sent to its client, or 0 if the client left first."""
         return self.status or (_LATE if self.is_late else 0)
 
     async def run(self, app: App) -> None:
-        """Call the app as soon as there is a slot; return when the response is given and the call has ended."""
+        """Call the app once there is a slot; return when the response is sent and the call has ended."""
         decision = self.owner.arrive(self, self.started_s)
         try:
             if isinstance(decision, Rejected):
@@ -168,11 +168,11 @@ class AppCall:
                 self._leave()
 
     def grant(self) -> None:
-        """It has a slot now."""
+        """Run the call: it has a slot."""
         self._end_wait(_Wait.GRANTED)
 
     def time_out(self) -> None:
-        """It has waited for a slot as long as it may."""
+        """Reject the call after its longest wait for a slot."""
         self._end_wait(_Wait.TOO_LONG)
 
     async def _is_granted(self, deadline_s: float) -> bool:

@@ -40,7 +40,7 @@ class _AppSide:
         return {"type": f"{kind}.complete"}
 
     async def close(self) -> None:
-        """Wait until the app has ended its half."""
+        """Wait until the app has ended its part."""
         await asyncio.wait([self._task])
         self._task.exception()
 
@@ -54,7 +54,7 @@ async def run_lifespan(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
 ) -> None:
-    """Run both. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it ends."""
+    """Run both parts. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it ends."""
     await receive()
     app_side = _AppSide(app, scope)
     reply = await app_side.ask("lifespan.startup")
@@ -81,7 +81,7 @@ class StopSignal:
         self._is_held = False
 
     def hold(self, on_stop: Callable[[], None]) -> None:
-        """Call ``on_stop`` in the loop at each SIGTERM from now on, instead of the server's own handler."""
+        """From now on call ``on_stop`` in the loop at each SIGTERM, instead of the server's own handler."""
         if threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()

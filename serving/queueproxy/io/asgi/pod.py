@@ -18,7 +18,7 @@ _SECURE = {"https": b"https", "wss": b"https"}
 
 
 class RunningCalls:
-    """The tasks in which the app is called. ``end_server`` makes the server accept no more, once the app may end."""
+    """The tasks of the app's calls. ``end_server`` makes the server stop accepting, once the app may end."""
 
     def __init__(self, *, end_server: Callable[[], None]) -> None:
         self.clock: Callable[[], float] = time.monotonic
@@ -42,18 +42,18 @@ class RunningCalls:
         self._changed.set()
 
     def drain(self) -> None:
-        """Make every answer from now on the last of its connection."""
+        """Make every response from now on the last of its connection."""
         self.draining = True
 
     def stop_accepting(self) -> None:
-        """The server accepts until it is ended: a request that comes in between is answered."""
+        """Do nothing: the server accepts until it ends, and late requests are served."""
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
-        """Wait until no call runs but those of websockets, for ``grace_s`` seconds at most."""
+        """Wait until only calls of websockets run, for at most ``grace_s`` seconds."""
         await self._until(lambda: not self._requests, grace_s)
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait until no call runs, for ``grace_s`` seconds at most."""
+        """Wait until no call runs, for at most ``grace_s`` seconds."""
         await self._until(lambda: not self._requests and not self._tunnels, grace_s)
 
     async def finish(self, *, grace_s: float) -> int:
@@ -94,7 +94,7 @@ def head_of(scope: Scope) -> RequestHead:
 
 
 def scope_for_app(scope: Scope, head: RequestHead, origin: Origin) -> Scope:
-    """The scope as the app gets it."""
+    """The scope for the app."""
     is_trusted, host = origin
     host = head.host if host is None else host
     kept = [(b"host", host)] if host else []
@@ -123,7 +123,7 @@ def _is_said(head: RequestHead, address: str) -> bool:
 
 
 class AsgiPod(PodRequests[AppCall]):
-    """Decides about the requests of one pod, which are calls of its app."""
+    """Decides about the calls of one pod's app."""
 
     def __init__(self, spec: PodSpec, app: App, *, calls: RunningCalls) -> None:
         super().__init__(spec, clock=calls.clock)

@@ -1,6 +1,6 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--samples N] [--per-second N] [--trace | --runtimes | --frameworks] [--quick] [--json]
+    python bench/cold_start.py [--samples N] [--per-second N] [--trace | --runtimes | --frameworks | --isolation] [--quick] [--json]
 
 Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
 says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
@@ -10,7 +10,7 @@ start two or three itself.
 
 With ``--runtimes`` the services are by turns processes and containers of the same compiled program: N of each in one run. The goal is
 a median of the containers at most 30 ms over that of the processes. ``--frameworks`` measures FastAPI, Flask and Django
-(``bench/parts/frameworks.py``).
+(``bench/parts/frameworks.py``), ``--isolation`` the layers of ``serving up --isolation`` (``bench/parts/layers.py``).
 """
 
 import argparse
@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 from bench.parts.frameworks import measure_frameworks
+from bench.parts.layers import measure_layers
 from bench.parts.load import ask
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.start_steps import TracedStart, report_steps, tracing_environment
@@ -116,8 +117,10 @@ def report(found: Found) -> dict[str, float | str]:
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goal is met."""
     sizes = {"samples": 500, "per_second": 1.0}
-    ways = {"trace": False, "runtimes": False, "frameworks": False}
+    ways = {"trace": False, "runtimes": False, "frameworks": False, "isolation": False}
     options = options_of(__doc__, quick={"samples": 1}, **sizes, **ways)
+    if options.isolation:
+        return measure_layers(options)
     if options.frameworks:
         return measure_frameworks(options)
     with tempfile.TemporaryDirectory() as name:

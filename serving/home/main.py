@@ -52,6 +52,7 @@ from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
+from serving.home.processes.isolation import ISOLATION_VARIABLE, MODES, isolation_of
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
 from serving.home.store.journal import Journal
@@ -76,8 +77,7 @@ async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     config = ControllerConfig(os.environ)
     cluster, rules = _store(state.journal, config)
-    runtime = ProcessRuntime(state.template)
-    logs = state.logs / "pods"
+    runtime, logs = ProcessRuntime(state.template), state.logs / "pods"
     containers = await asyncio.to_thread(_container_host, state.path)
     virtual = _virtual_nodes()
     node = NodeContext(
@@ -91,6 +91,7 @@ async def _body(stop: asyncio.Event) -> None:
         containers=containers,
         hosts=state.hosts,
         virtual=virtual,
+        isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
         proxy=lambda: config.proxy.settings,
     )
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)

@@ -18,6 +18,7 @@ from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.virtualnodes import VirtualNodes
+from serving.home.processes.isolation import isolation_of
 from serving.home.processes.process_lifetime import children_of
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
@@ -147,7 +148,11 @@ class Machine:
 
 @contextlib.asynccontextmanager
 async def controlled(
-    state: StateFolder, *, containers: ContainerHost | None = None, virtual: VirtualNodes | None = None
+    state: StateFolder,
+    *,
+    containers: ContainerHost | None = None,
+    virtual: VirtualNodes | None = None,
+    isolation: str = "default",
 ) -> AsyncIterator[Machine]:
     """A kubelet and a manager at work, as the control process has them; leaving it is that process's end."""
     cluster = MemoryCluster()
@@ -164,6 +169,7 @@ async def controlled(
         key=bytes(range(32)),
         containers=containers,
         virtual=virtual,
+        isolation=isolation_of(isolation, state.path),
     )
     kubelet = Kubelet(node)
     async with asyncio.TaskGroup() as group:

@@ -12,8 +12,9 @@ import socket
 import sqlite3
 import stat
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,7 @@ import msgspec
 from serving.home.containers.cgroups import places_by_controller
 from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.home.processes import mounts
+from serving.home.processes.isolation import MODES, Isolation, missing_layers
 from serving.home.supervisor.binding import PORTS
 
 _PYTHON_MIN = (3, 11)
@@ -154,6 +156,20 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
     advice = "allow user namespaces (sysctl user.max_user_namespaces), or run `serving up` as root"
     text = "apps cannot resolve the names of other services: no mount namespaces here"
     yield Finding(name="pod names", state="warn", text=text, advice=advice)
+
+
+def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
+    """Whether processes of pods can be kept from this machine and from each other."""
+    wanted = Isolation(mode=MODES[0], hidden=tempfile.gettempdir(), is_root=os.geteuid() == 0)
+    found = missing_layers(wanted) if missing is None else missing
+    if found:
+        advice = "pods run with less isolation, see docs/isolation.md; --isolation strict refuses to start them"
+        yield Finding(
+            name="isolation", state="warn", text=f"pods are not isolated by {'; '.join(found)}", advice=advice
+        )
+    else:
+        text = "pods see, signal and trace only what is their own, without capabilities"
+        yield Finding(name="isolation", state="ok", text=text)
 
 
 def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from serving.cli.client.checks import (
     check_containers,
     check_descriptors,
     check_free_ports,
+    check_isolation,
     check_journal,
     check_names,
     check_pod_names,
@@ -184,6 +185,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     yield from check_containers()
     yield from check_names()
     yield from check_pod_names()
+    yield from check_isolation()
     yield from check_clock(state)
     if holder is None:
         yield Finding(name="system", state="ok", text="does not run; `serving up` starts it")

@@ -20,6 +20,7 @@ from serving.cli.client.api import fail, fail_usage
 from serving.cli.client.output import Progress
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.home.containers.network import bind_gateway, gateway_of, remove_leftovers
+from serving.home.processes.isolation import ISOLATION_VARIABLE, MODES, require_layers
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.binding import PORTS, bind
@@ -219,13 +220,23 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Have the system that runs replace its processes without a failed request, as after an upgrade, and return. "
     "Takes --state only. SIGHUP does the same.",
 )
+@click.option(
+    "--isolation",
+    type=click.Choice(MODES),
+    default=MODES[0],
+    show_default=True,
+    envvar=ISOLATION_VARIABLE,
+    help="How far pods that are processes are kept from this machine and from each other; strict refuses to start where a "
+    "part of it is missing.",
+)
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
-def up(
+def up(  # noqa: PLR0913 - options
     *,
     state_path: Path | None,
     tls_certificates: Sequence[Path],
     tls_keys: Sequence[Path],
     activator_count: int,
+    isolation: str,
     sample: bool,
     detach: bool,
     **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
@@ -249,13 +260,14 @@ def up(
     }
     try:
         environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more)
+        environment |= {ISOLATION_VARIABLE: isolation}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First of all: who holds the state holds its ports too, and is the better answer.
         state.hold()
+        require_layers(isolation, state.path)
         # Until there is a certificate, of a DomainMapping, connections are refused.
         sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
-        api_host, api_port = sockets["api"].getsockname()
-        state.open(f"https://{api_host}:{api_port}")
+        state.open("https://{}:{}".format(*sockets["api"].getsockname()))
         state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
         sockets["template"] = state.listen_template()
         inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))

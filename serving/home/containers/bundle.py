@@ -13,6 +13,7 @@ import msgspec
 from serving.home.containers.users import ContainerUser
 from serving.home.images.archive import ImageRun
 from serving.home.processes.mounts import MountPoint
+from serving.home.processes.seccomp import oci_profile
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 
@@ -33,8 +34,9 @@ _CAPABILITIES = (
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _MASKED = (
-    *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
-    *("/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware"),
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
+    *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
+    *("/sys/devices/virtual/powercap", "/sys/firmware"),
 )
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _CGROUPS = "/sys/fs/cgroup"
@@ -125,11 +127,13 @@ def security_of(pod: Object, container: Object) -> Object:
 
 def bundle_config(box: ContainerBox, security: Object) -> Object:
     """The whole ``config.json``."""
-    namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")]
     if not box.is_rootless:
         namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})
     system = _ROOTLESS_MOUNTS if box.is_rootless else _SYSTEM_MOUNTS
     linux: Object = {"namespaces": namespaces, "maskedPaths": list(_MASKED), "readonlyPaths": list(_READ_ONLY)}
+    if (security.get("seccompProfile") or {}).get("type") != "Unconfined":
+        linux["seccomp"] = oci_profile()
     if box.cgroup:
         linux["cgroupsPath"] = box.cgroup
     return {
@@ -141,7 +145,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
             "env": [f"{name}={value}" for name, value in box.environment.items()],
             "cwd": box.folder or "/",
             "capabilities": _capabilities(security, is_root=box.user.uid == 0),
-            "noNewPrivileges": security.get("allowPrivilegeEscalation") is False,
+            "noNewPrivileges": security.get("allowPrivilegeEscalation") is not True,
             "oomScoreAdj": 0,
         },
         "root": {"path": "rootfs", "readonly": bool(security.get("readOnlyRootFilesystem"))},

@@ -46,6 +46,7 @@ from serving.model.objects import Key, Object, labels_of
 
 _log = logging.getLogger("kubelet")
 
+_OWN_USER_MODE = 0o1777
 # ConfigMaps and Secrets that are missing are looked for again, and a status that the store refused is written again.
 _RETRY_S = 1.0
 _GRACE_DEFAULT_S = 30.0
@@ -134,6 +135,9 @@ class PodRun:
         inside = (one for one in containers if is_own_proxy(self.manifest, one))
         self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
         make_folder(self._node.pods / self.id)
+        if self._node.isolation is not None and self._node.isolation.user_of(location.address):
+            # The pod writes in it, and leaves alone what is not its own.
+            (self._node.pods / self.id).chmod(_OWN_USER_MODE)
         make_folder(self.logs)
         async with asyncio.TaskGroup() as group:
             warnings = PodWarnings(self._node.cluster, self.manifest, group)

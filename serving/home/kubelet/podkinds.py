@@ -189,6 +189,7 @@ class ProcessPod:
             network=self.network,
             hosts=self.hosts,
             resolver=self.resolver,
+            confinement=setup.confinement(container, arguments=plan.arguments, folder=plan.folder, port=self.port),
         )
 
 
@@ -322,7 +323,10 @@ def _kind_without_box(setup: PodSetup) -> ProcessPod:
     pod = setup.manifest
     if any(is_own_proxy(pod, container) for container in pod["spec"]["containers"]):
         return InAppPod(setup)
-    return (PreloadedPod if annotations_of(pod).get(TEMPLATE_ANNOTATION) == "preload" else ProcessPod)(setup)
+    # A warm process runs the app's imports for all of its pods: it cannot be one of them.
+    is_strict = setup.node.isolation is not None and setup.node.isolation.is_strict
+    is_preloaded = annotations_of(pod).get(TEMPLATE_ANNOTATION) == "preload" and not is_strict
+    return (PreloadedPod if is_preloaded else ProcessPod)(setup)
 
 
 async def choose_kind(

@@ -18,7 +18,7 @@ from serving.cluster.kinds import CONFIG_MAP, REVISION, SECRET
 from serving.cluster.port import Cluster
 from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.kubelet.nodecontext import NodeContext
-from serving.home.pods.locations import PodLocation
+from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
 from serving.home.pods.podfolder import mount
 from serving.home.pods.podplan import (
@@ -35,6 +35,7 @@ from serving.home.pods.sources import (
     references,
     volume_files,
 )
+from serving.home.processes.isolation import Confinement
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import (
     REVISION_LABEL,
@@ -162,6 +163,18 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
             "SERVING_POD_OOM_FOLDERS": msgspec.json.encode(oom_folders).decode(),
         }
+
+    def confinement(self, container: Object, *, arguments: Sequence[str], folder: str, port: int) -> Confinement | None:
+        """The isolation of a container that is a process: it keeps its files, its program and its ports."""
+        if self.node.isolation is None:
+            return None
+        program = str(Path(arguments[0]).parent.parent) if arguments[0].startswith("/") else ""
+        declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
+        return self.node.isolation.confinement(
+            address=self.location.address,
+            shown=(str(self.folder), folder, program),
+            ports=(port, *declared, *QUEUE_PORTS),
+        )
 
     @property
     def _facts(self) -> PodFacts:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from serving.home.processes.isolation import Confinement
 from serving.home.processes.mounts import MountPoint, OverlayMount
 
 # A manifest with its environment fits; a longer line is an error.
@@ -58,7 +59,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin`` opens a
     FIFO for writing too, so that it does not end when its writers go. ``has_terminal`` says
     that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
-    it ends with the control process, and is not in the inventory.
+    it ends with the control process, and is not in the inventory. ``confinement`` is put on before the user's code runs.
     """
 
     pod: str
@@ -84,6 +85,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     preload: str = ""
     modules: tuple[str, ...] = ()
     is_own_proxy: bool = False
+    confinement: Confinement | None = None
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

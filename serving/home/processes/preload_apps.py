@@ -21,7 +21,9 @@ from typing import Any
 
 import msgspec
 
+from serving.home.processes import confine
 from serving.home.processes import preload_program as program
+from serving.home.processes.isolation import plan_of
 from serving.home.processes.orders import StartProcess
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
@@ -189,6 +191,7 @@ class PreloadedApps:
                     "log": order.log,
                     "hostname": order.hostname,
                     "hosts": order.hosts,
+                    "confinement": plan_of(order.confinement) if order.confinement else None,
                     "owner": self._owner,
                     "record": msgspec.to_builtins(record),
                     "path": str(self._records.path_of(record)),
@@ -253,7 +256,13 @@ class PreloadedApps:
             its.close()
         app.control = mine
         self._follow(mine, lambda: self._heard(app))
-        app.send({"arguments": [command.interpreter, *command.arguments], "modules": list(app.order.modules)})
+        app.send(
+            {
+                "arguments": [command.interpreter, *command.arguments],
+                "modules": list(app.order.modules),
+                "confine": str(confine.__file__),
+            }
+        )
 
     def _heard(self, app: _PreloadedApp) -> None:
         """The process has imported the app, or has refused to, or has ended."""

@@ -28,6 +28,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 _PR_SET_NAME, _PR_SET_PDEATHSIG = 15, 1
@@ -59,6 +60,9 @@ _LATE = {
 }
 
 
+_Confine = Callable[[dict[str, Any], str], list[str]]
+
+
 class _RefusedError(Exception):
     """The app cannot be forked; the text is the reason."""
 
@@ -69,7 +73,9 @@ def main(descriptor: int) -> None:
     lines = control.makefile("r")
     own = {os.readlink(f"/proc/self/fd/{descriptor}")}
     try:
-        _prepare(json.loads(lines.readline()), own)
+        first = json.loads(lines.readline())
+        confine = runpy.run_path(first["confine"])["confine"]
+        _prepare(first, own)
     except _RefusedError as error:
         _send_reply(control, {"refused": str(error)})
         return
@@ -79,7 +85,7 @@ def main(descriptor: int) -> None:
     ahead: _ForkedPod | None = None
     while True:
         if ahead is None and not select.select([control], [], [], _QUIET_S)[0]:
-            ahead = _forked(control)
+            ahead = _forked(control, confine)
             if ahead is None:
                 return
         line = lines.readline()
@@ -87,7 +93,7 @@ def main(descriptor: int) -> None:
             return
         found = ahead.ordered(line) if ahead else None
         if found is None:
-            ahead = _forked(control)
+            ahead = _forked(control, confine)
             if ahead is None:
                 return
             found = ahead.ordered(line)
@@ -216,7 +222,7 @@ class _ForkedPod:
         return json.loads(received) if received else None
 
 
-def _forked(control: socket.socket) -> "_ForkedPod | None":
+def _forked(control: socket.socket, confine: _Confine) -> "_ForkedPod | None":
     """Fork a process to wait for its order. Returns None in the child, after its command."""
     mine, its = socket.socketpair()
     middle = os.fork()
@@ -236,7 +242,7 @@ def _forked(control: socket.socket) -> "_ForkedPod | None":
             if not line:
                 os._exit(0)
             order = json.loads(line)
-            _become(order, its, middle)
+            _become(order, its, middle, confine=confine)
         except BaseException as error:  # noqa: BLE001 - no exception may reach the frames of the warm process
             its.sendall(json.dumps({"failed": str(error)}).encode())
             os._exit(1)
@@ -244,7 +250,7 @@ def _forked(control: socket.socket) -> "_ForkedPod | None":
     return None
 
 
-def _become(order: dict[str, Any], pipe: socket.socket, middle: int) -> None:
+def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, confine: _Confine) -> None:
     """Become the process of a pod, and answer with its record."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
@@ -260,6 +266,9 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int) -> None:
     os.close(log)
     _take_names(order["hostname"].encode(), order["hosts"].encode())
     os.chdir(order["folder"])
+    if order["confinement"]:
+        for text in confine(order["confinement"], order["folder"]):
+            os.write(2, f"serving: not isolated by {text}\n".encode())
     os.environ.clear()
     os.environ.update(order["environment"])
     random.seed()

@@ -32,6 +32,8 @@ import msgspec
 
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
+from serving.home.processes.confine import confine
+from serving.home.processes.isolation import Confinement, plan_of
 from serving.home.processes.mounts import (
     HOSTS_PATH,
     RESOLVER_PATH,
@@ -103,6 +105,7 @@ def warm_up() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     spec_from_environment(_SPEC_EXAMPLE)
+    plan_of(Confinement())
 
 
 class Spawner:
@@ -245,7 +248,10 @@ class Spawner:
         _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
-        # A new user namespace takes that signal away.
+        if order.confinement is not None:
+            for text in confine(plan_of(order.confinement), order.folder):
+                os.write(2, f"serving: not isolated by {text}\n".encode())
+        # A new user namespace, or another user, takes that signal away.
         self._become_child()
         os.execvpe(order.arguments[0], order.arguments, environment)  # noqa: S606 - the user's own command
 
@@ -326,6 +332,11 @@ def _why(order: StartProcess, error: Exception) -> str:
     if isinstance(error, FileNotFoundError) and command and "/" not in command:
         # Not the PATH of the shell that ran the deploy.
         return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
+    if isinstance(error, PermissionError) and order.confinement is not None and order.confinement.user:
+        why = (
+            f"under --isolation strict a pod is user {order.confinement.user}, whom its program and folder must let in"
+        )
+        return f"{error.filename or command}: {error.strerror}; {why}"
     if isinstance(error, OSError):
         return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"
     return f"{command}: {error}"

@@ -17,7 +17,7 @@ def box(*, is_rootless: bool) -> ContainerBox:
 
 def test_a_rootless_container_shares_the_network_and_mounts_nothing_of_other_users() -> None:
     config = bundle_config(box(is_rootless=True), {})
-    assert [one["type"] for one in config["linux"]["namespaces"]] == ["pid", "ipc", "uts", "mount"]
+    assert [one["type"] for one in config["linux"]["namespaces"]] == ["pid", "ipc", "uts", "mount", "cgroup"]
     mounts = {one["destination"]: one for one in config["mounts"]}
     assert (mounts["/sys"]["type"], "ro" in mounts["/sys"]["options"]) == ("bind", True)
     assert not any(option.startswith("gid=") for one in mounts.values() for option in one["options"])
@@ -27,3 +27,21 @@ def test_a_container_of_root_has_a_network_and_sysfs_of_its_own() -> None:
     config = bundle_config(box(is_rootless=False), {})
     assert {"type": "network"} in config["linux"]["namespaces"]
     assert next(one for one in config["mounts"] if one["destination"] == "/sys")["type"] == "sysfs"
+
+
+def test_a_container_makes_the_calls_of_dockers_list_unless_it_is_unconfined() -> None:
+    for security in ({}, {"seccompProfile": {"type": "RuntimeDefault"}}):
+        assert bundle_config(box(is_rootless=False), security)["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
+    unconfined = {"seccompProfile": {"type": "Unconfined"}}
+    assert "seccomp" not in bundle_config(box(is_rootless=False), unconfined)["linux"]
+
+
+def test_a_container_gains_no_privileges_unless_it_asks() -> None:
+    assert bundle_config(box(is_rootless=False), {})["process"]["noNewPrivileges"]
+    asks = {"allowPrivilegeEscalation": True}
+    assert not bundle_config(box(is_rootless=False), asks)["process"]["noNewPrivileges"]
+
+
+def test_the_paths_that_docker_masks_are_masked() -> None:
+    masked = bundle_config(box(is_rootless=False), {})["linux"]["maskedPaths"]
+    assert {"/proc/interrupts", "/sys/devices/virtual/powercap", "/proc/kcore"} <= set(masked)

@@ -1,0 +1,241 @@
+"""Confines a process of a pod before the user's code runs: its view, rights, signals and system calls.
+
+Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports nothing of
+``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows the pod's own processes), a user of its own, no capabilities,
+``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)).
+"""
+
+# A process that many are forked from imports little.
+# ruff: noqa: PTH103, PTH110, PTH118, PTH123, PTH208
+
+import base64
+import contextlib
+import ctypes
+import os
+import resource
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Processes and threads of one pod with a user of its own.
+_PROCESSES_MAX = 4096
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+# <linux/prctl.h>, <linux/sched.h>, <linux/mount.h>, <linux/capability.h>
+_PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 22, 38, 47
+_PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 2, 4, 8, 32
+_MS_RDONLY, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 4096, 16384, 1 << 18
+_CAPABILITY_VERSION = 0x20080522
+_CAPABILITIES_END = 64
+# The same numbers on all machines (<asm-generic/unistd.h>).
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_RULE_PATH, _RULE_PORT = 1, 2
+_FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
+_MAKE_BLOCK, _REFER = 1 << 11, 1 << 13
+_BIND_TCP = 1
+# Abstract unix sockets and signals.
+_SCOPES = 1 | 2
+_SCOPE_ABI, _NET_ABI, _REFER_ABI = 6, 4, 2
+_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+
+
+def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
+    """Put all layers of a plan on this process and go to ``folder``; returns what could not be done, as texts.
+
+    ``hidden`` is the folder to hide, of which the paths in ``shown`` stay; ``user`` is the user and group to become, 0 for none;
+    ``ports`` are those to listen on, None for all; ``filter`` is a program for system calls in base64. Raises ``OSError`` instead if
+    the plan ``is_strict``. ``after`` gets the name of each layer that was put on.
+    """
+    failed: list[str] = []
+    is_root = os.geteuid() == 0
+
+    def layer(name: str, put: Callable[[], object]) -> bool:
+        try:
+            put()
+        except OSError as error:
+            if plan["is_strict"]:
+                raise OSError(
+                    error.errno, f"isolation: {error.strerror}", f"{name} ({error.filename or 'not allowed'})"
+                ) from error
+            failed.append(f"{name}: {error.strerror}")
+            return False
+        after(name)
+        return True
+
+    hidden = str(plan["hidden"])
+    is_hidden = not hidden or layer("mounts", lambda: _hide(hidden, plan["shown"]))
+    if is_root:
+        layer("proc", _guard_proc)
+    os.chdir(folder)
+    if is_root and plan["user"]:
+        layer("capabilities", _drop_bounds)
+        layer("user", lambda: _become(int(plan["user"])))
+    layer("no_new_privs", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1))
+    layer("landlock", lambda: _landlock("" if is_hidden else hidden, plan["shown"], plan["ports"]))
+    if not plan["user"]:
+        layer("capabilities", _drop_bounds)
+    layer("capabilities", _drop)
+    layer("seccomp", lambda: _filter(base64.b64decode(plan["filter"])))
+    return failed
+
+
+def probe(plan: dict[str, Any]) -> list[str]:
+    """Try a plan in a process of its own; returns the layers that this machine refuses."""
+    mine, its = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(its, "\n".join(confine({**plan, "is_strict": False}, "/")).encode())
+        except OSError as error:
+            os.write(its, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(its)
+    with os.fdopen(mine) as pipe:
+        found = pipe.read().split("\n")
+    os.waitpid(pid, 0)
+    return [one for one in found if one]
+
+
+def _hide(hidden: str, shown: list[str]) -> None:
+    """Cover a folder by an empty one, in which only some paths are as before."""
+    if _LIBC.unshare(_CLONE_NEWNS) != 0:
+        user, group = os.geteuid(), os.getegid()
+        _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+        maps = (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1"))
+        for name, text in maps:
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    wanted = [path for path in shown if path.startswith(f"{hidden}/") and os.path.exists(path)]
+    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in wanted]
+    _mount("tmpfs", hidden, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
+    for path, held in kept:
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        _mount(f"/proc/self/fd/{held}", path, flags=_MS_BIND | _MS_REC)
+        os.close(held)
+    _mount("none", hidden, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+
+
+def _guard_proc() -> None:
+    """Show only the pod's processes in ``/proc``, and settings of the kernel for reading only."""
+    _mount("proc", "/proc", kind="proc", flags=_MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data="hidepid=4")
+    for path in (*_READ_ONLY, "/sys"):
+        if os.path.exists(path):
+            _mount(path, path, flags=_MS_BIND | _MS_REC)
+            _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    for path in _mounts_below("/sys"):
+        _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def _mounts_below(folder: str) -> Iterator[str]:
+    with open("/proc/self/mounts") as file:
+        for line in file.read().splitlines():
+            path = line.split()[1]
+            if path.startswith(f"{folder}/"):
+                yield path
+
+
+def _become(user: int) -> None:
+    """Become a user without a group of others; the streams of this process become its own."""
+    for descriptor in (0, 1, 2):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
+            os.fchown(descriptor, user, user)
+    resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES_MAX, _PROCESSES_MAX))
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _drop_bounds() -> None:
+    """Take away what a program could gain when it is executed. Without a right to do so there is nothing to gain."""
+    for number in range(_CAPABILITIES_END):
+        if _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+            return
+
+
+def _drop() -> None:
+    """Drop all capabilities of this process."""
+    _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header, nothing = struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)
+    _checked(_LIBC.capset(ctypes.create_string_buffer(header), ctypes.create_string_buffer(nothing)), "capset")
+
+
+def landlock_abi() -> int:
+    """The version of Landlock in this kernel; 0 without it."""
+    return max(0, int(_LIBC.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
+
+
+def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
+    """Restrict signals, ptrace and sockets to this pod's processes, ports to those given, and files where ``hidden`` says so."""
+    abi = landlock_abi()
+    if abi < _REFER_ABI:
+        raise OSError(38, "the kernel has no Landlock of version 2 or later", "landlock")
+    rights = (1 << {2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1 if hidden else 0
+    if not rights and abi < _SCOPE_ABI:
+        # A domain must restrict something, and forbids to trace processes outside of it.
+        rights = _MAKE_BLOCK | _REFER
+    ports = ports if abi >= _NET_ABI else None
+    size = 24 if abi >= _SCOPE_ABI else 16 if abi >= _NET_ABI else 8
+    wanted = struct.pack("=QQQ", rights, _BIND_TCP if ports is not None else 0, _SCOPES)[:size]
+    ruleset = _LIBC.syscall(_LANDLOCK_CREATE, ctypes.create_string_buffer(wanted, size), ctypes.c_size_t(size), 0)
+    _checked(min(ruleset, 0), "landlock_create_ruleset")
+    try:
+        for path in _around(hidden, shown) if hidden else ["/"] if rights else ():
+            _allow(ruleset, path, rights if hidden else _REFER)
+        for port in ports or ():
+            rule = ctypes.create_string_buffer(struct.pack("=QQ", _BIND_TCP, port), 16)
+            _checked(_LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PORT, rule, 0), "landlock_add_rule")
+        _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    # What was removed meanwhile, or cannot be opened, needs no rule.
+    with contextlib.suppress(OSError):
+        held = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not stat.S_ISDIR(os.fstat(held).st_mode):
+            rights &= _FILE_RIGHTS
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, held), 12)
+        _LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PATH, rule, 0)
+        os.close(held)
+
+
+def _around(hidden: str, shown: list[str]) -> Iterator[str]:
+    """Yield the entries beside the folders that lead to ``hidden``, and the shown ones."""
+    here = "/"
+    for part in [one for one in hidden.split("/") if one]:
+        with contextlib.suppress(OSError):
+            yield from (os.path.join(here, name) for name in os.listdir(here) if name != part)
+        here = os.path.join(here, part)
+    yield from shown
+
+
+def _filter(program: bytes) -> None:
+    if not program:
+        raise OSError(38, f"no list of system calls for {os.uname().machine}", "seccomp")
+    kept = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog: the number of instructions of 8 bytes, and a pointer to them.
+    wanted = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(kept))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(wanted, len(wanted)))
+
+
+def _prctl(option: int, *arguments: Any) -> None:  # noqa: ANN401 - numbers and pointers
+    given = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in arguments]
+    _checked(_LIBC.prctl(option, *given, *[ctypes.c_ulong(0)] * (4 - len(given))), f"prctl {option}")
+
+
+def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0, data: str = "") -> None:
+    result = _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None)
+    _checked(result, target)
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

@@ -1,0 +1,193 @@
+"""The system calls that pods may make: Docker's default list, as a filter program (seccomp(2)) and as an OCI profile.
+
+``syscalls.json`` has the number of each allowed call on x86_64 and aarch64, -1 where there is none. What is not in the list fails
+with EPERM, and what is newer than the list with ENOSYS, as if the kernel did not know it. Source: moby/profiles, seccomp/default.json,
+for a container with no capability, without io_uring.
+"""
+
+import functools
+import json
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Any
+
+MACHINES = ("x86_64", "aarch64")
+"""The machines that the list has numbers for."""
+# <linux/audit.h>
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_OCI_ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM")
+# <linux/filter.h>, <linux/seccomp.h>
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_AT_LEAST, _JUMP_SET, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_EPERM, _ENOSYS = 1, 38
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENT_AT = 0, 4, 16
+# Flags of clone(2) that make namespaces.
+_NAMESPACES = 0x7E020000
+# Execution domains of personality(2) that only change how a program is laid out, and the question for the present one.
+_PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
+_AF_VSOCK = 40
+_CONDITIONAL = ("clone", "clone3", "personality", "socket")
+# Of programs with 32 bits.
+_OLD_NAMES = frozenset(
+    [
+        "_llseek",
+        "_newselect",
+        "chown32",
+        "clock_getres_time64",
+        "clock_gettime64",
+        "clock_nanosleep_time64",
+        "fadvise64_64",
+        "fchown32",
+        "fcntl64",
+        "fstat64",
+        "fstatat64",
+        "fstatfs64",
+        "ftruncate64",
+        "futex_time64",
+        "getegid32",
+        "geteuid32",
+        "getgid32",
+        "getgroups32",
+        "getresgid32",
+        "getresuid32",
+        "getuid32",
+        "io_pgetevents_time64",
+        "ipc",
+        "lchown32",
+        "lstat64",
+        "mmap2",
+        "mq_timedreceive_time64",
+        "mq_timedsend_time64",
+        "ppoll_time64",
+        "pselect6_time64",
+        "recv",
+        "recvmmsg_time64",
+        "rt_sigtimedwait_time64",
+        "sched_rr_get_interval_time64",
+        "semtimedop_time64",
+        "send",
+        "sendfile64",
+        "setfsgid32",
+        "setfsuid32",
+        "setgid32",
+        "setgroups32",
+        "setregid32",
+        "setresgid32",
+        "setresuid32",
+        "setreuid32",
+        "setuid32",
+        "sigprocmask",
+        "sigreturn",
+        "socketcall",
+        "stat64",
+        "statfs64",
+        "timer_gettime64",
+        "timer_settime64",
+        "timerfd_gettime64",
+        "timerfd_settime64",
+        "truncate64",
+        "ugetrlimit",
+        "utimensat_time64",
+        "waitpid",
+    ]
+)
+
+Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, value."""
+
+
+@functools.cache
+def syscall_numbers() -> dict[str, dict[str, int]]:
+    """The numbers of the calls by machine and name."""
+    text = resources.files(__package__).joinpath("syscalls.json").read_text(encoding="ascii")
+    listed: dict[str, list[int]] = json.loads(text)
+    return {
+        machine: {name: numbers[at] for name, numbers in listed.items() if numbers[at] >= 0}
+        for at, machine in enumerate(MACHINES)
+    }
+
+
+def filter_program(machine: str | None = None) -> bytes:
+    """The filter for a machine, by default this one; empty for a machine that is not in the list."""
+    machine = machine or os.uname().machine
+    if machine not in MACHINES:
+        return b""
+    numbers = syscall_numbers()[machine]
+    plain = [number for name, number in numbers.items() if name not in _CONDITIONAL]
+    return b"".join(struct.pack("=HBBI", *one) for one in _program(_ARCHITECTURES[machine], numbers, plain))
+
+
+def _program(architecture: int, numbers: dict[str, int], plain: Iterable[int]) -> Sequence[Instruction]:
+    refuse, unknown, allow = (
+        (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
+        (_RETURN, 0, 0, _ALLOW),
+    )
+    made: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        # Programs of another architecture, such as 32 bits, have other numbers.
+        (_JUMP_EQUAL, 1, 0, architecture),
+        unknown,
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_JUMP_EQUAL, 0, 1, numbers["clone3"]),
+        # Its flags are in memory, which a filter cannot read: the C library falls back to clone.
+        unknown,
+        # Also the numbers of the x32 calls.
+        (_JUMP_GREATER, 0, 1, max(numbers.values())),
+        unknown,
+        (_JUMP_EQUAL, 0, 4, numbers["clone"]),
+        (_LOAD, 0, 0, _ARGUMENT_AT),
+        (_JUMP_SET, 0, 1, _NAMESPACES),
+        refuse,
+        allow,
+        (_JUMP_EQUAL, 0, 4, numbers["socket"]),
+        (_LOAD, 0, 0, _ARGUMENT_AT),
+        (_JUMP_EQUAL, 0, 1, _AF_VSOCK),
+        refuse,
+        allow,
+        (_JUMP_EQUAL, 0, 3 + len(_PERSONALITIES), numbers["personality"]),
+        (_LOAD, 0, 0, _ARGUMENT_AT),
+        *((_JUMP_EQUAL, len(_PERSONALITIES) - at, 0, value) for at, value in enumerate(_PERSONALITIES)),
+        refuse,
+        allow,
+    ]
+    for first, last in _ranges(plain):
+        made += [(_JUMP_AT_LEAST, 0, 2, first), (_JUMP_GREATER, 1, 0, last), allow]
+    return [*made, refuse]
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+@functools.cache
+def oci_profile() -> dict[str, Any]:
+    """The same list as ``linux.seccomp`` of an OCI runtime's configuration (config-linux.md)."""
+    names = {name for numbers in syscall_numbers().values() for name in numbers} - set(_CONDITIONAL)
+
+    def argument(value: int, op: str, **more: int) -> list[dict[str, Any]]:
+        return [{"index": 0, "value": value, "op": f"SCMP_CMP_{op}", **more}]
+
+    def rule(name: str, args: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": args}
+
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": _EPERM,
+        "architectures": list(_OCI_ARCHITECTURES),
+        "syscalls": [
+            {"names": sorted(names | _OLD_NAMES), "action": "SCMP_ACT_ALLOW"},
+            rule("clone", argument(_NAMESPACES, "MASKED_EQ", valueTwo=0)),
+            {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
+            rule("socket", argument(_AF_VSOCK, "NE")),
+            *(rule("personality", argument(value, "EQ")) for value in _PERSONALITIES),
+        ],
+    }

@@ -1,0 +1,103 @@
+"""An app that attacks its machine, and answers with the refusal of each attempt, "" for a success.
+
+It is a script of the standard library, run as a process pod. ``ATTACK`` names the state folder, another pod's id, its process and its
+ports, and the addresses of the system.
+"""
+
+import ctypes
+import http.server
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+# Signals and traces that do no harm where they are not refused.
+PTRACE_SEIZE, CLONE_NEWUSER, CLONE_NEWNS = 0x4206, 0x10000000, 0x20000
+
+
+def called(result: int) -> None:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def memory_of(pid: int) -> object:
+    with Path(f"/proc/{pid}/mem").open("rb"):
+        return None
+
+
+def bound(port: int, address: str = "127.0.0.1") -> object:
+    with socket.socket() as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((address, port))
+        made.listen()
+        return None
+
+
+def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    state, victim, pod = Path(given["state"]), int(given["pid"]), given["pod"]
+    return {
+        "read the token": (state / "token").read_bytes,
+        "list the state folder's secrets": lambda: next(path for path in state.iterdir() if path.name != "pods"),
+        "write the state folder": lambda: (state / "evil").write_text("x"),
+        "read another pod's files": (state / "pods" / pod / "secret").read_text,
+        "leave by the parent of its folder": (Path("..") / pod / "secret").read_text,
+        "read another pod's environment": lambda: Path(f"/proc/{victim}/environ").read_bytes(),
+        "read another pod's memory": lambda: memory_of(victim),
+        "enter another pod's root": lambda: list(Path("/proc", str(victim), "root", ".").iterdir()),
+        "trace another pod": lambda: called(LIBC.ptrace(PTRACE_SEIZE, victim, 0, 0)),
+        "kill another pod": lambda: os.kill(victim, signal.SIGCONT),
+        "kill the supervisor": lambda: os.kill(int(given["supervisor"]), signal.SIGCONT),
+        "listen on another pod's port": lambda: bound(int(given["port"])),
+        "listen beside a queue-proxy": lambda: bound(8012, given["address"]),
+        "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        "read packets of all": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+        "become another user": lambda: os.setuid(1 if os.getuid() != 1 else 2),
+        "make a user namespace": lambda: called(LIBC.unshare(CLONE_NEWUSER)),
+        "mount": lambda: called(LIBC.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, None)),
+        "unmount what hides the state folder": lambda: called(LIBC.umount2(str(state).encode(), 2)),
+        "change the kernel": lambda: Path("/proc/sys/kernel/core_pattern").write_text("|/tmp/evil"),
+        "change a cgroup": lambda: next(Path("/sys/fs/cgroup").rglob("cgroup.procs")).write_text("0"),
+        "load a module": lambda: called(LIBC.syscall(175, None, 0, b"") if os.uname().machine == "x86_64" else -1),
+        "make a device": lambda: os.mknod("disk", 0o600 | 0o060000, os.makedev(8, 0)),
+    }
+
+
+def tried(attempt: Callable[[], object]) -> str:
+    """How an attempt was refused, "" if it was not. In a process of its own: one that succeeds must not change the next."""
+    mine, its = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = ""
+        try:
+            attempt()
+        except BaseException as error:  # noqa: BLE001 - the refusal is the result
+            said = f"{type(error).__name__}: {error}"
+        os.write(its, said.encode())
+        os._exit(0)
+    os.close(its)
+    with os.fdopen(mine) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        given = json.loads(unquote(self.path.partition("?")[2]) or "{}")
+        wanted = attempts(given) if given else {}
+        found = {name: tried(one) for name, one in wanted.items() if name in given.get("only", wanted)}
+        body = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), _Handler).serve_forever()

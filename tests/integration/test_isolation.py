@@ -1,0 +1,86 @@
+"""An attacker's app beside another pod: each of its attempts is refused. docs/isolation.md is the page of this list."""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from serving.home.processes.confine import landlock_abi
+from serving.home.processes.isolation import isolation_of, missing_layers
+from tests.integration.local_stage import HELLO, controlled, manifest, template_process
+from tests.tidy.sources import ROOT
+
+ATTACKER = ROOT / "tests" / "integration" / "attacker.py"
+# Needs a user of its own.
+STRICT_ONLY = {"listen on another pod's port", "listen beside a queue-proxy"}
+# Landlock 6: signals.
+SCOPE_ABI = 6
+
+
+# The interpreter of a virtual environment may be in a folder that only its owner may enter.
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+
+
+def command(path: Path) -> str:
+    return shlex.join([PYTHON, str(path)])
+
+
+def is_open_to_all(path: Path) -> bool:
+    return all(one.stat().st_mode & 0o005 == 0o005 for one in path.resolve().parents)
+
+
+async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
+    """What an attacker's app reports about a victim beside it."""
+    with template_process(folder / "state") as template:
+        template.state.token.write_text("a token")
+        async with controlled(template.state, isolation=mode) as machine:
+            victim = await machine.start(manifest("victim", command(HELLO)))
+            await machine.start(manifest("attacker", command(ATTACKER)))
+            victim, attacker = await machine.ready("victim"), await machine.ready("attacker")
+            run = machine.kubelet.find("default", "victim")
+            (template.state.pods / run.id / "secret").write_text("a secret")
+            given = {
+                "state": str(template.state.path),
+                "pod": run.id,
+                "pid": run.sessions["user-container"],
+                "supervisor": template.supervisor.pid,
+                "port": run.location.port,
+                "address": run.location.address,
+                **more,
+            }
+            status, body = await machine.get(attacker, f"/?{quote(json.dumps(given))}")
+            assert status == 200
+            # It has survived all of it.
+            assert (await machine.get(victim))[0] == 200
+            found: dict[str, str] = json.loads(body)
+            return found
+
+
+@pytest.mark.parametrize("mode", ["default", "strict"])
+async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "state").mkdir()
+    isolation = isolation_of(mode, tmp_path / "state")
+    assert isolation is not None
+    if missing_layers(isolation) or landlock_abi() < SCOPE_ABI:
+        pytest.skip("this machine has not all layers")
+    if mode == "strict" and not all(map(is_open_to_all, (ATTACKER, Path(PYTHON)))):
+        pytest.skip("another user may not read this test")
+    found = await attacked(tmp_path, mode)
+    succeeded = {name for name, refusal in found.items() if not refusal}
+    assert succeeded - (STRICT_ONLY if mode == "default" else set()) == set()
+    assert found["kill another pod"].startswith("PermissionError")
+    assert found["read the token"].startswith("FileNotFoundError")
+
+
+async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
+    """The test can fail."""
+    if os.geteuid() != 0:
+        pytest.skip("what succeeds depends on the user")
+    # What does no harm to the machine.
+    only = ["read the token", "read another pod's files", "read another pod's environment", "kill another pod"]
+    assert await attacked(tmp_path, "none", only=only) == dict.fromkeys(only, "")

@@ -1,4 +1,4 @@
-"""How hard hypothesis tries: HYPOTHESIS_PROFILE=thorough for `make test-all`.
+"""Profiles of hypothesis: HYPOTHESIS_PROFILE=thorough for `make test-all`.
 
 The usual profile draws the same examples each time, so that a run says something about the change and not about the dice;
 the thorough one draws anew, and more.

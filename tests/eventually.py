@@ -19,7 +19,7 @@ async def until(holds: Callable[[], Awaitable[T]], *, within_s: float = 60.0) ->
 @overload
 async def until(holds: Callable[[], T], *, within_s: float = 60.0) -> T: ...
 async def until(holds: Callable[[], T | Awaitable[T]], *, within_s: float = 60.0) -> T:
-    """Wait until ``holds`` returns something true, and return that. Raises ``TimeoutError`` if it never does."""
+    """Wait until ``holds`` returns a true value, and return it. Raises ``TimeoutError`` after a minute."""
     async with asyncio.timeout(within_s):
         while True:
             found = holds()

@@ -1,4 +1,4 @@
-"""A loop on which an hour takes a moment: its selector does not wait but moves the clock to the next deadline."""
+"""A loop on which an hour takes a moment: its selector moves the clock to the next deadline instead of waiting."""
 
 import asyncio
 import selectors
@@ -34,12 +34,12 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on virtual time, which begins at 0."""
+    """Run a coroutine to its end on virtual time from 0."""
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         return runner.run(main)
 
 
 async def pass_s(seconds: float) -> None:
-    """Let virtual time pass. Raises ``AssertionError`` on a loop whose clock is real."""
+    """Let virtual time pass. Raises ``AssertionError`` on a loop with a real clock."""
     assert isinstance(asyncio.get_running_loop(), _VirtualLoop)
     await asyncio.sleep(seconds)

@@ -38,7 +38,7 @@ class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod. ``used`` is None while it is not measured; an unready pod counts as using nothing on the way up."""
+    """One pod. ``used`` is None without a measurement; an unready pod counts as unused on the way up."""
 
     requested: float | None
     used: float | None
@@ -46,7 +46,7 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one direction goes. ``policies`` are pods or percent, the amount, and the seconds for which it holds."""
+    """The bounds of one direction. ``policies`` are pods or percent, the amount, and the period in seconds."""
 
     window_s: float
     policies: tuple[tuple[str, float, float], ...]
@@ -127,7 +127,7 @@ def scaled_count(
     present_count: int,
     now_s: float,
 ) -> tuple[PodScalingState, int, str]:
-    """The number of pods, with the state after it and the reason. ``pods`` are those of each metric."""
+    """The number of pods, with the next state and the reason. ``pods`` are those of each metric."""
     if not present_count:
         return state, 0, "scale 0 is left alone"
     wanted, reason = _by_metrics(scaling, pods, present_count)

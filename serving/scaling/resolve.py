@@ -41,7 +41,7 @@ T = TypeVar("T")
 def resolve_annotations(
     annotations: Mapping[str, str], settings: AutoscalerSettings, *, container_concurrency: int, reachable: bool
 ) -> ScalingSpec:
-    """The numbers of one revision from its annotations as text; an annotation that is wrong has no effect."""
+    """The numbers of one revision from its annotations as text; an invalid annotation has no effect."""
     scaling = read_annotations(annotations, settings).scaling
     return resolve(settings, scaling, container_concurrency=container_concurrency, reachable=reachable)
 

@@ -101,7 +101,7 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """The Deployment of a revision. ``replica_count`` is what its scale says; unset means 1."""
+    """The Deployment of a revision. ``replica_count`` is its scale; unset means 1."""
 
     name: str
     key: RevisionKey
@@ -121,7 +121,7 @@ class Trouble(enum.StrEnum):
 
 
 class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision. One that is being deleted is not ready, whatever it says of itself."""
+    """A pod of a revision. One that is being deleted is not ready, whatever its status."""
 
     name: str
     key: RevisionKey
@@ -141,7 +141,7 @@ class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
-    """A Revision; None if it goes away, or if another autoscaler (an hpa, say) has it."""
+    """Read a Revision; None if it is being deleted, or scaled by another autoscaler such as an hpa."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     container_concurrency = int(spec.get("containerConcurrency") or 0)
@@ -175,7 +175,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
 
 
 def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
-    """A Deployment owned by a revision; None for any other, including one with only the label."""
+    """Read a Deployment of a revision; None for any other, including one with only the label."""
     metadata = found["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     owners = metadata.get("ownerReferences") or ()
@@ -243,7 +243,7 @@ def turn_ratio(key: RevisionKey) -> float:
 
 
 def is_older(version: str, other: str) -> bool:
-    """Whether a version is from before another; versions of one kind are numbers that grow (KEP-5504)."""
+    """Whether a version is older than another; versions of one kind are increasing numbers (KEP-5504)."""
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
@@ -259,5 +259,5 @@ def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
 
 
 def group_of(key: RevisionKey, revision: ScaledRevision | None) -> Group:
-    """The group of a revision; of one that is not known yet, as if it stood alone."""
+    """The group of a revision; an unknown revision is a group of its own."""
     return key if revision is None or not revision.configuration else (key[0], revision.configuration)

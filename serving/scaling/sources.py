@@ -40,12 +40,12 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def load(self) -> Stat:
-        """All together. 5 in a pod, 3 of them by way of an activator that reports 4: 5 - 3 + 4 = 6."""
+        """The load of all sources. 5 in a pod, 3 of them by way of an activator that reports 4: 5 - 3 + 4 = 6."""
         return _sum((*self.pods, self.activators) if self.activators else self.pods)
 
 
 class Sources:
-    """The sources of one revision. Call ``complete`` before each ``tell_*``: a report belongs to the second of now."""
+    """The sources of one revision. Call ``complete`` before each ``tell_*``: a report counts for the present second."""
 
     __slots__ = ("_activators", "_number", "_pods")
 
@@ -56,7 +56,7 @@ class Sources:
 
     @property
     def pods(self) -> dict[str, Stat]:
-        """The latest report of each pod that still counts, as of the last call."""
+        """The latest valid report of each pod, as of the last call."""
         return dict(self._pods)
 
     def tell_pod(self, stat: Stat) -> None:
@@ -78,11 +78,11 @@ class Sources:
         reports.append(stat)
 
     def forget_pod(self, name: str) -> None:
-        """A pod is gone, and what was in it."""
+        """Drop a deleted pod and its load."""
         self._pods.pop(name, None)
 
     def complete(self, now_s: float) -> list[Second]:
-        """Return the seconds completed since the last call, oldest first, without those nothing is known of."""
+        """Return the seconds completed since the last call, oldest first, without those without a report."""
         number = math.floor(now_s)
         first, self._number = self._number, number
         if first is None or not (self._pods or self._activators):

@@ -30,7 +30,7 @@ class WindowKind(enum.StrEnum):
 
 
 class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field was checked."""
+    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field is valid."""
 
     metric: str
     """Name of the load metric that is held to the target. Source: annotation ``metric``."""

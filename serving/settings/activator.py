@@ -1,4 +1,4 @@
-"""Settings of the activator: how many requests wait for each revision, and how requests spread over pods.
+"""Settings of the activator: the bounds of each revision's queue, and the choice of pods.
 
 Source of defaults: knative/serving 98e5ef90, pkg/activator/net.
 """

@@ -32,7 +32,7 @@ _ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, 
 
 
 class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """What only annotations say, for no setting has the same meaning; None where they do not."""
+    """Annotations without an equal setting; None where unset."""
 
     class_name: Annotated[str | None, Knob(key=CLASS_ANNOTATION, unit=TEXT)] = None
     """Who scales the revision; names outside knative.dev and serving.dev are left alone."""
@@ -85,7 +85,7 @@ _OWN: Final = fields_of(OwnAnnotations)
 
 @functools.cache
 def annotation_fields() -> tuple[Field, ...]:
-    """All scaling annotations: those of settings, then those that only annotations have. Each key has its group."""
+    """All scaling annotations: those of settings, then those without one. Each key has its group."""
     return tuple(
         msgspec.structs.replace(field, knob=msgspec.structs.replace(field.knob, key=with_group(field.knob.key)))
         for field in (*map(_as_annotation, fields_of(AutoscalerSettings)), *_OWN)
@@ -197,7 +197,7 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
 
 
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:
-    """The rollout duration that a Service or Route asks for, in seconds; None if it asks for none, a problem if it is wrong."""
+    """The rollout duration of a Service or Route, in seconds; None if unset, a problem if it is invalid."""
     for name in spellings(_ROLLOUT_DURATION.key):
         if name in annotations:
             try:

@@ -1,4 +1,4 @@
-"""Settings of the autoscaler: ConfigMap config-autoscaler in Knative's keys, and what is ours beside them.
+"""Settings of the autoscaler: ConfigMap config-autoscaler in Knative's keys, and our additions.
 
 Source of keys, ranges and defaults: knative/serving 98e5ef90, pkg/autoscaler/config and pkg/deployment, unless a field
 says otherwise. A revision's annotations may replace some of them: ``serving/settings/annotations.py``.
@@ -104,7 +104,7 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
 
 
 class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Behaviours of Knative's algorithm of today that users suffer from. Each is off; on, it is the original's."""
+    """Harmful behaviours of Knative's present algorithm. Off by default; on restores the original's."""
 
     window_ends_in_zero: bool = False
     """A window whose last stat is exactly one window old reads 0 and counts as data, so that one decision in the

@@ -1,4 +1,4 @@
-"""Settings of the June 2018 algorithm, under ``classic.`` in config-autoscaler, with the keys it had then.
+"""Settings of the June 2018 algorithm, under ``classic.`` in config-autoscaler, with its keys of that time.
 
 Source of names and defaults: knative/serving ea02baa, config/config-autoscaler.yaml and pkg/autoscaler.
 """
@@ -12,7 +12,7 @@ from serving.settings.knob import DURATION, NUMBER, Clash, Knob, SettingsRecord
 
 
 class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the algorithm of June 2018 did and users suffered from. Each is off; on, it is the original's to the bit."""
+    """Harmful behaviours of the algorithm of June 2018. Off by default; on restores the original's to the bit."""
 
     idle_while_requests_run: bool = False
     """Only arriving requests keep a revision from idling: one running longer than the scale-to-zero threshold is cut

@@ -1,4 +1,4 @@
-"""All daemons with their settings records: the one list that loading, the shipped ConfigMaps and the docs go by."""
+"""All daemons with their settings records: the one list for loading, the shipped ConfigMaps and the docs."""
 
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings

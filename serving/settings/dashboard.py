@@ -1,4 +1,4 @@
-"""Settings of the dashboard: where it listens, whom it asks, and who may ask it."""
+"""Settings of the dashboard: its listener, its sources, and its callers."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Settings of leader election: who of several replicas does the work, read by the controller and the autoscaler.
+"""Settings of leader election among replicas, for the controller and the autoscaler.
 
 Source of keys: knative/serving 98e5ef90, ConfigMap config-leader-election; of the times: client-go's own defaults, which
 Kubernetes' components run with, but for a second less of waiting. Knative stretches them to 60 s, 40 s and 10 s, with a takeover four times as late.
@@ -11,7 +11,7 @@ from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRe
 
 
 class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of leader election. Each of the three times must be longer than the one below it."""
+    """All knobs of leader election. Each of the three times must be longer than the next."""
 
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
     """Whether a replica waits for a lease before it works. Without it there must be one replica of each daemon at a time.

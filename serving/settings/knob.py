@@ -221,7 +221,7 @@ def _knob_of(name: str, hint: object) -> Knob:
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of one record that are right alone and wrong together; the first is the one to mend."""
+    """Fields of one record that contradict each other; correct the first one."""
 
     fields: tuple[str, ...]
     what: str
@@ -237,7 +237,7 @@ class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ConfigMapEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of a ConfigMap with its text and the place where it stands ("file:line")."""
+    """One key of a ConfigMap with its text and its place ("file:line")."""
 
     key: str
     text: str

@@ -59,7 +59,7 @@ class LiveSettings(Generic[R]):
         return self.settings
 
     def take(self, config_map: ConfigMap) -> Taken | None:
-        """A ConfigMap as it is now; None if it is none of this daemon's. One that is gone has no entries."""
+        """Store a ConfigMap; None if this daemon does not read it. A deleted one has no entries."""
         name = config_map.name
         if name not in self._names:
             return None

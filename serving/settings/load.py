@@ -42,7 +42,7 @@ R = TypeVar("R", bound=SettingsRecord)
 
 
 class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A daemon's name, its settings record, and the ConfigMap in which its keys stand."""
+    """A daemon's name, its settings record, and the ConfigMap of its keys."""
 
     name: str
     record: type[R_co]
@@ -143,7 +143,7 @@ def load(
 def wrong_variables(
     daemon: Daemon[SettingsRecord], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
 ) -> list[Problem]:
-    """Problems of variables each by itself; whether they agree with one another depends on all layers."""
+    """Problems of single variables; contradictions between them depend on all layers."""
     return _read_layers(daemon, registry=registry, config_maps=(), environment=environment, flags={}).problems
 
 

@@ -1,4 +1,4 @@
-"""Settings of one node group, in Escalator's keys, and what is ours beside them.
+"""Settings of one node group, in Escalator's keys, and our additions.
 
 One record a group; ``serving/settings/nodegroup_options.py`` reads it from what people write. Thresholds, rates and
 grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator 043bb1b,
@@ -105,7 +105,7 @@ ORIGINAL = NodeGroupQuirks(**dict.fromkeys(NodeGroupQuirks.__struct_fields__, Tr
 
 
 class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All knobs of a node group. Times are in seconds; utilisation stays in percent, as people write it."""
+    """All knobs of a node group. Times are in seconds; utilisation is in percent, as in Escalator."""
 
     name: Annotated[str, Knob(key="name", unit=TEXT)]
     """Name of the group. The group named ``default`` takes the pods that ask for no nodes in particular. Not empty."""

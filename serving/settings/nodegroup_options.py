@@ -1,4 +1,4 @@
-"""The options of a node group as people write them: a mapping in, settings or every problem out.
+"""Reads the options of a node group: a mapping in, settings or every problem out.
 
 Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text.
 Nothing is guessed: unknown keys, values of the wrong kind or out of range, and values that contradict each other are
@@ -69,7 +69,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class AwsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of the group's cloud, for AWS; the decisions do not look at them.
+    """Options of the group's cloud, for AWS; decisions do not use them.
 
     With a launch template nodes are made by a fleet, which has ``fleet_instance_ready_timeout`` (1 m) to start them.
     ``lifecycle`` is on-demand, spot, or empty for the cloud's own choice.
@@ -103,7 +103,7 @@ class _OptionsReading(msgspec.Struct, kw_only=True):
 
 
 def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSettings:
-    """Settings of one group. ``where`` names the file and group, and stands in front of each problem.
+    """Settings of one group. ``where`` names the file and group in front of each problem.
 
     Raises:
         SettingsError: with every problem.

@@ -11,7 +11,7 @@ from serving.settings.knob import DURATION, TEXT, Knob
 
 
 class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A receiver, and how often it gets the numbers of the page; spans go when they are over."""
+    """A receiver, and the period of the page's numbers; spans are sent after their end."""
 
     endpoint: Annotated[str, Knob(key="endpoint", unit=TEXT)] = ""
     """Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318; numbers go to /v1/metrics below it, spans to

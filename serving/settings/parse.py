@@ -1,4 +1,4 @@
-"""ConfigMaps as files: YAML text in, entries with the line they stand on out.
+"""ConfigMaps as files: YAML text in, entries with their lines out.
 
 Nothing is guessed. What Kubernetes would refuse (a value that is not text, a key written twice) is reported here too,
 so that a file that works on one machine also works on a cluster. ``_example`` is skipped, as Knative skips it.

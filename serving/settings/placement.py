@@ -91,7 +91,7 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def address(self) -> str:
-        """The URL to ask, without a slash at its end."""
+        """The URL of the source, without a slash at its end."""
         return (self.url or _URLS[self.source]).rstrip("/")
 
     def check(self) -> Iterator[Clash]:
@@ -158,7 +158,7 @@ def read_weights(text: str) -> dict[str, int]:
 
 
 class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the original scores do and users suffer from. Each is off; on, it is the original's to the bit."""
+    """Harmful behaviours of the original scores. Off by default; on restores the original's to the bit."""
 
     assumed_requests_fill_nodes: bool = False
     """MostRequested and BalancedResourceAllocation give 0 to a node that is full only on paper: 100 m and 200 MiB are

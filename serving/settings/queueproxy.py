@@ -1,4 +1,4 @@
-"""Settings of the queue-proxy: how many requests a pod takes at once, how long each may take, how it reports and ends.
+"""Settings of the queue-proxy: a pod's concurrency, timeouts, reports and shutdown.
 
 Source of defaults: knative/serving 98e5ef90, pkg/queue and config-defaults. A pod gets its revision's own values in its
 environment. Nothing here needs YAML: the sidecar stays small.
@@ -23,7 +23,7 @@ _FIELDS = {
 
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the original's request statistics do and a report must not. Each is off; on, it is the original's."""
+    """Harmful behaviours of the original's request statistics. Off by default; on restores the original's."""
 
     level_may_go_negative: bool = False
     """The end of a request without a recorded arrival is subtracted all the same, so that the load reads too low from
@@ -48,7 +48,7 @@ _TEMPLATE = Unit(
 
 
 class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Knative's request log: a line for each request, written from a template. New pods have changed settings."""
+    """Knative's request log: a line for each request, by a template. Changes apply to new pods."""
 
     enable_request_log: Annotated[
         bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
@@ -168,7 +168,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
         return self.queue_depth_per_slot * self.container_concurrency
 
     def check(self) -> Iterator[Clash]:
-        """Pairs of which the smaller is the larger."""
+        """Contradictions between fields, such as a minimum above its maximum."""
         for low, high in (("probe_pause_min_s", "probe_pause_max_s"), ("report_retry_min_s", "report_retry_max_s")):
             low_s, high_s = getattr(self, low), getattr(self, high)
             if low_s > high_s:

@@ -1,4 +1,4 @@
-"""TLS at the activator: where its certificates are, which is the default, and when they are looked at again.
+"""TLS at the activator: the sources of its certificates, the default one, and the reload period.
 
 The listener exists if there is at least one source of certificates: files, a folder, or Secrets.
 """

@@ -12,7 +12,7 @@ from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, Knob
 
 
 class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What maestro does and users suffered from. Each is off; on, it is the original's to the bit."""
+    """Harmful behaviours of maestro. Off by default; on restores the original's to the bit."""
 
     points_without_times: bool = False
     """Points have no age: an autoscaler continues with its old points after an absence, and every evaluation adds a

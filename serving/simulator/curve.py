@@ -20,14 +20,14 @@ _SLACK = 1e-6
 
 
 class DialPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """One position of a dial: its name, and what it changes in the policy's settings."""
+    """One position of a dial: its name, and its changes to the policy's settings."""
 
     name: str
     change: SettingsChange
 
 
 class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy: what it changes in the settings, and its dial from frugal to generous."""
+    """A policy: its changes to the settings, and its dial from frugal to generous."""
 
     change: SettingsChange
     dial: tuple[DialPosition, ...]
@@ -105,7 +105,7 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One position of a policy's dial and what the policy does there."""
+    """One position of a policy's dial, with the policy's results there."""
 
     name: str
     report: PolicyReport
@@ -133,7 +133,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
 def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
-    """The points of a dial next to a cost, and those that were run on the way there, in the order of the dial."""
+    """The points of a dial next to a cost, and those run on the way there, in the order of the dial."""
     found: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:
@@ -188,7 +188,7 @@ def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, Equa
 
 
 def best_within(points: Sequence[CurvePoint], pod_seconds: float) -> CurvePoint | None:
-    """The point with the fewest cold requests, then the fewest late ones, that costs no more; None if all cost more."""
+    """The point with the fewest cold requests, then the fewest late ones, within a cost; None if all cost more."""
     within = [point for point in points if point.report.pod_seconds <= pod_seconds * (1 + _SLACK)]
 
     def order(point: CurvePoint) -> tuple[float, float, float]:

@@ -49,13 +49,13 @@ class Periods:
         return self.made_s + periods * self.period_s
 
     def until(self, at_s: float, *, is_first: bool = False) -> float:
-        """The last period up to a time, or with ``is_first`` before it; the last decision if there is none."""
+        """The last period up to a time, or with ``is_first`` before it; the last decision without one."""
         periods = (at_s - self.made_s) / self.period_s
         whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
         return self.made_s + max(0, whole) * self.period_s
 
     def before(self, at_s: float) -> float:
-        """The last period decided before a time; the time itself if there is none."""
+        """The last period decided before a time; the time itself without one."""
         if at_s == math.inf:
             return at_s
         periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
@@ -71,7 +71,7 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decisions:
-    """The decisions about one revision. ``due_s`` is the time of the next one; it may move when a second is recorded."""
+    """The decisions about one revision. ``due_s`` is the next one's time, which a new second may change."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Decisions:
 
     @property
     def capacity(self) -> float:
-        """Requests inside that the pods wanted last are for."""
+        """Requests that the last wanted pods have room for."""
         each = self._spec.target_value if self.policy is None else self.policy.pod_capacity
         return (self.latest_count or 0) * each
 
@@ -150,7 +150,7 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """The first request is inside: a policy looks at it with the next period, before its second is over."""
+        """Record the first request: a policy observes it at the next period, before its second is over."""
         if self.policy is not None:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)

@@ -54,7 +54,7 @@ class _LoggedRevision:
         self.starts_s: list[float] = []
 
     def add(self, at_s: float, *, wanted: int, ready: int, woken_s: float | None) -> float | None:
-        """A decision; the time since which a revision without ready pods starts some, or None."""
+        """Add a decision; the time since which a revision without ready pods starts some, or None."""
         self._times_s.append(at_s)
         self._ready.append(ready)
         if ready:

@@ -27,7 +27,7 @@ from serving.simulator.pods import PodSet, SimulatedPod
 
 
 class NodeTenant(Protocol):
-    """A simulated revision, as far as shared nodes know it."""
+    """A simulated revision, as seen by shared nodes."""
 
     name: str
     pods: PodSet
@@ -43,7 +43,7 @@ class NodeTenant(Protocol):
         ...
 
     def start_container(self, pod: SimulatedPod, at_s: float) -> None:
-        """The pod has its place."""
+        """Start the pod's container: it has a place."""
         ...
 
 
@@ -54,11 +54,11 @@ class NodeRoom(Protocol):
 
     @property
     def next_s(self) -> float:
-        """The time at which the nodes change something for the revisions; infinite if they never do."""
+        """The next time at which the nodes change a revision; infinite without one."""
         ...
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod gets a place now; else it waits."""
+        """Whether the pod gets a place now; otherwise it waits."""
         ...
 
     def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
@@ -85,7 +85,7 @@ class SharedNodes:
 
     @property
     def next_s(self) -> float:
-        """When a waiting pod gets a place; infinite if none will."""
+        """When a waiting pod gets a place; infinite without one."""
         self._drop_ended()
         if not self._waiting:
             return math.inf
@@ -93,7 +93,7 @@ class SharedNodes:
         return self._leaving_s[0] if self._leaving_s else math.inf
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod gets a place now; else it waits."""
+        """Whether the pod gets a place now; otherwise it waits."""
         self._drop_ended()
         while self._leaving_s and self._leaving_s[0] <= now_s and not self._waiting:
             heapq.heappop(self._leaving_s)
@@ -107,7 +107,7 @@ class SharedNodes:
         return True
 
     def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """As the protocol says."""
+        """As in the protocol."""
         del tenant
         if not pod.is_placed:
             return
@@ -116,10 +116,10 @@ class SharedNodes:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
     def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
-        """There are no further nodes to ask for."""
+        """Do nothing: there are no more nodes to request."""
 
     def step(self) -> list[NodeTenant]:
-        """Give the next free place to the pod that waits longest; its revision."""
+        """Give the next free place to the longest waiting pod; its revision."""
         at_s = heapq.heappop(self._leaving_s)
         tenant, pod = self._waiting.popleft()
         pod.is_placed = True

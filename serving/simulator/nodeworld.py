@@ -81,7 +81,7 @@ class SimulatedNodes:
         return at_s if at_s < self._until_s else math.inf
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod gets a place now; else it waits."""
+        """Whether the pod gets a place now; otherwise it waits."""
         name = _name_of(tenant, pod)
         if not self._waiting and self._put(tenant, pod, now_s):
             return True

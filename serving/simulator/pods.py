@@ -14,7 +14,7 @@ from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, Free
 
 
 class SimulatedPod(BalancedPod):
-    """A pod. ``queue`` holds requests that its queue-proxy keeps: their arrival and their duration."""
+    """A pod. ``queue`` holds the requests in its queue-proxy: their arrival and their duration."""
 
     __slots__ = (
         "created_s",
@@ -41,7 +41,7 @@ class SimulatedPod(BalancedPod):
 
 
 class PodSet:
-    """All pods of one revision. ``scale`` of them are wanted, ``ready`` is the list of those that serve."""
+    """All pods of one revision. ``scale`` of them are wanted, ``ready`` is the list of serving ones."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class _Group:
         self._next_s = [run.next_s for run in self._runs]
 
     def step(self, rates: Array, limit_s: float) -> _StepOutcome:
-        """Simulate up to a time; the gaps of each function, by its place, and the time of the next event."""
+        """Simulate up to a time; the gaps of each function, by index, and the time of the next event."""
         prior, found = self._prior, []
         prior.publish(rates)
         for place, at_s in enumerate(self._next_s):
@@ -68,7 +68,7 @@ class _Group:
         return found, min(self._next_s, default=math.inf)
 
     def finish(self) -> list[tuple[int, RevisionResult]]:
-        """The result of each function, by its place."""
+        """The result of each function, by index."""
         return [(index, run.run()) for index, run in zip(self._indices, self._runs, strict=True)]
 
 

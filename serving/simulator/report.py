@@ -154,7 +154,7 @@ def plot(moments: Sequence[Moment], until_s: float) -> Iterator[str]:
 
 
 def summary(result: RevisionResult, latencies_s: Sequence[float], until_s: float) -> str:
-    """Requests, latencies, and what it cost."""
+    """Requests, latencies and costs."""
     latencies_s = sorted(latencies_s)
     if not latencies_s:
         return f"no request in {until_s:g} s"

@@ -100,7 +100,7 @@ class RevisionResult(msgspec.Struct, kw_only=True):
     """Mean number of pods in each of ``SERIES_COLUMNS`` parts of the time."""
 
     def record_wait(self, wait_s: float, *, is_cold: bool) -> None:
-        """A request was handed to a pod after this wait; one of 0 is not kept."""
+        """Record the wait of a request that got a pod; one of 0 is not stored."""
         if wait_s > 0:
             self.waits.add(wait_s)
             self.late_requests += wait_s > LATE_S
@@ -122,7 +122,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLog(msgspec.Struct, kw_only=True):
-    """Each decision about one revision, and the latency of each request that was answered, in seconds."""
+    """Each decision about one revision, and the latency of each served request, in seconds."""
 
     moments: list[Moment] = msgspec.field(default_factory=list)
     latencies_s: list[float] = msgspec.field(default_factory=list)
@@ -181,7 +181,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurationModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of every function: ``default`` for those that ``by_function`` does not name."""
+    """Durations of every function: ``default`` for those without an entry in ``by_function``."""
 
     default: Quantiles
     by_function: Mapping[str, Quantiles] = {}

@@ -172,7 +172,7 @@ class RevisionRun:
         return self.result
 
     def start_container(self, pod: SimulatedPod, at_s: float) -> None:
-        """A pod has its place on a node: its container starts."""
+        """Start the pod's container: it has a place on a node."""
         ready_s = at_s + next(self._start) + self._config.probe_delay_s
         self._sequence += 1
         heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))

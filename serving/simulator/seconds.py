@@ -1,4 +1,4 @@
-"""Seconds of load of one simulated revision on their way to the windows of its decider.
+"""Seconds of load of one simulated revision between the recording and its decider's windows.
 
 They are given to the decider with the next decision, which may be some periods later; seconds without load are made up where
 ready pods report their silence.
@@ -20,7 +20,7 @@ LoadedSecond = tuple[int, float, int]
 
 
 class LoadedSeconds:
-    """Seconds with load. ``pending`` holds those not taken yet, oldest first."""
+    """Seconds with load. ``pending`` holds those not yet given to the decider, oldest first."""
 
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable, self._panic = math.ceil(spec.stable_window_s), math.ceil(spec.panic_window_s)
@@ -29,7 +29,7 @@ class LoadedSeconds:
 
     @property
     def was_ever_hot(self) -> bool:
-        """Whether there was a second with more than a small load since the windows were reset."""
+        """Whether any second since the reset of the windows had more than a small load."""
         return self._hot_number >= 0
 
     def record(self, second: LoadedSecond, *, is_hot: bool) -> None:
@@ -46,7 +46,7 @@ class LoadedSeconds:
         decider.take(_second((number, 1.0, 1)))
 
     def reset(self) -> None:
-        """The windows are reset: what was seen does not count."""
+        """Reset with the windows: earlier seconds do not count."""
         self.pending.clear()
         self._hot_number = -1
 
@@ -55,7 +55,7 @@ class LoadedSeconds:
         return self._hot_number < 0 or at_s > self._hot_number + 2 + self._stable
 
     def window_end(self, now_s: float) -> float:
-        """The time at which the last load has left the stable window. Its second is in the bucket of the next one.
+        """The time at which the last load leaves the stable window. Its second is in the bucket of the next one.
 
         A second whose report came early is not in the window before the next one begins.
         """
@@ -63,7 +63,7 @@ class LoadedSeconds:
         return number + 1 + self._stable
 
     def give(self, decider: KpaDecider, now_s: float, *, has_reports: bool) -> None:
-        """Give the decider the seconds that are over. Ready pods report their silence too (``has_reports``)."""
+        """Give completed seconds to the decider. Ready pods report their silence too (``has_reports``)."""
         over, pending = math.floor(now_s) - 1, self.pending
         while pending and pending[0][0] <= over:
             second = pending.popleft()

@@ -33,11 +33,11 @@ class _ChartPanel(msgspec.Struct, frozen=True, kw_only=True):
     y_max: float
 
     def x(self, value: float) -> float:
-        """Place of a value on the horizontal axis."""
+        """The horizontal position of a value."""
         return self.left + value / self.x_max * (_PANEL_WIDTH - _MARGIN)
 
     def y(self, value: float) -> float:
-        """Place of a value on the vertical axis."""
+        """The vertical position of a value."""
         return _HEIGHT - _MARGIN - value / self.y_max * (_HEIGHT - 2 * _MARGIN)
 
     def axes(self, title: str, x_title: str, *, x_unit: float = 1.0) -> Iterator[str]:

@@ -41,7 +41,7 @@ class ArrivalPlacement(enum.StrEnum):
 
 
 class TraceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a trace that is read, in seconds of it; arrivals are counted from its start."""
+    """The part of a trace to read, in seconds; arrivals are counted from its start."""
 
     from_s: float = 0.0
     until_s: float = math.inf
@@ -77,11 +77,11 @@ class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_count(self) -> int:
-        """Requests in all, also those of an interval that the window cuts."""
+        """All requests, also those of an interval cut by the window."""
         return sum(self.counts)
 
     def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
-        """Times, placed in their interval, with unknown durations. They are made as they are asked for."""
+        """Times within their intervals, with unknown durations, generated lazily."""
         random_of = random.Random(f"{seed}:{self.name}").random  # noqa: S311 - made-up times
         phase, from_s, until_s = random_of(), self.window.from_s, self.window.until_s
         for start_s, width_s, count in zip(self.starts_s, self.widths_s, self.counts, strict=True):

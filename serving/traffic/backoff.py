@@ -1,4 +1,4 @@
-"""The pause after failures in a row: it doubles with each, up to a bound.
+"""The pause after consecutive failures: it doubles with each, up to a bound.
 
 Input: how many failures there were. Output: seconds. Jitter is the caller's, who has the random numbers.
 """

@@ -26,7 +26,7 @@ class Shortage(enum.StrEnum):
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod that gets the request.
+    """The pod chosen for the request.
 
     ``policy`` chose it among ``free_pod_count`` pods. ``in_flight`` is what this activator has there now, this request
     included, of ``slots`` (None: no limit).
@@ -48,7 +48,7 @@ class NoFreePod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balancer:
-    """The pods of one revision, and what this activator has in flight on each.
+    """The pods of one revision, and this activator's requests in flight on each.
 
     ``take`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` gives numbers from 0 to below
     1, as ``random.Random(seed).random`` does.
@@ -73,7 +73,7 @@ class Balancer:
 
     @property
     def capacity(self) -> int | None:
-        """Requests that may be in flight at once; None is no limit, 0 lets all wait.
+        """Requests allowed in flight; None is no limit, 0 lets all wait.
 
         It is what is in flight plus the slots that are free, so that requests on a pod that drains take no slot from the
         others: with 3 on one that drains and 10 slots on another it is 13, and 12 when the first of them has ended.
@@ -99,7 +99,7 @@ class Balancer:
         self._recount()
 
     def set_slots(self, address: str, slots: int) -> None:
-        """Change the slots of one pod that is listed and has a limit; as ``set_pods`` does, but without a look at the others."""
+        """Change the slots of one listed pod with a limit; as ``set_pods``, but without the others."""
         pod = self._pods.get(address)
         if pod is not None and pod.listed:
             was_free = pod.free
@@ -113,7 +113,7 @@ class Balancer:
         return {pod.address: pod.in_flight for pod in self._pods.values() if pod.in_flight}
 
     def drain(self, address: str) -> None:
-        """Never choose this pod again while it is listed. One that is not known has gone already."""
+        """Never choose this pod again while it is listed. An unknown one is ignored."""
         pod = self._pods.get(address)
         if pod is not None:
             was_free = pod.free
@@ -122,7 +122,7 @@ class Balancer:
             self._recount()
 
     def take(self) -> Chosen | NoFreePod:
-        """Choose a pod for a request and count it in; and say why that one."""
+        """Choose a pod for a request and count it in; with the reason."""
         free_pod_count = len(self._free)
         pod = self.pick()
         if pod is None:
@@ -136,7 +136,7 @@ class Balancer:
         )
 
     def pick(self) -> BalancedPod | None:
-        """Choose a pod for a request and count it in; None when there is no free one. ``take`` without the reason."""
+        """Choose a pod for a request and count it in; None without a free one. As ``take``, without the reason."""
         return self._begin(self._free.pick()) if len(self._free) else None
 
     def pick_at(self, address: str) -> BalancedPod | None:
@@ -145,7 +145,7 @@ class Balancer:
         return self._begin(pod) if pod is not None and pod.free else None
 
     def give_back(self, address: str) -> None:
-        """A request on this pod has ended, in whatever way.
+        """Count out a request on this pod, whatever its end.
 
         Raises:
             IllegalTransition: when this activator has no request there.
@@ -164,7 +164,7 @@ class Balancer:
             del self._pods[address]
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         pods = self._pods.values()
         assert self._in_flight == sum(pod.in_flight for pod in pods), self
         assert self._free_slots == sum(map(_free_slots_of, pods)), self

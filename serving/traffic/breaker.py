@@ -39,7 +39,7 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """There is no slot and no place in the queue; ``limited_by`` says which bound was met first.
+    """Neither a slot nor a place in the queue is free; ``limited_by`` is the first exceeded bound.
 
     ``depth`` requests with ``depth_bytes`` bytes wait already. ``depth_bytes_max`` is None when bytes are not bounded.
     """
@@ -59,7 +59,7 @@ class Granted(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """A request that waited for ``waited_s`` seconds, as long as it may, and is out of the queue."""
+    """A request removed from the queue after its longest wait of ``waited_s`` seconds."""
 
     request_id: RequestId
     waited_s: float
@@ -89,7 +89,7 @@ ADMITTED = Admitted()
 
 
 class Breaker(Generic[RequestId]):
-    """Slots and a queue before them. All calls take constant time, amortised, wherever in the queue the request is.
+    """Slots and a queue before them. All calls take constant amortised time, also those within the queue.
 
     ``capacity`` requests may run at once: None is no limit, 0 lets all wait. At most ``depth_max`` wait, together with
     at most ``depth_bytes_max`` bytes (None: not bounded), each for at most ``wait_max_s`` seconds. With 10 slots and 100
@@ -170,7 +170,7 @@ class Breaker(Generic[RequestId]):
         )
 
     def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Rejected:
-        """Admit, queue or reject a new request. ``weight_bytes`` is what it takes up while it waits.
+        """Admit, queue or reject a new request. ``weight_bytes`` is its memory while it waits.
 
         Raises:
             IllegalTransition: when the id is inside already.
@@ -206,7 +206,7 @@ class Breaker(Generic[RequestId]):
         return self._grant(now_s)
 
     def cancel(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]]:
-        """A client has left, and its place or slot is free; returns the requests that get a slot."""
+        """Remove the request of a gone client; returns the requests that get a slot."""
         place = self._waiting.pop(request_id, None)
         if place is not None:
             self._waiting_bytes -= place.weight_bytes
@@ -229,7 +229,7 @@ class Breaker(Generic[RequestId]):
         return self._grant(now_s)
 
     def expire(self, now_s: float) -> Sequence[TimedOut[RequestId]]:
-        """Take out the requests whose wait is over, oldest first.
+        """Remove requests with an expired wait, oldest first.
 
         A slot that comes free before this is called still goes to the oldest, late or not: serving beats refusing.
         """
@@ -248,7 +248,7 @@ class Breaker(Generic[RequestId]):
         return oldest.since_s + self._wait_max_s
 
     def validate(self) -> None:
-        """Assert what holds between any two calls; tests call it after every step."""
+        """Assert the invariants; tests call it after every step."""
         counts = self.counts()
         places = self._waiting.values()
         assert counts.arrived == (

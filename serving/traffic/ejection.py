@@ -1,4 +1,4 @@
-"""Keeps requests from pods of one revision that fail or are silent, for a while.
+"""Keeps requests from failing or silent pods of one revision for a while.
 
 Input: the listed pods, requests that found a pod gone, answers, requests without an answer, and the time. Output: which pods are
 ejected now, and until when.
@@ -31,7 +31,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of a pod in a row since ``since_s``, and when its pause ends; None: it gets requests again, and one success clears it."""
+    """Consecutive failures of a pod since ``since_s``, and the end of its pause; None: it is tried again, and one success clears it."""
 
     failure_count: int
     since_s: float
@@ -57,7 +57,7 @@ class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilenceWatch(Generic[RequestId]):
-    """Detects pods that answer nothing, by comparing the requests of one revision between two calls."""
+    """Detects silent pods by comparing the requests of one revision between two calls."""
 
     __slots__ = ("_alive_s", "_begun", "_looked_s", "_pending", "_slowest_s")
 
@@ -134,7 +134,7 @@ class EjectedPods(Generic[RequestId]):
 
     @property
     def silent_addresses(self) -> set[str]:
-        """Those of them that answer nothing."""
+        """The ejected pods that are silent."""
         ejections = self.ejections.items()
         return {address for address, one in ejections if one.is_silent and one.until_s is not None}
 
@@ -163,7 +163,7 @@ class EjectedPods(Generic[RequestId]):
         return known.until_s is not None
 
     def silent(self, address: str, now_s: float) -> bool:
-        """Eject a silent pod for 5 s, then 10, 20 ... 60 s or until it answers; False if it is so already.
+        """Eject a silent pod for 5 s, then 10, 20 ... 60 s or until it responds; False if it is ejected already.
 
         At most half of the pods are ejected.
         """
@@ -205,7 +205,7 @@ class EjectedPods(Generic[RequestId]):
     def reports(
         self, revision: str, names: Mapping[str, str], in_flight: Mapping[str, int], *, now_s: float, wall_s: float
     ) -> list[EjectionReport]:
-        """The ejections for people. ``names`` and ``in_flight`` are by address; ``wall_s`` is now since the epoch."""
+        """The ejections for status output. ``names`` and ``in_flight`` are by address; ``wall_s`` is now since the epoch."""
         ahead_s = wall_s - now_s
         return [
             EjectionReport(

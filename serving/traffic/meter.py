@@ -1,4 +1,4 @@
-"""The mean number of requests in a proxy, and how many arrived: the figures that scale a revision.
+"""The mean number of requests in a proxy, and the number of arrivals: the inputs of scaling.
 
 Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
 period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
@@ -68,7 +68,7 @@ class Meter:
 
     @property
     def level(self) -> int:
-        """Requests inside now, waiting and proxied ones included."""
+        """Requests in the proxy now, including waiting and proxied ones."""
         return self._direct_level + self._proxied_level
 
     @property
@@ -77,7 +77,7 @@ class Meter:
         return self._direct_arrivals + self._proxied_arrivals
 
     def arrive(self, now_s: float, *, proxied: bool) -> None:
-        """Count a request in. ``proxied`` says that an activator has counted it as well."""
+        """Count a request in. ``proxied``: an activator has counted it too."""
         self._integrate(now_s)
         if proxied:
             self._proxied_level += 1
@@ -120,7 +120,7 @@ class Meter:
         return report
 
     def validate(self) -> None:
-        """Assert what holds between any two calls, unless levels may go negative; tests call it after every step."""
+        """Assert the invariants, unless levels may be negative; tests call it after every step."""
         assert self._direct_level >= 0, self
         assert self._proxied_level >= 0, self
         assert self._period_start_s <= self._last_s, self

@@ -34,7 +34,7 @@ def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -
 
 
 class BalancedPod:
-    """A pod as one activator sees it; changes in place, because it changes twice for each request.
+    """A pod as one activator sees it; mutable, because it changes twice for each request.
 
     ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed``: the pod
     is in the latest list; ``draining``: it has announced that it terminates.
@@ -51,7 +51,7 @@ class BalancedPod:
 
     @property
     def available(self) -> bool:
-        """Whether it may be chosen when it has a free slot."""
+        """Whether it may be chosen once it has a free slot."""
         return self.listed and not self.draining
 
     @property
@@ -79,7 +79,7 @@ class FreePods(Protocol):
 
 
 class FirstFree:
-    """In the order of addresses, as text: the same few pods stay busy, the others can go."""
+    """Chooses in the text order of addresses: the same few pods stay busy, the others can go."""
 
     __slots__ = ("_sorted",)
 
@@ -110,7 +110,7 @@ def _address_of(pod: BalancedPod) -> str:
 
 
 class RoundRobin:
-    """In a queue: the chosen pod goes to its end, and so does one that becomes free."""
+    """Chooses from a queue: the chosen pod goes to its end, and so does a pod that becomes free."""
 
     __slots__ = ("_line",)
 
@@ -130,14 +130,14 @@ class RoundRobin:
         del self._line[pod.address]
 
     def pick(self) -> BalancedPod:
-        """The first; it goes to the end."""
+        """Choose the first, and move it to the end."""
         pod = next(iter(self._line.values()))
         self._line.move_to_end(pod.address)
         return pod
 
 
 class TwoChoices:
-    """Of two pods at random the one with fewer requests of this activator; a single pod is picked as it is.
+    """Chooses the less loaded of two random pods; a single pod is chosen directly.
 
     ``random`` gives numbers from 0 to below 1, as ``random.Random(seed).random`` does.
     """
@@ -158,7 +158,7 @@ class TwoChoices:
         self._pods.append(pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """Move the last pod into its place."""
+        """Move the last pod to its position."""
         index = self._index_of.pop(pod.address)
         last = self._pods.pop()
         if last is not pod:
@@ -166,7 +166,7 @@ class TwoChoices:
             self._index_of[last.address] = index
 
     def pick(self) -> BalancedPod:
-        """The better of two. A tie needs no second draw: the order of the two is random already."""
+        """Choose the better of two. A tie needs no second draw: the order of the two is random already."""
         count = len(self._pods)
         if count == 1:
             return self._pods[0]

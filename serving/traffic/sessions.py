@@ -16,12 +16,12 @@ _LOWER_HALF = 2**32 - 1
 
 
 def session_number(text: bytes) -> int:
-    """The place of a session on the ring, from 0 to below 2**64; the same in every process."""
+    """The position of a session on the ring, from 0 to below 2**64; the same in every process."""
     return int.from_bytes(hashlib.blake2b(text, digest_size=_NUMBER_BYTES).digest())
 
 
 def share_of(session: int) -> float:
-    """A number from 0 to below 1 that is a session's own: it keeps a session on one side of a traffic split.
+    """A number from 0 to below 1 for a session: it keeps a session on one side of a traffic split.
 
     It takes the lower half of the bits; the ring's order follows the upper half, so one revision's sessions spread over all its pods.
     """

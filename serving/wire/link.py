@@ -77,7 +77,7 @@ class Link:
         return f"Link({self._url}, {state}, {counts})"
 
     def send(self, frame: bytes) -> bool:
-        """Queue a frame for the connection; False if it was dropped for want of a connection."""
+        """Queue a frame for the connection; False if it was dropped without a connection."""
         if not (self.is_connected or self._settings.wait):
             self.dropped_count += 1
             return False

@@ -1,4 +1,4 @@
-"""Links to the peers of a daemon, one for each, for frames that go one way."""
+"""Links to the peers of a daemon, one for each, for frames in one direction."""
 
 import asyncio
 import functools

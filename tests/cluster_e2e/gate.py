@@ -1,4 +1,4 @@
-"""A TCP gate before an API server: shut, the server is as good as killed, for those who go through it."""
+"""A TCP gate before an API server: for its clients, closing the gate is the same as killing the server."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A stand-in for an implementation of the Gateway API: it reports a given verdict on HTTPRoutes, and routes requests.
+"""A fake implementation of the Gateway API: it reports a given verdict on HTTPRoutes, and routes requests.
 
 What it does with a request is what the API says: the HTTPRoute by host, the rule by headers, a backend by weight, an
 address of the backend's EndpointSlices, and headers that are set. Addresses in 10.0.0.0/8 are reached in 127.0.0.0/8.
@@ -41,7 +41,7 @@ def _condition(kind: str, status: str, reason: str, *, generation: int) -> Objec
 
 
 class PretendedGateway:
-    """``verdict`` is what it says of each HTTPRoute."""
+    """A fake gateway. ``verdict`` is its report about each HTTPRoute."""
 
     def __init__(self, cluster: Cluster, space: str) -> None:
         self.verdict = accepted
@@ -49,7 +49,7 @@ class PretendedGateway:
         self._dice = random.Random(5)
 
     async def run(self) -> None:
-        """Say something of every HTTPRoute, whenever it changes."""
+        """Report on every HTTPRoute whenever it changes."""
         listing = await self._cluster.list(HTTP_ROUTE, self._space)
         for one in listing.items:
             await self.tell(one)
@@ -59,7 +59,7 @@ class PretendedGateway:
                     await self.tell(event.object)
 
     async def tell(self, one: Object) -> None:
-        """Say it of one."""
+        """Report on one HTTPRoute."""
         metadata = one["metadata"]
         namespace, name = GATEWAY.split("/")
         parent = {
@@ -82,7 +82,7 @@ class PretendedGateway:
             return
 
     async def ask(self, host: str, *, headers: Mapping[str, str] | None = None) -> tuple[str, int, str]:
-        """One request as a client of the Gateway sends it: the backend that it went to, the status, and the body."""
+        """Send one request as a client of the Gateway: the chosen backend, the status, and the body."""
         given = dict(headers or {})
         backend = await self._backend(host, given)
         modifier = backend["filters"][0]["requestHeaderModifier"]
@@ -121,7 +121,7 @@ class PretendedGateway:
 
 
 async def asked(address: str, port: int, *, host: str, lines: list[str]) -> tuple[int, str]:
-    """One request on a connection of its own: status and body."""
+    """Send one request on its own connection: status and body."""
     reader, writer = await asyncio.open_connection(address, port)
     try:
         head = ["GET / HTTP/1.1", f"Host: {host}", "Connection: close", *lines]

@@ -36,7 +36,7 @@ _SLOW_S = 1.5
 
 
 class RunningPod(msgspec.Struct, kw_only=True):
-    """A pod at work. ``exit_code`` is the queue-proxy's; ``app_ended_last`` says that it outlived it, or not."""
+    """A running pod. ``exit_code`` is the queue-proxy's; ``app_ended_last`` says whether the app outlived it."""
 
     pod: Object
     address: str
@@ -172,7 +172,7 @@ class ProcessKubelet(StatusKubelet):
         await super()._end(key, uid)
 
     async def kill_all(self) -> None:
-        """Leave nothing behind."""
+        """Kill all processes."""
         for one in self.running.values():
             one.app.close()
             if one.probing is not None:

@@ -1,4 +1,4 @@
-"""The server that the suite runs against, and the accounts of the daemons on it.
+"""The API server of the suite, and the accounts of the daemons on it.
 
 ``SERVING_TEST_KUBECONFIG`` names one: then the definitions, accounts and Roles of ``config/`` are applied to it, and each
 daemon has the token of its own account. Without it there is our own API server, which knows no accounts.
@@ -113,7 +113,7 @@ async def started(folder: Path) -> AsyncIterator[Server]:
 
 
 def needed_objects() -> list[Object]:
-    """Objects that the daemons need first: those of the tree, and the account of the component placement."""
+    """Objects that the daemons need first: those of ``config/``, and the account of the component placement."""
     placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
     objects = [*objects_of(tree_folder(), InstallOptions()), *yaml.safe_load_all(placement)]
     return [one for one in objects if one["kind"] in _NEEDED]

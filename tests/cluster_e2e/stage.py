@@ -1,4 +1,4 @@
-"""Everything at work against one server: the daemons as processes, a kubelet, and a source of pretended load.
+"""All parts against one server: the daemons as processes, a kubelet, and a source of fake load.
 
 Daemons reach the server through a gate, with their own accounts and a record of what they call; the suite has the server
 itself. Waiting ends with an event of a watch, and fails with the object's last state. All sockets are the stage's own and
@@ -77,12 +77,12 @@ class Daemon:
 
     @property
     def calls(self) -> set[str]:
-        """As Roles write them: "patch deployments.apps/scale"."""
+        """Calls in the notation of Roles: "patch deployments.apps/scale"."""
         return set(self._calls.read_text().splitlines()) if self._calls.exists() else set()
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """Whole lines of its output."""
+        """Complete lines of its output."""
         lines = [line for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
@@ -95,7 +95,7 @@ class Daemon:
 
 
 class Stage:
-    """What tests have."""
+    """The daemons, the server and the kubelet of a test."""
 
     def __init__(
         self, server: Server, cluster: KubeCluster, *, gate: Gate, folder: Path, settings: Mapping[str, str]
@@ -112,12 +112,12 @@ class Stage:
         self._loads: dict[str, float] = {}
 
     def port(self, name: str) -> int:
-        """Of a listener: public, inner, stats, or a daemon's page."""
+        """The port of a listener: public, inner, stats, or a daemon's page."""
         port: int = self.sockets[name].getsockname()[1]
         return port
 
     async def start(self, name: str, *, module: str = "", instance: str = "") -> Daemon:
-        """Start a daemon, and wait until it answers; ``instance`` is what one of several of it goes by."""
+        """Start a daemon, and wait until it responds; ``instance`` names one of several."""
         label = instance or name
         page, path = _PAGES[name]
         # Each instance has its own, by which others reach it.
@@ -176,7 +176,7 @@ class Stage:
                 await asyncio.sleep(_LOAD_PERIOD_S)
 
     def load(self, revision: str, concurrency: float) -> None:
-        """Pretend that an activator holds so many requests of a revision from now on."""
+        """Report so many requests of a revision as an activator from now on."""
         self._loads[revision] = concurrency
 
     def _tell(self, revision: str, concurrency: float) -> None:
@@ -193,7 +193,7 @@ class Stage:
     async def until(
         self, kind: Kind, name: str, holds: Callable[[Object], Any], *, within_s: float = _PATIENCE_S
     ) -> Object:
-        """The object as it is when something holds of it first."""
+        """Wait until an object fulfils a condition; the object."""
         last: Object = {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -204,7 +204,7 @@ class Stage:
         raise AssertionError(f"{kind.name} {name} stays {json.dumps(last)}; daemons: {reported}")
 
     async def until_gone(self, kind: Kind, name: str, *, namespace: str = SPACE) -> None:
-        """Wait until there is no such object."""
+        """Wait until an object does not exist."""
         async with asyncio.timeout(_PATIENCE_S):
             while True:
                 try:
@@ -220,7 +220,7 @@ class Stage:
         )
 
     async def scaled(self, revision: str, count: int, *, within_s: float = _PATIENCE_S) -> Object:
-        """A revision's Deployment that asks for so many pods, and has them ready."""
+        """Wait until a revision's Deployment has so many pods, all ready."""
 
         def is_so(one: Object) -> bool:
             ready_count = (one.get("status") or {}).get("readyReplicas", 0)
@@ -229,7 +229,7 @@ class Stage:
         return await self.until(DEPLOYMENT, f"{revision}-deployment", is_so, within_s=within_s)
 
     async def numbers(self, name: str) -> dict[str, float]:
-        """What the controller or the autoscaler counts, by name, summed over labels."""
+        """Metrics of the controller or the autoscaler, by name, summed over labels."""
         text = await asyncio.to_thread(_read, f"http://127.0.0.1:{self.port(_PAGES[name][0])}/metrics")
         found: dict[str, float] = {}
         for line in text.splitlines():
@@ -238,17 +238,17 @@ class Stage:
         return found
 
     def writes_of(self, instance: str, *, since: int = 0) -> list[str]:
-        """What one of the daemons has written, leases left out: "PATCH /path". Our own server keeps it."""
+        """Writes of one daemon without leases: "PATCH /path". Our own server records them."""
         lines = (self.folder / WRITES).read_text().splitlines()[since:]
         reported = [line.split(" ", 1) for line in lines if "coordination.k8s.io" not in line]
         return [what for agent, what in reported if agent.partition("/")[2].startswith(f"{instance}_")]
 
     def write_count(self) -> int:
-        """How many writes there were of all, from which ``writes_of`` goes on."""
+        """The number of all writes, as a start for ``writes_of``."""
         return len((self.folder / WRITES).read_text().splitlines())
 
     async def set_activators(self, addresses: Sequence[str]) -> None:
-        """Say who the activators are, as the endpoints of their Service; on our own server they carry traffic."""
+        """Set the activators as endpoints of their Service; on our own server they carry traffic."""
         name = "activator-service"
         body = {
             "apiVersion": "discovery.k8s.io/v1",
@@ -269,7 +269,7 @@ class Stage:
             await self.cluster.patch(ENDPOINT_SLICE, SYSTEM, f"{name}-e2e", patch=changed)
 
     async def clear(self) -> None:
-        """Delete all services, and wait until all beneath them is gone."""
+        """Delete all services, and wait until their dependents are gone."""
         self._loads.clear()
         for one in (await self.cluster.list(SERVING_SERVICE, SPACE)).items:
             with contextlib.suppress(NotFound):
@@ -278,7 +278,7 @@ class Stage:
         await self.until_none(POD)
 
     async def until_none(self, kind: Kind, *, label_selector: str = "") -> None:
-        """Wait until there is nothing of a kind. A real garbage collector makes 40 calls a second: so long as it goes on."""
+        """Wait until a kind has no objects. A real garbage collector makes 40 calls a second, which can take long."""
         count, left = 0, await self._count(kind, label_selector)
         while left:
             count = left
@@ -298,7 +298,7 @@ async def staged(
     settings: Mapping[str, str] | None = None,
     runs_nothing: bool = True,
 ) -> AsyncIterator[Stage]:
-    """Everything at work until the end of the context. The kubelet runs nothing, unless the test brings another."""
+    """All parts at work until the end of the context. The default kubelet runs no processes."""
     async with (
         started(folder) as server,
         opened(server.host, server.port) as gate,
@@ -375,7 +375,7 @@ def _is_well(url: str) -> bool:
 
 
 def service(name: str, *, version: str = "1", annotations: dict[str, str] | None = None, **spec: Any) -> Object:  # noqa: ANN401 - JSON
-    """A manifest. By default a pod is for one request at a time, and all of it is aimed at."""
+    """A manifest of a service. By default a pod takes one request at a time, and its target is all of it."""
     asked = {"autoscaling.knative.dev/target": "1", "autoscaling.knative.dev/target-utilization-percentage": "100"}
     container = {"image": "registry.example/hello", "env": [{"name": "VERSION", "value": version}]}
     pod = {"containers": [container], **only_here()}

@@ -1,4 +1,4 @@
-"""A kubelet that runs nothing: it reports each pod of its node ready, at an address of its own.
+"""A kubelet without processes: it reports each pod of its node ready, at an address of its own.
 
 The addresses carry no traffic. ``hold`` makes it say of new pods that they are not ready; ``set_ready`` changes what it says
 of one. On a server with a scheduler it is a node of its own with room for all.
@@ -40,18 +40,18 @@ class StatusKubelet:
 
     @property
     def pods(self) -> list[Object]:
-        """Those of its node that are not going."""
+        """The pods of its node that are not being deleted."""
         return [pod for pod in self._pods.cache.values() if not pod["metadata"].get("deletionTimestamp")]
 
     async def run(self) -> None:
-        """Be a node until cancelled."""
+        """Serve as a node until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             group.create_task(self.beat(), name="node")
             await self._pods.run()
 
     async def set_ready(self, pod: Object, *, ready: bool) -> None:
-        """Say whether a pod is ready."""
+        """Set whether a pod is ready."""
         await self._tell(pod, ready=ready, address=pod["status"]["podIP"])
 
     async def release(self) -> None:
@@ -122,7 +122,7 @@ class StatusKubelet:
         )
 
     async def beat(self) -> None:
-        """Be there, and go on saying so."""
+        """Renew the node's lease."""
         labels = {"labels": {HOST_NAME: self._node}}
         try:
             await self._cluster.create(NODE, {"metadata": {"name": self._node, **labels}})

@@ -1,4 +1,4 @@
-"""What becomes of services while the API server is away, and how much each costs it while it is there."""
+"""Services while the API server is away, and the load of each on the server otherwise."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 async def scales_seen(stage: Stage, name: str, seen: list[int]) -> None:
-    """Every count of pods that a Deployment asks for, until cancelled."""
+    """Record every scale of a Deployment until cancelled."""
     listing = await stage.cluster.list(DEPLOYMENT, SPACE, field_selector=f"metadata.name={name}")
     seen += [one["spec"]["replicas"] for one in listing.items]
     async with stage.cluster.watch(
@@ -105,7 +105,7 @@ async def test_a_pod_that_turns_unready_counts_no_more(stage: Stage) -> None:
 
 
 async def at_pace(make: Callable[[str], Awaitable[object]], names: list[str]) -> None:
-    """Fifty a second, whatever each takes."""
+    """Run fifty a second, whatever the duration of each."""
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     async with asyncio.TaskGroup() as group:
@@ -129,7 +129,7 @@ def bare_deployment(name: str) -> Object:
 
 
 async def until_all(stage: Stage, count: int, *, kind: str) -> None:
-    """Wait until so many are ready; a list a second is no load."""
+    """Wait until so many are ready; one list a second is no load."""
     what, selector = (SERVING_SERVICE, "") if kind == "services" else (DEPLOYMENT, "bare=yes")
 
     def is_well(one: Object) -> bool:
@@ -143,7 +143,7 @@ async def until_all(stage: Stage, count: int, *, kind: str) -> None:
 
 
 async def crowd(stage: Stage, count: int) -> tuple[float, float, float]:
-    """Bare Deployments, then services: how long each takes until all are ready, and writes of ours per service."""
+    """Create bare Deployments, then services: time until all are ready, and own writes per service."""
     bare = [f"bare-{number:04d}" for number in range(count)]
     begun_s = time.monotonic()
     await at_pace(lambda name: stage.cluster.create(DEPLOYMENT, bare_deployment(name)), bare)

@@ -49,12 +49,12 @@ def host(name: str) -> str:
 
 
 def backends(one: Object) -> list[dict[str, int]]:
-    """Of each rule: weights by Service."""
+    """The weights by Service of each rule."""
     return [{ref["name"]: ref["weight"] for ref in rule["backendRefs"]} for rule in one["spec"]["rules"]]
 
 
 async def split(stage: Stage, name: str = "both") -> None:
-    """A service with two revisions, of which the first has a quarter and a tag."""
+    """A service with two revisions; the first has a quarter of the traffic and a tag."""
     await stage.apply(service(name, annotations=ALWAYS))
     await stage.ready(name)
     traffic = [{**SPLIT[0], "revisionName": f"{name}-00001"}, SPLIT[1]]

@@ -1,4 +1,4 @@
-"""Two controllers, of which one has the lease: it is frozen, it is stopped, and never do both write."""
+"""Two controllers with one lease: one is frozen or stopped, and they never both write."""
 
 import asyncio
 import signal
@@ -37,7 +37,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 async def leader_of(stage: Stage, *, other_than: str = "", within_s: float = 60.0) -> str:
-    """Which of the two holds the lease, once one does."""
+    """The controller that holds the lease, once one does."""
     async with asyncio.timeout(within_s):
         while True:
             for one in (await stage.cluster.list(LEASE, NAMESPACE)).items:
@@ -56,8 +56,7 @@ def losses(daemon: Daemon) -> int:
 
 
 async def freeze(stage: Stage, name: str, *, count: int) -> tuple[float, list[str]]:
-    """Stop the leader in the middle of work; how long it took until the other had done it, and what the frozen one wrote
-    when it was let go on."""
+    """Freeze the leader during work; the seconds until the other has finished it, and the frozen one's later writes."""
     leader = await leader_of(stage)
     frozen: Daemon = stage.daemons[leader]
     await stage.apply(service(f"{name}-before"))

@@ -1,4 +1,4 @@
-"""Who stands in the slices of public Services, at every moment: activators or ready pods, never an empty slice.
+"""The addresses in slices of public Services at every moment: activators or ready pods, never none.
 
 The pods carry no traffic; what is followed are the slices, by a watch that sees each of their versions.
 """
@@ -29,7 +29,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 def addresses(one: Object) -> set[str]:
-    """Those that take requests."""
+    """The addresses that accept requests."""
     return {
         endpoint["addresses"][0]
         for endpoint in one.get("endpoints") or ()
@@ -49,7 +49,7 @@ def names_pods(count: int) -> Callable[[Object], bool]:
 
 
 class Watched:
-    """Every version of a slice, beside what was true of pods when it came."""
+    """Every version of a slice, with the state of its pods at that time."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self.versions: list[Object] = []

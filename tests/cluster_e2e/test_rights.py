@@ -57,7 +57,7 @@ ONLY_IN_A_RACE = {
 
 
 def granted(daemon: str) -> set[str]:
-    """What the Roles of a daemon allow: "patch deployments.apps/scale"."""
+    """The permissions of a daemon's Roles: "patch deployments.apps/scale"."""
     found: set[str] = set()
     folder = tree_folder()
     paths = [folder / "rbac" / f"{daemon}.yaml", folder / "components" / daemon / "rbac.yaml"]
@@ -74,7 +74,7 @@ def granted(daemon: str) -> set[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """Everything that a daemon ever does, done once."""
+    """A stage that has made every daemon do everything once."""
     async with staged(tmp_path_factory.mktemp("rights"), daemons=DAEMONS, settings=SETTINGS) as one:
         await everything(one)
         yield one

@@ -1,4 +1,4 @@
-"""A user's view of a cluster, with pods that are ready and carry no traffic."""
+"""A user's view of a cluster, with ready pods that carry no traffic."""
 
 from collections.abc import AsyncIterator
 

@@ -39,7 +39,7 @@ async def over_tls(authority: trustme.CA) -> AsyncIterator[int]:
 
 
 def kubeconfig(folder: Path, authority: trustme.CA) -> Path:
-    """As tools write it: with another cluster before, and a file beside it."""
+    """A kubeconfig in the form of common tools: with another cluster first, and a file beside it."""
     authority.cert_pem.write_to_path(str(folder / "ca.crt"))
     clusters = {"other": {"server": "http://127.0.0.1:1"}, "own": {"server": f"https://{NAME}:6443"}}
     clusters["own"]["certificate-authority"] = "ca.crt"

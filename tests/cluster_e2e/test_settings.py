@@ -1,4 +1,4 @@
-"""ConfigMaps that change under running daemons: taken over, refused, or left for the next start."""
+"""ConfigMaps that change under running daemons: applied, refused, or kept for the next start."""
 
 import contextlib
 import re
@@ -52,7 +52,7 @@ async def found(stage: Stage, name: str) -> dict[str, str] | None:
 
 
 async def configure(stage: Stage, config_map: str, **settings: str) -> None:
-    """What ``kubectl edit`` leaves: these keys and no others."""
+    """Set these keys only, as ``kubectl edit`` does."""
     await set_data(stage, config_map, {key.replace("_", "-"): text for key, text in settings.items()})
 
 
@@ -99,7 +99,7 @@ async def event_of(stage: Stage, reason: str, pattern: str) -> Object:
 
 
 def plain(name: str, *, version: str = "1") -> Object:
-    """A service that leaves everything to the settings."""
+    """A service without settings of its own."""
     made = service(name, version=version)
     made["spec"]["template"]["metadata"]["annotations"] = {}
     return made

@@ -95,7 +95,7 @@ async def holders(stage: Stage) -> list[str]:
 
 
 async def shared_by(stage: Stage, *, counts: dict[str, int], within_s: float = 60.0) -> list[str]:
-    """The holders, once each holds so many."""
+    """The holders, once each has so many shards."""
     found: list[str] = []
     try:
         async with asyncio.timeout(within_s):

@@ -1,4 +1,4 @@
-"""Requests through the activator to pods that are processes of this machine, over the API as a cluster has it."""
+"""Requests through the activator to pods that are processes of this machine, over the API of a cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator

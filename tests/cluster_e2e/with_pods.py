@@ -63,7 +63,7 @@ async def _kubelet(
 
 
 async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
-    """A request until the activator has heard of the host, which is a moment after it is ready: status and body."""
+    """Send a request until the activator knows the host, soon after it is ready: status and body."""
     async with asyncio.timeout(240):
         while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.05)
@@ -71,7 +71,7 @@ async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
 
 
 async def asked(port: int, host: str, path: str = "/", *, address: str = "127.0.0.1") -> tuple[int, str]:
-    """One request on a connection of its own: status and body."""
+    """Send one request on its own connection: status and body."""
     reader, writer = await asyncio.open_connection(address, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

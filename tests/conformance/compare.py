@@ -1,4 +1,4 @@
-"""How an answer is held against what the original said."""
+"""Compares a result with the original's."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ _DAEMON_SET = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid"
 
 
 class StagedPass:
-    """What is there after the pass."""
+    """The state after the pass."""
 
     def __init__(self, found: GroupPass, cloud: MemoryCloud, *, parts: Partition, left: set[str]) -> None:
         self.found = found

@@ -1,4 +1,4 @@
-"""A node and its pods as the placement daemon sees them: API objects, read by ``placement.facts``, kept by ``placement.book``."""
+"""A node and its pods in the placement daemon: API objects, read by ``placement.facts``, stored by ``placement.book``."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ def table_of_node(
 
 
 def demand_as_read(containers: PodContainers) -> PodDemand:
-    """What the daemon reads from the Pod."""
+    """The demand that the daemon reads from the Pod."""
     return demand_of(_object(containers, "pending"))
 
 

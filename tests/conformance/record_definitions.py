@@ -1,4 +1,4 @@
-"""Record a real API server's answers to ``config/crd``: ``python -m tests.conformance.record_definitions KUBECONFIG``.
+"""Records a real API server's responses to ``config/crd``: ``python -m tests.conformance.record_definitions KUBECONFIG``.
 
 Each definition is applied as a server-side dry run, so the server checks its schema, that its rules compile, and the cost of
 those rules, and nothing is left there. Any Kubernetes will do (kind, minikube). The script also sends definitions with one
@@ -39,7 +39,7 @@ MISTAKES: dict[str, Any] = {
 
 
 def digest(definition: str) -> str:
-    """The hash of a definition without its comments and descriptions, which no server judges."""
+    """The hash of a definition without its comments and descriptions, which no server validates."""
     bare = _without_descriptions(yaml.safe_load(definition))
     return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()
 
@@ -89,7 +89,7 @@ def _answer(kubeconfig: str, definition: str) -> str:
 
 
 def record(kubeconfig: str) -> None:
-    """Send every definition and every mistake, and write the answers. Raises ``SystemExit`` at an unexpected one."""
+    """Send every definition and every mistake, and write the responses. Raises ``SystemExit`` at an unexpected one."""
     is_there, version = _kubectl(kubeconfig, "version", "-o", "json")
     if not is_there:
         raise SystemExit(version)

@@ -1,4 +1,4 @@
-"""Record what a real API server answers to bad manifests: ``python tests/conformance/record_manifests.py KUBECONFIG``.
+"""Records a real API server's responses to bad manifests: ``python tests/conformance/record_manifests.py KUBECONFIG``.
 
 Each case is a manifest that is right but for one field. The script installs the definitions of ``config/crd``, makes a namespace,
 sends every manifest as a dry run, and writes ``data/manifests.jsonl``: code, reason, and the fields that the answer names.
@@ -515,7 +515,7 @@ def cases() -> Iterator[Json]:
 
 
 def edits() -> Iterator[tuple[str, str, Json]]:
-    """Each case as a resource, a path in its manifest, and what to set there."""
+    """Each case as a resource, a path in its manifest, and the value to set there."""
     in_pod = [
         *((f"spec.containers.0.{path}", value) for group in _CONTAINERS for path, value in group),
         *((f"spec.{path}", value) for path, value in (*POD, *VOLUMES)),
@@ -555,7 +555,7 @@ def _set(whole: Json, path: list[str], value: Json) -> None:
 
 
 async def record(kubeconfig: str) -> None:
-    """Send every manifest and write the answers."""
+    """Send every manifest and write the responses."""
     async with await client_of(kubeconfig) as client:
 
         async def send(path: str, body: Json, **query: str) -> tuple[int, Json]:

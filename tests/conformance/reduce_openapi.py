@@ -1,4 +1,4 @@
-"""Reduce the OpenAPI of Kubernetes to the part of the API server: ``python tests/conformance/reduce_openapi.py FOLDER``.
+"""Reduces the OpenAPI of Kubernetes to the part of the API server: ``python tests/conformance/reduce_openapi.py FOLDER``.
 
 FOLDER is a checkout of Kubernetes. Writes two files below ``config/openapi``:
 

@@ -1,4 +1,4 @@
-"""Answer every case of a conformance file and say which do not hold.
+"""Runs every case of a conformance file and prints the failing ones.
 
     python tests/conformance/run.py KIND FILE.jsonl [--show N]
 
@@ -44,7 +44,7 @@ def read_cases(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def failure(kind: str, case: dict[str, Any]) -> dict[str, Any] | None:
-    """None if the case holds, else its name with what was expected and got."""
+    """None if the case holds, else its name with the expected and the actual result."""
     adapter = importlib.import_module(f"tests.conformance.adapters.{kind}")
     expected = adapter.expected(case)
     try:
@@ -58,7 +58,7 @@ def failure(kind: str, case: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def run(kind: str, path: Path, show: int) -> int:
-    """Answer a file's cases, print at most ``show`` that do not hold, and return the exit code."""
+    """Run a file's cases, print at most ``show`` failing ones, and return the exit code."""
     cases = list(read_cases(path))
     failures = [found for case in cases if (found := failure(kind, case))]
     for found in failures[:show]:
@@ -68,7 +68,7 @@ def run(kind: str, path: Path, show: int) -> int:
 
 
 def hand_over() -> None:
-    """Become the virtual environment's Python if this one lacks what the project needs."""
+    """Switch to the virtual environment's Python if this one lacks the project's packages."""
     if all(importlib.util.find_spec(name) for name in NEEDED_PACKAGES) or HANDED_OVER in os.environ:
         return
     python = ROOT / ".venv" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""A running system for the tests of the command line, and the command line on it."""
+"""A running system for tests of the command line, and the command line itself."""
 
 import contextlib
 import os
@@ -53,7 +53,7 @@ class Stage(msgspec.Struct, frozen=True):
         return done
 
     def answered(self, beginning: str, *arguments: str) -> None:
-        """Invoke until an answer begins so: the activator hears of new traffic a moment after it is told to be so."""
+        """Invoke until a response begins so: the activator follows new traffic with a short delay."""
         until_s = time.monotonic() + _PATIENCE_S
         while not (found := self("invoke", *arguments).stdout).startswith(beginning):
             assert time.monotonic() < until_s, found
@@ -61,7 +61,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     @contextlib.contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A command in a process of its own, with pipes; interrupted in the end."""
+        """A command in a process with pipes; interrupted at the end."""
         process = subprocess.Popen(
             [sys.executable, "-m", "serving", *arguments, "--state", str(self.state)],
             cwd=ROOT,
@@ -79,7 +79,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def staged(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
-    """A system on free ports; ``options`` are more of `serving up`, ``environment`` is what its daemons have besides ours."""
+    """A system on free ports; ``options`` are for `serving up`, ``environment`` adds variables for its daemons."""
     ports = [f"--{port.name}-port=0" for port in PORTS]
     process = subprocess.Popen(
         [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options],

@@ -1,4 +1,4 @@
-"""An app for one request at a time: it answers how many it has ever had at once."""
+"""An app for one request at a time: it responds with the most requests it has ever had at once."""
 
 import http.server
 import os
@@ -31,7 +31,7 @@ class _Lone(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 if __name__ == "__main__":

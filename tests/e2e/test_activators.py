@@ -1,4 +1,4 @@
-"""Two activator processes on the same sockets: together they keep the limit of a pod, and one may die."""
+"""Two activator processes on the same sockets: together they respect the limit of a pod, and one may die."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def pods(least: int, most: int) -> dict[str, str]:
 
 
 async def until_known(up: Up, cluster: KubeCluster) -> None:
-    """Wait until it is ready, and both activators have heard of it."""
+    """Wait until the service is ready, and both activators know it."""
     await until_ready(cluster, "lone")
     async with asyncio.timeout(60):
         while not all(count > 0 for count in answered_counts(up)):
@@ -69,7 +69,7 @@ def activators(up: Up) -> dict[str, int]:
 
 
 def answered_counts(up: Up) -> list[int]:
-    """Requests that each activator has answered, from the pages of both."""
+    """Requests served by each activator, from both metrics pages."""
     ports = json.loads((up.state / "ports.json").read_text())
     found = []
     for name in ("activator-metrics", "activator-1-metrics"):
@@ -80,7 +80,7 @@ def answered_counts(up: Up) -> list[int]:
 
 
 class Clients:
-    """So many clients, each request on a connection of its own; what came of them."""
+    """So many clients, each request on its own connection; and their results."""
 
     def __init__(self, up: Up) -> None:
         self.up = up

@@ -1,4 +1,4 @@
-"""Kinds of apps that a new user brings, each deployed at the first try: a shell script, a slow start, large bodies."""
+"""Kinds of apps of a new user, each deployed at the first try: a shell script, a slow start, large bodies."""
 
 import hashlib
 import http.client

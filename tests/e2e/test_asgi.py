@@ -1,4 +1,4 @@
-"""A Python app with its queue-proxy in its own process, on a running system: no request fails, whatever is killed."""
+"""A Python app with its queue-proxy in its own process, on a running system: no request fails under any kill."""
 
 import asyncio
 import os

@@ -31,7 +31,7 @@ WRK = ("taskset", "wrk", "nginx")
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """A short form of a program. ``keys`` are those of the JSON that it prints, ``lines`` patterns of its lines.
+    """A short form of a program. ``keys`` are those of its JSON output, ``lines`` patterns of its lines.
 
     ``needs`` are programs without which it is skipped. ``{folder}`` in its arguments has traces.
     """

@@ -1,4 +1,4 @@
-"""The dashboard of a running system in a browser: a service woken from zero is seen to wake, with its requests and the reason."""
+"""The dashboard of a running system in a browser: a service wakes from zero, with its requests and the reason."""
 
 import re
 from pathlib import Path

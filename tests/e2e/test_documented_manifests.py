@@ -1,4 +1,4 @@
-"""The kinds of services that Knative's documentation and tests describe, applied as images: each runs, or says why not.
+"""The kinds of services in Knative's documentation and tests, applied as images: each runs, or reports why not.
 
 The manifests are ours, in the shapes that Knative documents. All are applied at once; then each is looked at.
 """

@@ -50,14 +50,14 @@ def steps_of(page: str) -> list[Step]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the commands get: this system, found as a user's own is found."""
+    """The environment of the commands: this system, found as a user's own."""
     base = tmp_path_factory.mktemp("examples")
     with staged(base / "serving"):
         yield environment_of(base)
 
 
 def environment_of(base: Path) -> dict[str, str]:
-    """The environment in which a command finds the system below a folder."""
+    """The environment for a command that finds the system below a folder."""
     folder = str(Path(sys.executable).parent)
     given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
     # The venv of this test is not the user's.

@@ -29,7 +29,7 @@ SHORT = (
 
 
 async def has_responses(made: FaultStage, count: int) -> None:
-    """Wait for so many answers to requests that are sent from now on."""
+    """Wait for so many responses to requests sent from now on."""
     begin_s = asyncio.get_running_loop().time()
     await until(lambda: len(made.load.since(begin_s)) >= count)
 

@@ -1,4 +1,4 @@
-"""What a new user types in the first hour, as they type it, against one running system."""
+"""The commands of a new user's first hour, against one running system."""
 
 import itertools
 import re
@@ -80,7 +80,7 @@ spec:
 
 
 def written(folder: Path, word: str) -> Path:
-    """An app that answers with a word."""
+    """An app that responds with a word."""
     folder.mkdir(exist_ok=True)
     (folder / "app.py").write_text(
         "import http.server, os\n"
@@ -305,7 +305,7 @@ spec:
 
 
 def posted(serving: Stage, path: str, body: Object) -> Object:
-    """The answer of the API to an object."""
+    """The response of the API to an object."""
     credential = (serving.state / "token").read_text()
     port = msgspec.json.decode((serving.state / "ports.json").read_bytes())["api"]
     headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}

@@ -79,7 +79,7 @@ async def status_of(at: grpc.aio.Channel) -> grpc.StatusCode:
 async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellation(
     up: Up, name: str, port: str
 ) -> None:
-    """Whatever the port is named: a gRPC call is never sent to an app in HTTP/1.1."""
+    """Whatever the port's name: a gRPC call is never sent to an app in HTTP/1.1."""
     await created(up, name, port=port)
     async with channel(up, name) as at:
         said = call(at, "Say", b"one")

@@ -1,4 +1,4 @@
-"""What a user of kubectl types at the pods of one machine: exec, attach, port-forward, logs."""
+"""kubectl on the pods of one machine: exec, attach, port-forward, logs."""
 
 import contextlib
 import os
@@ -261,7 +261,7 @@ def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> Non
 
 
 def logs_say(kubectl: Kubectl, text: str, name: str) -> None:
-    """Without a probe, a pod is ready before its program has said something."""
+    """Whether the logs contain a text: without a probe, a pod is ready before its program writes."""
     until_s = time.monotonic() + _PATIENCE_S
     while text not in (said := kubectl("logs", name)):
         assert time.monotonic() < until_s, said

@@ -1,4 +1,4 @@
-"""A system in the background: up -d, status, down, as they are typed, and what shows it."""
+"""A system in the background: up -d, status, down, and the ways to see it."""
 
 import json
 import os

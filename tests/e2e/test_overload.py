@@ -1,4 +1,4 @@
-"""More requests than a service can ever answer: some wait, the rest is refused at once."""
+"""More requests than a service can serve: some wait, the rest is refused at once."""
 
 import asyncio
 import re
@@ -67,7 +67,7 @@ async def refusal(port: int, gate: asyncio.Semaphore, request: bytes = REQUEST) 
 
 
 async def until_it_is_known(up: Up, waiting: list[asyncio.StreamWriter]) -> None:
-    """Ask until a request is held and no longer answered with 404; the one that is held stays."""
+    """Send requests until one is held instead of refused with 404; it stays held."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", up.port)
         writer.write(REQUEST)

@@ -1,4 +1,4 @@
-"""The commands of the README, typed as they stand there, in a fresh copy of the tree and on a running system."""
+"""The commands of the README, in a fresh copy of the tree and on a running system."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def commands_of(program: str) -> list[str]:
 
 
 def typed(command: str, folder: Path, environment: dict[str, str]) -> str:
-    """What a command prints on its standard output."""
+    """The standard output of a command."""
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         cwd=folder,
@@ -82,14 +82,14 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def alone() -> None:
-    """Skips where no network namespace can be made."""
+    """Skip without network namespaces."""
     if subprocess.run([*_ALONE, "ip link set lo up"], capture_output=True, check=False).returncode:
         pytest.skip("network namespaces are not allowed here: run as root, with iproute2")
 
 
 @pytest.fixture
 def running(copy: Path, alone: None, tmp_path: Path) -> Iterator[tuple[int, list[str]]]:
-    """`make run` in the copy: its process, and what it has printed once the sample is there."""
+    """`make run` in the copy: its process, and its output once the sample runs."""
     del alone
     (command,) = [one for one in commands_of("make") if one == "make run"]
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""``serving up --reload`` under load: no request fails, held ones included, and streams go on in the old processes."""
+"""``serving up --reload`` under load: no request fails, held ones included, and streams continue in the old processes."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ def daemons(stage: Stage) -> dict[str, set[int]]:
 
 
 class KeptClient:
-    """One GET after the other, on a connection that is kept until an answer ends it. Any other end of it is a failure."""
+    """One GET after the other on a connection, until a response ends it. Any other end is a failure."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -75,7 +75,7 @@ class KeptClient:
 
 @contextlib.asynccontextmanager
 async def loaded(port: int) -> AsyncIterator[list[KeptClient]]:
-    """Clients that ask all the time; each of their requests is answered, or the test fails."""
+    """Clients with constant requests; each is served, or the test fails."""
     clients, stop = [KeptClient(port) for _ in range(CLIENTS)], asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for client in clients:

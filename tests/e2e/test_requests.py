@@ -1,4 +1,4 @@
-"""What a service asks of its requests, as its owner types it: a token, sessions, a page while a pod starts."""
+"""Policies of a service for its requests, from the command line: a token, sessions, a page while a pod starts."""
 
 import json
 from collections.abc import Iterator

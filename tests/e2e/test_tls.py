@@ -1,4 +1,4 @@
-"""``serving up`` with certificates: clients over TLS, a renewal while it runs, and what is said about bad ones."""
+"""``serving up`` with certificates: clients over TLS, a renewal while it runs, and messages about bad ones."""
 
 import json
 import ssl
@@ -19,7 +19,7 @@ HOST = "hello.default.localhost"
 
 
 def seen_hosts(port: int) -> list[str]:
-    """The hosts of the certificate that a new connection gets."""
+    """The hosts of the certificate for a new connection."""
     with httpx.Client(http2=True, verify=client_context(), trust_env=False, timeout=60) as client:
         response = client.get(f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST})
         assert (response.status_code, response.http_version) == (200, "HTTP/2")
@@ -29,7 +29,7 @@ def seen_hosts(port: int) -> list[str]:
 
 
 def served_over_tls(port: int) -> None:
-    """Ask until the activator has heard of the service, which is a moment after it is ready."""
+    """Send requests until the activator knows the service, soon after it is ready."""
     until_s = time.monotonic() + 60
     with httpx.Client(verify=client_context(), trust_env=False, timeout=60) as client:
         while client.get(

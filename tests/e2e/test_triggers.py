@@ -1,4 +1,4 @@
-"""ScalingPolicies under ``serving up``: real pods, their real cpu, and an autoscaler that is killed."""
+"""ScalingPolicies under ``serving up``: real pods, their real cpu, and a killed autoscaler."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ def ready_count(pods: list[Object]) -> int:
 
 
 def point_times(policies: list[Object]) -> set[int]:
-    """When there were the points that the policy's status has."""
+    """The times of the points in the policy's status."""
     kept = (policies[0].get("status") or {}).get("revisions") or ()
     return {at_ms for one in kept for at_ms, _ in one.get("points", {}).get("cpu", ())}
 
@@ -133,7 +133,7 @@ async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
 
 
 async def test_a_queue_length_that_the_app_reports_scales_it(up: Up, tmp_path: Path) -> None:
-    """From a header of the app's answers through its queue-proxy, the stat frame and the decision to pods."""
+    """From a header of the app's responses through its queue-proxy, the stat frame and the decision to pods."""
     program = tmp_path / "queue_app.py"
     program.write_text(REPORTER)
     scaling = {"autoscaling.knative.dev/metric": "queue-length", "autoscaling.knative.dev/target": "10"}

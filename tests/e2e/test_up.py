@@ -42,7 +42,7 @@ class Up:
         return found
 
     async def get(self, path: str = "/", host: bytes = HOST) -> tuple[int, str]:
-        """One request on a connection of its own: status and body."""
+        """Send one request on its own connection: status and body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (path.encode(), host))
@@ -53,8 +53,7 @@ class Up:
         return int(head.split(b" ")[1]), body.decode()
 
     async def answered(self, status: int, host: bytes = HOST) -> str:
-        """Ask until the status is this, and be told the body: the activator hears of a service, or of its end, a moment
-        later than others."""
+        """Send requests until the status is this one; the body. The activator follows a service with a delay."""
         async with asyncio.timeout(60):
             while (found := await self.get(host=host))[0] != status:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.05)
@@ -96,7 +95,7 @@ def left_of(state: Path) -> list[str]:
 
 @contextlib.contextmanager
 def running(state: Path, *options: str) -> Iterator[Up]:
-    """A system that is up, and gone without a trace afterwards."""
+    """A running system, removed without a trace afterwards."""
     process = start(state, *options)
     assert process.stdout is not None
     match = re.search(r"localhost:(\d+)", process.stdout.readline())
@@ -221,7 +220,7 @@ async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
 
 
 async def failure(cluster: KubeCluster) -> str:
-    """What a service says of why it is not ready, once it says so for good."""
+    """The final reason for which a service is not ready."""
     listing = await cluster.list(SERVING_SERVICE, "default")
     for one in listing.items:
         if found := failure_in(one):

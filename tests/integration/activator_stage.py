@@ -1,4 +1,4 @@
-"""An activator in this process with everything around it: a memory store, scripted pods, an autoscaler's websocket.
+"""An activator in this process with its environment: a memory store, scripted pods, an autoscaler's websocket.
 
 All sockets are real, on ephemeral ports of 127.0.0.1. A pod is a server that answers as it is told and remembers what
 it was asked; its place in the store is a slice of its own.
@@ -28,7 +28,7 @@ HOST = "hello.default.localhost"
 
 
 class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client saw."""
+    """A response as received by a client."""
 
     status: int
     headers: dict[str, str]
@@ -44,7 +44,7 @@ async def ask(
     headers: Sequence[str] = (),
     body: str = "",
 ) -> HttpResponse:
-    """One request on a connection of its own."""
+    """Send one request on its own connection."""
     reader, writer = await asyncio.open_connection(*address)
     length = [f"Content-Length: {len(body)}"] if body else []
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Connection: close", *length, *headers]
@@ -62,7 +62,7 @@ async def ask(
 
 
 class PodServer:
-    """A pod: answers each request with its name, once ``gate`` is open; ``heads`` are the requests it saw."""
+    """A pod: responds to each request with its name, once ``gate`` is open; ``heads`` are the received requests."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,17 +78,17 @@ class PodServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of its listener."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def stop(self) -> None:
-        """Listen no more, and cut all connections."""
+        """Stop listening, and cut all connections."""
         assert self._server is not None
         self._server.close()
         for writer in list(self._writers):
@@ -150,7 +150,7 @@ class Autoscaler:
 
 
 class Store:
-    """A memory store with what a service consists of."""
+    """A memory store with the objects of a service."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
@@ -252,12 +252,12 @@ class Stage(Store):
 
     @property
     def public(self) -> tuple[str, int]:
-        """Where the world comes in."""
+        """The address of the public listener."""
         return self.activator.addresses[Listener.PUBLIC]
 
     @property
     def inner(self) -> tuple[str, int]:
-        """Where the cluster comes in."""
+        """The address of the inner listener."""
         return self.activator.addresses[Listener.INNER]
 
     @property

@@ -21,7 +21,7 @@ TOKEN = "integration"  # noqa: S105 - a server that lives for a test
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it is, and the file that says so."""
+    """The address of a served API, and its kubeconfig."""
 
     url: str
     kubeconfig: Path
@@ -37,7 +37,7 @@ async def served(
     bookmark_period_s: float = math.inf,
     has_tls: bool = False,
 ) -> AsyncIterator[Served]:
-    """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token without it."""
+    """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token otherwise."""
     reviews = token_reviews or TokenReviews()
     options = ApiOptions(token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -77,33 +77,33 @@ class Store:
         await self.set_ready(name, ready=ready)
 
     async def set_ready(self, name: str, *, ready: bool) -> None:
-        """What the kubelet says of a pod."""
+        """Report a pod's readiness, as a kubelet."""
         status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
         await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
 
     async def remove_pod(self, name: str) -> None:
-        """A pod that is gone."""
+        """Delete a pod."""
         await self.cluster.delete(POD, "default", name, grace_s=0)
 
     async def wake(self) -> None:
-        """What an activator does."""
+        """Wake the revision, as an activator."""
         await self.cluster.patch(REVISION, "default", NAME, patch={"spec": {"servingState": "Active"}})
 
     async def revision(self) -> Object:
-        """As it is."""
+        """The present Revision."""
         return await self.cluster.get(REVISION, "default", NAME)
 
     async def serving_state(self) -> str:
-        """Of the revision."""
+        """The serving state of the revision."""
         return str((await self.revision())["spec"]["servingState"])
 
     async def scale(self) -> int:
-        """Of the Deployment."""
+        """The scale of the Deployment."""
         found = await self.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
         return int(found["spec"]["replicas"])
 
     async def scaled(self, *wanted: int) -> int:
-        """Wait until the Deployment asks for one of these counts of pods; which one."""
+        """Wait until the Deployment asks for one of these counts of pods; the count."""
         listing = await self.cluster.list(DEPLOYMENT, "default")
         count = int(listing.items[0]["spec"]["replicas"])
         if count in wanted:

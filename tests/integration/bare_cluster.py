@@ -1,4 +1,4 @@
-"""As much of a cluster's API as an installation meets: any object at any path, server-side apply, definitions.
+"""The part of a cluster's API that an installation uses: any object at any path, server-side apply, definitions.
 
 It keeps what a real server keeps that matters there: an apply that changes nothing keeps the version and removes the keys
 of data that its manager owned and leaves out, unless another manager owns them too; definitions take a moment to be
@@ -65,7 +65,7 @@ class BareCluster(ThreadingHTTPServer):
         return kept
 
     def get(self, path: str) -> tuple[int, Object]:
-        """Answer to a GET: an object, or the list of all below a path."""
+        """Respond to a GET: an object, or the list of all below a path."""
         self.on_get(path)
         if not self.has_definitions and path.startswith(_CRDS):
             return 404, _status("the server could not find the requested resource", 404)
@@ -82,7 +82,7 @@ class BareCluster(ThreadingHTTPServer):
         return 404, _status(f"{path} not found", 404)
 
     def apply(self, path: str, one: Object, *, manager: str) -> tuple[int, Object]:
-        """Answer to a server-side apply with force."""
+        """Respond to a server-side apply with force."""
         owners = self.owners.setdefault(path, {})
         owned_before = owners.get(manager, set())
         owners[manager] = set(one.get("data") or {})
@@ -101,7 +101,7 @@ class BareCluster(ThreadingHTTPServer):
         return 200, self.put(path, after)
 
     def merge(self, path: str, patch: Object, *, manager: str) -> tuple[int, Object]:
-        """Answer to a merge patch of a ConfigMap's data."""
+        """Respond to a merge patch of a ConfigMap's data."""
         self.owners.setdefault(path, {}).setdefault(manager, set()).update(patch["data"])
         before = self.objects[path]
         return 200, self.put(path, {**before, "data": {**before["data"], **patch["data"]}})
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Say nothing."""
+        """Do nothing."""
 
 
 def _is_collection(path: str) -> bool:

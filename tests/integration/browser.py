@@ -1,4 +1,4 @@
-"""A headless Chromium by the WebDriver protocol: a process, and a few calls over HTTP, so that no library is needed."""
+"""A headless Chromium by the WebDriver protocol: a process and a few calls over HTTP, without a library."""
 
 import base64
 import contextlib
@@ -37,7 +37,7 @@ class Browser:
         self._url = f"{url}/session/{session}"
 
     def open(self, url: str) -> None:
-        """Go there, and wait until it is loaded."""
+        """Open a page, and wait until it is loaded."""
         _call("POST", f"{self._url}/url", {"url": url})
 
     def run_before_load(self, script: str) -> None:
@@ -45,15 +45,15 @@ class Browser:
         self._cdp("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON of the page
-        """What a script returns; ``arguments[0]`` is its first argument."""
+        """The result of a script; ``arguments[0]`` is its first argument."""
         return _call("POST", f"{self._url}/execute/sync", {"script": script, "args": list(arguments)})
 
     def run_async(self, script: str) -> Any:  # noqa: ANN401 - as above
-        """What a script hands to its last argument."""
+        """The result that a script passes to its last argument."""
         return _call("POST", f"{self._url}/execute/async", {"script": script, "args": []})
 
     def until(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
-        """What a script returns as soon as it is something."""
+        """The first true result of a script."""
         deadline_s = time.monotonic() + _WAIT_S
         while not (found := self.run(script, *arguments)):
             assert time.monotonic() < deadline_s, f"never true: {script}"
@@ -61,7 +61,7 @@ class Browser:
         return found
 
     def press(self, *keys: str) -> None:
-        """Press and let go keys one after another, as a keyboard does: "Enter", "Tab", "Shift+Tab", " ", "a"."""
+        """Press and release keys one after another, as a keyboard does: "Enter", "Tab", "Shift+Tab", " ", "a"."""
         for key in keys:
             *held, name = key.split("+")
             code, text = _KEYS.get(name, (ord(name[0].upper()), name))
@@ -77,11 +77,11 @@ class Browser:
         )
 
     def picture(self, path: Path) -> None:
-        """What is in the window, as a PNG."""
+        """The content of the window, as a PNG."""
         path.write_bytes(base64.b64decode(_call("GET", f"{self._url}/screenshot")))
 
     def violations(self) -> list[str]:
-        """What axe-core finds on the page as it is; nothing where SERVING_TEST_AXE does not name its file."""
+        """axe-core's findings on the present page; none unless SERVING_TEST_AXE names its file."""
         axe = os.environ.get("SERVING_TEST_AXE")
         if not axe:
             return []
@@ -93,7 +93,7 @@ class Browser:
         return [str(one) for one in found]
 
     def busy_s(self) -> float:
-        """Seconds for which the main thread of the page was busy in all, since the first call."""
+        """Seconds of work of the page's main thread since the first call."""
         self._cdp("Performance.enable")
         found = {one["name"]: one["value"] for one in self._cdp("Performance.getMetrics")["metrics"]}
         return float(found["TaskDuration"])

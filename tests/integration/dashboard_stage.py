@@ -22,7 +22,7 @@ SCALE = "autoscaling.knative.dev/"
 
 
 class DashboardStage:
-    """A dashboard over a store with the service hello and its two revisions, and an HTTP server that stands for the activator."""
+    """A dashboard over a store with the service hello and its two revisions, and an HTTP server as the activator."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster

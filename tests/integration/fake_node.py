@@ -1,4 +1,4 @@
-"""A cluster's own part, simulated: pods for Deployments, with the status that their image asks for, and no process.
+"""A simulated cluster: pods for Deployments, with the status of their image, and without processes.
 
 An image is a behaviour: "good" is ready at once, "slow" when it is let go, "bad" exits with a traceback, "nocommand" cannot
 be started. What is written stands in the API as a controller-manager and a kubelet would write it.
@@ -24,14 +24,14 @@ _PATIENCE_S = 60.0
 
 
 class FakeNode:
-    """Makes pods for Deployments and says how they are."""
+    """Creates pods for Deployments and reports their state."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self.let_go = asyncio.Event()
 
     async def run(self) -> None:
-        """Look at a Deployment whenever it changes; a slow one is looked at again when it is let go."""
+        """Check a Deployment whenever it changes; a slow one again once it is released."""
         async with asyncio.TaskGroup() as group:
             listing = await self._cluster.list(DEPLOYMENT)
             async with self._cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
@@ -76,7 +76,7 @@ class FakeNode:
 
 
 def container_status(image: str, *, is_ready: bool) -> Object:
-    """How the container of an image is."""
+    """The state of an image's container."""
     states: dict[str, Object] = {
         "bad": {"terminated": {"exitCode": 1, "reason": "Error", "message": "Traceback\nKeyError: 'DATABASE_URL'"}},
         "nocommand": {
@@ -95,7 +95,7 @@ class World:
         self.node = FakeNode(self.cluster)
 
     async def until(self, kind: Kind, name: str, holds: Callable[[Object], Any]) -> Object:
-        """Wait for a state of an object; fails with its last state if that takes too long."""
+        """Wait for a state of an object; fails with its last state after a timeout."""
         last: Object = {}
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -115,7 +115,7 @@ class World:
         raise AssertionError(f"{kind.name} {name} stays {last}")
 
     async def until_gone(self, kind: Kind, name: str) -> None:
-        """Wait until there is no such object."""
+        """Wait until an object does not exist."""
         async with asyncio.timeout(_PATIENCE_S):
             listing = await self.cluster.list(kind, "default", field_selector=f"metadata.name={name}")
             if not listing.items:
@@ -132,7 +132,7 @@ class World:
 async def a_world(
     settings: ControllerSettings | None = None, *, cluster: MemoryCluster | None = None
 ) -> AsyncIterator[World]:
-    """Everything at work until the end of the context."""
+    """All parts at work until the end of the context."""
     world = World(settings, cluster=cluster or MemoryCluster(admit=admit))
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -152,7 +152,7 @@ async def a_world(
 
 
 def a_service(image: str, *, name: str = "hello", own_name: str = "", **spec: Any) -> Object:  # noqa: ANN401 - JSON
-    """A manifest."""
+    """A manifest of a service."""
     template: Object = {"spec": {"containers": [{"image": image}]}}
     if own_name:
         template["metadata"] = {"name": own_name}
@@ -165,6 +165,6 @@ def a_service(image: str, *, name: str = "hello", own_name: str = "", **spec: An
 
 
 def ready(one: Object) -> bool:
-    """What ``kubectl wait --for=condition=Ready`` waits for."""
+    """Wait for condition Ready, as ``kubectl wait`` does."""
     found = condition_of(one, "Ready").get("status") == "True"
     return found and nested(one, "status", "observedGeneration") == one["metadata"]["generation"]

@@ -1,4 +1,4 @@
-"""Images for tests: OCI layouts and files of ``docker save``, made here from folders, and one with busybox."""
+"""Images for tests: OCI layouts and files of ``docker save``, built from folders, and one with busybox."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ exec httpd -f -p "${PORT:-8080}" -h /tmp
 
 
 def needs_containers(runtime: str = "") -> pytest.MarkDecorator:
-    """Skips tests with the reason where no container can run, by ``runtime`` if it is named; else as root."""
+    """Skip a test with the reason where no container can run, by ``runtime`` if it is named; else as root."""
     engine = find_engine(runtime)
     reason = engine.reason if BUSYBOX else "busybox is not installed (apt-get install busybox-static)"
     if not reason and engine.is_rootless and not runtime:

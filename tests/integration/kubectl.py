@@ -1,4 +1,4 @@
-"""Real kubectls against the API over the memory store: the one in PATH, and any others that SERVING_TEST_KUBECTLS names."""
+"""Real kubectls against the API over the memory store: that of PATH, and those of SERVING_TEST_KUBECTLS."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ class Observed(MemoryCluster):
 
 
 class Kubectl:
-    """One kubectl with a home and a kubeconfig of its own."""
+    """One kubectl with its own home and kubeconfig."""
 
     def __init__(self, program: str, folder: Path, kubeconfig: Path) -> None:
         self._program = program
@@ -68,7 +68,7 @@ class Kubectl:
         )
 
     async def tried(self, *words: str) -> tuple[int, str]:
-        """Exit code, and what it printed on both outputs."""
+        """Exit code, and both outputs together."""
         process = await self.start(*words)
         printed, _ = await process.communicate()
         assert process.returncode is not None

@@ -1,4 +1,4 @@
-"""A template process and a kubelet over a store in this process: real pods, and nothing else of ``serving up``."""
+"""A template process and a kubelet over a store in this process: real pods, without the rest of ``serving up``."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ sys.exit(Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1]
 
 
 class Template:
-    """The process, which a supervisor starts again."""
+    """The template process, with a supervisor that restarts it."""
 
     def __init__(self, state: StateFolder) -> None:
         self.state = state
@@ -88,7 +88,7 @@ def _command_line(pid: int) -> bytes:
 
 @contextlib.contextmanager
 def template_process(folder: Path) -> Iterator[Template]:
-    """A template in a state folder of its own."""
+    """A template in its own state folder."""
     template = Template(StateFolder(folder))
     try:
         yield template
@@ -97,7 +97,7 @@ def template_process(folder: Path) -> Iterator[Template]:
 
 
 class Machine:
-    """The store, and what can be asked of the pods in it."""
+    """The store, and queries about its pods."""
 
     def __init__(self, cluster: MemoryCluster, state: StateFolder, kubelet: Kubelet) -> None:
         self.cluster, self.state, self.kubelet = cluster, state, kubelet
@@ -107,7 +107,7 @@ class Machine:
         return await self.cluster.create(POD, pod)
 
     async def until(self, holds: Callable[[Object], object], name: str = "p", *, within_s: float = 60) -> Object:
-        """The pod as it is when something holds of it first."""
+        """Wait until a pod fulfils a condition; the pod."""
         async with asyncio.timeout(within_s), self.cluster.watch(POD, resource_version="0") as events:
             async for event in events:
                 is_it = event.type is not EventType.DELETED and event.object["metadata"]["name"] == name
@@ -142,7 +142,7 @@ class Machine:
         return int(head.split(b" ")[1]), body.decode()
 
     def log(self, name: str, container: str = "user-container") -> str:
-        """What a container has written."""
+        """The log of a container."""
         return (self.state.logs / "pods" / "default" / name / f"{container}.log").read_text()
 
 
@@ -154,7 +154,7 @@ async def controlled(
     virtual: VirtualNodes | None = None,
     isolation: str = "default",
 ) -> AsyncIterator[Machine]:
-    """A kubelet and a manager at work, as the control process has them; leaving it is that process's end."""
+    """A kubelet and a manager, as in the control process; leaving it ends that process."""
     cluster = MemoryCluster()
     metadata = {"name": "hello-00001", "namespace": "default"}
     await cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 1}})

@@ -1,4 +1,4 @@
-"""Passes of the node group daemon over a store and the memory cloud, one at a time, at times that the test says."""
+"""Passes of the node group daemon over a store and the memory cloud, one at a time, at given times."""
 
 import asyncio
 import contextlib
@@ -46,14 +46,14 @@ class NodeGroupStage:
         )
 
     async def restart(self) -> None:
-        """Another process: all that was remembered is gone."""
+        """Replace the daemon: its memory is lost."""
         await self.stop()
         self.passes = self._passes()
         self._following = asyncio.create_task(self.passes.follow())
         await self.passes.synced()
 
     async def stop(self) -> None:
-        """Follow no more: what a pass sees grows old."""
+        """Stop following: the objects of a pass become stale."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait({self._following})
@@ -78,7 +78,7 @@ class NodeGroupStage:
         await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
 
     async def run(self, *, after_s: float = 0.0) -> list[GroupPass]:
-        """A pass, some time later, when the reflectors have seen everything."""
+        """Run a pass at a later time, once the reflectors have seen everything."""
         self.now_s += after_s
         if self._following is not None:
             await self._seen_all()
@@ -134,7 +134,7 @@ async def staged_groups(
     group: bool = True,
     **spec: Any,  # noqa: ANN401 - JSON
 ) -> AsyncIterator[NodeGroupStage]:
-    """A store, the cloud's group ``asg``, and the NodeGroup ``shared`` unless it is not wanted."""
+    """A store, the cloud's group ``asg``, and, by default, the NodeGroup ``shared``."""
     wall: list[NodeGroupStage] = []
     cluster = MemoryCluster(wall_s=lambda: wall[0].now_s if wall else BEGIN_S)
     cloud = MemoryCloud({"asg": CloudGroup(target_size=target, min_size=low, max_size=high)})

@@ -1,4 +1,4 @@
-"""A registry of images on this machine, open or with a password, and how images get into it."""
+"""A registry of images on this machine, open or with a password, and uploads to it."""
 
 import base64
 import contextlib
@@ -26,7 +26,7 @@ _WORD = "hush"
 
 @contextlib.asynccontextmanager
 async def a_registry(tmp_path: Path, *, is_open: bool = True) -> AsyncIterator[str]:
-    """The address of a registry; one that is not open wants a name and a password. Skips where no registry is installed."""
+    """The address of a registry; a private one needs a name and a password. Skips without an installed registry."""
     if not REGISTRY or not SKOPEO:
         pytest.skip("needs docker-registry and skopeo (apt-get install docker-registry skopeo)")
     with socket.socket() as probe:

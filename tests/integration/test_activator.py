@@ -1,4 +1,4 @@
-"""Requests through an activator with real sockets: from zero, in order, refused, split, and when pods go."""
+"""Requests through an activator with real sockets: from zero, in order, refused, split, and with lost pods."""
 
 import asyncio
 from collections import Counter

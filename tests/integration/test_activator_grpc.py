@@ -1,4 +1,4 @@
-"""Calls of gRPC through an activator: HTTP/2 on both sides, and another pod for what a pod has not looked at."""
+"""Calls of gRPC through an activator: HTTP/2 on both sides, and a retry of unprocessed calls on another pod."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ def call(stream_id: int, body: bytes = b"\0\0\0\0\x02hi") -> bytes:
 
 
 async def echoing(app: Http2App) -> None:
-    """Answer each call with its own body, and trailers."""
+    """Respond to each call with its own body, and trailers."""
     while True:
         found = await app.frame(Kind.DATA)
         head = frame(Kind.HEADERS, fields((":status", "200"), CALL[4]), flags=END_HEADERS, stream_id=found.stream_id)

@@ -1,4 +1,4 @@
-"""Pods killed under load: repeatable requests are sent again, and no client sees a failure."""
+"""Pods killed under load: repeatable requests are retried, and no client sees a failure."""
 
 import asyncio
 import contextlib
@@ -39,13 +39,13 @@ class _Process(PodServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of its listener."""
         return self._port
 
 
 @contextlib.asynccontextmanager
 async def process(stage: Stage, name: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A pod as a process, which the activator knows."""
+    """A pod as a process, known to the activator."""
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", _POD, stdout=asyncio.subprocess.PIPE, stderr=-3)
     try:
         assert child.stdout is not None
@@ -109,7 +109,7 @@ async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
 
 
 async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
-    """Each try may end a pod, for example by the memory that it takes: others are left for other requests."""
+    """Each try may end a pod, for example by its memory: others are left for other requests."""
     async with staged() as stage:
         await stage.service()
         pods = []

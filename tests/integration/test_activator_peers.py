@@ -1,4 +1,4 @@
-"""Several activator processes with lines to each other: one pod's slot goes from one to the other, and none is used twice."""
+"""Several activator processes with links to each other: a pod's slot passes from one to another, and none is used twice."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Pods that are not ready in their slice: the activator asks their real queue-proxies itself."""
+"""Pods that are not ready in their slice: the activator probes their real queue-proxies itself."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def queue_proxy(app: tuple[str, int], secret: str, readiness: Probe) -> As
 
 
 class StartingApp(PodServer):
-    """An app whose readiness path answers 503 until ``gate`` is open; ``paths`` are those of requests."""
+    """An app whose readiness path responds with 503 until ``gate`` is open; ``paths`` are those of requests."""
 
     async def _respond(self, writer: asyncio.StreamWriter) -> None:
         is_probe = self.heads[-1].startswith("GET /ready ")

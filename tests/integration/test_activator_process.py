@@ -1,4 +1,4 @@
-"""The activator as a process of its own: against a served API, on inherited sockets, told to stop."""
+"""The activator as a separate process: against a served API, on inherited sockets, stopped by a signal."""
 
 import asyncio
 import json

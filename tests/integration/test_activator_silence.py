@@ -1,4 +1,4 @@
-"""Pods that take requests and answer nothing, as a stopped process does."""
+"""Pods that accept requests and stay silent, like a stopped process."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from tests.integration.activator_stage import HttpResponse, PodServer, Stage, as
 
 
 class Traffic:
-    """Requests that come all the time."""
+    """A continuous stream of requests."""
 
     def __init__(self, stage: Stage, **request: str) -> None:
         self.stage = stage

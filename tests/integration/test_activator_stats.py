@@ -19,7 +19,7 @@ LOAD = RevisionLoad(concurrency=1.5, request_count=2.0)
 
 @contextlib.asynccontextmanager
 async def telling(port: int) -> AsyncIterator[StatsClient]:
-    """A client that tells an autoscaler at a port, whether there is one or not."""
+    """A client that sends stats to a port, with or without an autoscaler."""
     settings = ActivatorSettings(stats_url=f"ws://127.0.0.1:{port}/stats")
     client = StatsClient(settings, key=KEY, draw=lambda: 0.0)
     running = asyncio.create_task(client.link.run())
@@ -32,7 +32,7 @@ async def telling(port: int) -> AsyncIterator[StatsClient]:
 
 @pytest.fixture
 def spot() -> Iterator[socket.socket]:
-    """A port of 127.0.0.1 that is ours, and where nobody listens until somebody does."""
+    """A reserved port of 127.0.0.1 without a listener at first."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound

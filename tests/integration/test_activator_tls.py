@@ -42,7 +42,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 
 
 async def looked_again(stage: Stage) -> None:
-    """Wait until files and Secrets were looked at anew, from the beginning."""
+    """Wait until files and Secrets were read again completely."""
     watch = stage.activator.certificates
     assert watch is not None
     turn = watch.turn

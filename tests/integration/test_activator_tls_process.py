@@ -1,4 +1,4 @@
-"""TLS of an activator that is a process of its own: a Secret read over the API, an inherited socket, odd clients, the end."""
+"""TLS of an activator in a separate process: a Secret read over the API, an inherited socket, odd clients, the end."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ REQUEST = f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
 
 async def odd_clients(address: tuple[str, int]) -> None:
-    """Such as the world sends all day; each would be a stack in the log of a careless server."""
+    """Odd clients as on any public port; each would log a stack trace in a careless server."""
     for first in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100), bytes(300), b"\x16"):
         link = await Link.to(address)
         link.send(first)

@@ -1,4 +1,4 @@
-"""The API as a client meets it: plain HTTP over a real socket, the memory store behind it."""
+"""The API for a client: plain HTTP over a real socket, with the memory store behind it."""
 
 import asyncio
 import contextlib
@@ -30,13 +30,13 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 class Lines:
-    """A log of a few lines; who follows it gets one more when ``more`` is set."""
+    """A log of a few lines; a follower gets one more when ``more`` is set."""
 
     def __init__(self) -> None:
         self.more = asyncio.Event()
 
     def kept(self, namespace: str) -> list[KeptLog]:
-        """The log of one pod that is gone."""
+        """The log of one deleted pod."""
         return [KeptLog(pod="gone", containers=["app"], written_s=1.0)] if namespace == "default" else []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
@@ -47,7 +47,7 @@ class Lines:
 
 
 class Client:
-    """A session with the token, and the answers as JSON."""
+    """A session with the token, and the responses as JSON."""
 
     def __init__(self, session: aiohttp.ClientSession, lines: Lines) -> None:
         self.session = session
@@ -516,7 +516,7 @@ async def test_a_watch_ends_with_its_store(tmp_path: Path) -> None:
 
 
 class Observed(MemoryCluster):
-    """A store that tells when a watch has ended."""
+    """A store that reports the end of a watch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The kube adapter against servers that answer, fail, hang and vanish; conformance covers the port."""
+"""The kube adapter against servers that respond, fail, hang and vanish; conformance covers the port."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the kube adapter leaves of a TLS connection whose server does not answer any more."""
+"""The kube adapter's cleanup of a TLS connection to an unresponsive server."""
 
 import asyncio
 import gc

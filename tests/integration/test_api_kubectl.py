@@ -1,4 +1,4 @@
-"""Real kubectls against the API over the memory store: the one in PATH, and any others that SERVING_TEST_KUBECTLS names."""
+"""Real kubectls against the API over the memory store: that of PATH, and those of SERVING_TEST_KUBECTLS."""
 
 import asyncio
 from pathlib import Path

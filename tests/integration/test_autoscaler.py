@@ -57,7 +57,7 @@ class Stage:
 
 
 async def respond_to_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """What the activator answers to the probe of a hand-off."""
+    """Respond to the probe of a hand-off, as an activator."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     assert "K-Network-Probe: activator" in head
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nactivator")

@@ -1,4 +1,4 @@
-"""A ScalingPolicy between real frames and a Deployment's scale, and a daemon after a daemon."""
+"""A ScalingPolicy between real frames and a Deployment's scale, across a restart of the daemon."""
 
 import asyncio
 from typing import Any

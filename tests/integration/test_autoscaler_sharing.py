@@ -1,4 +1,4 @@
-"""Two autoscalers over one store: what reaches the wrong one gets to the right one, once and at once."""
+"""Two autoscalers over one store: a report to the wrong one reaches the right one, once and at once."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ QUICK = ElectionSettings(enabled=True, lease_duration_s=300.0, renew_deadline_s=
 
 
 class Pair:
-    """Two daemons, of which one has the only shard."""
+    """Two daemons; one has the only shard."""
 
     def __init__(self, store: Store, daemons: dict[str, AutoscalerDaemon]) -> None:
         self.store, self.daemons = store, daemons
@@ -99,7 +99,7 @@ def joining(daemon: AutoscalerDaemon, query: str, token: str) -> connect:
 
 @contextlib.asynccontextmanager
 async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
-    """Whatever is done within, the scale has become this by the end."""
+    """Check that the scale becomes this one by the end of the block."""
     listing = await pair.store.cluster.list(DEPLOYMENT)
     async with pair.store.cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
         yield

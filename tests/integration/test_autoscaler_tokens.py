@@ -1,4 +1,4 @@
-"""Pods with tokens of Kubernetes at the autoscaler, over real sockets, with an API server that says whose they are."""
+"""Pods with Kubernetes tokens at the autoscaler, over real sockets, with an API server that reviews them."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ class Stage:
         return self.daemon.server.numbers["token_reviews_total"]
 
     async def until_heard(self, connection: ClientConnection) -> None:
-        """Wait until a frame of a connection has been taken."""
+        """Wait until a frame of a connection has been handled."""
         before = self.daemon.server.numbers["stats_frames_total"]
         await connection.send(BUSY)
         async with asyncio.timeout(60):
@@ -216,7 +216,7 @@ async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 class OneFails:
-    """Answers each head after a judgement, which fails with an unexpected error for the path ``/bad``."""
+    """Responds to each head after a judgement, which fails with an unexpected error for the path ``/bad``."""
 
     def opened(self, connection: StatsConnection) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The controller over the memory store, with a simulated node: from a manifest to traffic, and every way back."""
+"""The controller over the memory store, with a simulated node: from a manifest to traffic, and back."""
 
 import asyncio
 from typing import Any
@@ -62,7 +62,7 @@ async def test_a_service_becomes_ready_at_its_url() -> None:
 
 
 async def settled_service(world: World) -> Object:
-    """A service after its last write, that of its revision's routing."""
+    """A service after its last write, which sets the routing of its revision."""
     service = await applied(world, a_service("good"))
     await world.until(REVISION, "hello-00001", is_active)
     await world.controller.settled()

@@ -1,4 +1,4 @@
-"""The controller where something goes wrong: restarts, conflicts, refusals, news that never came."""
+"""The controller under faults: restarts, conflicts, refusals, lost events."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path)
 
 
 class Contrary(MemoryCluster):
-    """A store with faster writers, or one that refuses revisions."""
+    """A store with faster writers, or with refusals of revisions."""
 
     is_ahead = False
     refuses_revisions = False

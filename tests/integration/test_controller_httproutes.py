@@ -1,4 +1,4 @@
-"""The controller with a Gateway set: on a server with HTTPRoutes, without them, and where it may not list them."""
+"""The controller with a Gateway set: on a server with HTTPRoutes, without them, and without the right to list them."""
 
 import asyncio
 from typing import Any

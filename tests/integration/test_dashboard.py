@@ -1,4 +1,4 @@
-"""The dashboard over a real store and a real autoscaler, asked over HTTP and, where there is one, by a browser."""
+"""The dashboard over a real store and a real autoscaler, by HTTP and, if installed, by a browser."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the holder of the dashboard's token may do, over HTTP, on a real store and by a real page."""
+"""Actions with the dashboard's token, over HTTP, on a real store and by a real page."""
 
 import asyncio
 from pathlib import Path

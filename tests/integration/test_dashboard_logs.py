@@ -1,4 +1,4 @@
-"""The logs that the dashboard streams, from files of pods through the API to a client and to a real page."""
+"""The logs that the dashboard streams, from files of pods through the API to a client and a real page."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _ROWS = "return [...document.querySelectorAll('#logs li')].filter((one) => !one.
 
 
 class Pods:
-    """Pods of the service hello, whose logs are files."""
+    """Pods of the service hello with files as logs."""
 
     def __init__(self, stage: DashboardStage, folder: Path) -> None:
         self.stage = stage

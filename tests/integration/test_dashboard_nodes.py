@@ -26,7 +26,7 @@ KEY = "default/hello-00001"
 
 
 async def fill(cluster: MemoryCluster) -> None:
-    """Three nodes: one that nobody measures, one with a pod of ours, one with a pod of somebody else and a taint."""
+    """Three nodes: one without measurements, one with a pod of this system, one with a foreign pod and a taint."""
     metadata: Object = {
         "name": "hello-00001",
         "namespace": "default",
@@ -59,7 +59,7 @@ async def measure(cluster: MemoryCluster, node: str, *, cpu: str) -> None:
 
 @contextlib.asynccontextmanager
 async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
-    """A store served over HTTP, as a cluster would be, and the address of a dashboard that follows it."""
+    """A store served over HTTP, like a cluster, and the address of a dashboard that follows it."""
     cluster, stop = MemoryCluster(), asyncio.Event()
     await fill(cluster)
     settings = DashboardSettings(

@@ -32,7 +32,7 @@ SENTENCE = (
 
 
 async def seen(stage: DashboardStage, look: Callable[[Browser], None], *, width: int = 1400, height: int = 900) -> None:
-    """Open the page in a window of a size and look at it."""
+    """Open the page in a window of a size, and check it."""
 
     def opened() -> None:
         with browser() as window:

@@ -1,4 +1,4 @@
-"""Decisions of a served autoscaler: told as events, as Events of the API, and recorded so that they can be made again."""
+"""Decisions of a served autoscaler: sent as events, as Events of the API, and recorded for a replay."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A DomainMapping from the manifest to an answer under its host, over HTTP and over TLS with the certificate of a Secret."""
+"""A DomainMapping from the manifest to a response under its host, over HTTP and over TLS with the certificate of a Secret."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""``serving install`` as a user has it, against as much of a cluster's API as it meets."""
+"""``serving install`` as a user runs it, against the part of a cluster's API that it uses."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ def install(cluster: BareCluster, folder: Path, *arguments: str) -> Result:
 
 
 def fill(cluster: BareCluster) -> None:
-    """As an installation leaves it."""
+    """Create the objects that an installation leaves."""
     for one in OBJECTS:
         cluster.put(path_of(one), one)
 
@@ -180,7 +180,7 @@ def test_a_dry_run_sends_nothing_and_prints_what_would_be_applied() -> None:
 
 
 def rolled_out(one: dict[str, Any], *, available_count: int | None = None) -> dict[str, Any]:
-    """A Deployment whose pods are all of its latest generation."""
+    """A Deployment with all pods of its latest generation."""
     count = one["spec"]["replicas"]
     status = {"observedGeneration": 1, "replicas": count, "updatedReplicas": count}
     status["availableReplicas"] = count if available_count is None else available_count

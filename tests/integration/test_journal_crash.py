@@ -15,7 +15,7 @@ Line = tuple[str, str, int]
 
 
 def killed_after(lines_count: int, path: Path, run: str) -> list[Line]:
-    """Output of a writer before kill -9, which comes after so many lines."""
+    """Output of a writer killed with -9 after so many lines."""
     command = [sys.executable, "-m", "tests.integration.journal_writer", str(path), run]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

@@ -1,4 +1,4 @@
-"""Pods that cannot be run: each says why, is tried again after a pause, and leaves nothing behind; nothing ends the kubelet."""
+"""Pods that cannot run: each reports why, is retried after a pause, and is removed completely; the kubelet survives all."""
 
 import asyncio
 import contextlib
@@ -118,7 +118,7 @@ def changed(template: Object, path: tuple[str | int, ...], value: object) -> Obj
 
 
 def fuzzed(count: int, *, seed: int) -> list[Object]:
-    """Templates with a value or two that nothing expects."""
+    """Templates with one or two unexpected values."""
     dice, found = random.Random(seed), []
     for _ in range(count):
         template = rich()
@@ -137,7 +137,7 @@ def owned(name: str, template: Object) -> Object:
 
 
 def is_explained(pod: Object) -> bool:
-    """Whether a pod runs, has ended, or says what it waits for."""
+    """Whether a pod runs, has ended, or reports why it waits."""
     status = pod.get("status") or {}
     lives = [one["state"] for key in ("containerStatuses", "initContainerStatuses") for one in status.get(key) or ()]
     return (
@@ -149,7 +149,7 @@ def is_explained(pod: Object) -> bool:
 
 @contextlib.asynccontextmanager
 async def counted(cluster: MemoryCluster) -> AsyncIterator[Counter[str]]:
-    """How many pods are made of each label "app"."""
+    """The number of created pods by label "app"."""
     made: Counter[str] = Counter()
 
     async def count() -> None:

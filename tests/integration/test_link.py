@@ -15,7 +15,7 @@ QUICK = LinkSettings(pause_min_s=0.001, pause_max_s=0.01, frames_max=1, wait=Tru
 
 
 class Other:
-    """Who hears."""
+    """A server that records received frames."""
 
     def __init__(self) -> None:
         self.heard: list[str | bytes] = []

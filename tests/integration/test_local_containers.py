@@ -1,4 +1,4 @@
-"""Pods as containers of images: started, answered through their queue-proxy, limited, probed, taken over, removed."""
+"""Pods as containers of images: started, served through their queue-proxy, limited, probed, taken over, removed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -248,7 +248,7 @@ async def test_limits_of_cpu_and_memory_are_in_the_cgroups(machine: Machine) -> 
 
 
 def limits_of(process: int) -> tuple[str, str]:
-    """The memory limit and the quota of cpu time as the kernel has them, for either version."""
+    """The memory limit and the quota of cpu time in the kernel, for either version."""
     lines = [line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()]
     places = {kind: path.strip("/") for _, kinds, path in lines for kind in kinds.split(",")}
     root = Path("/sys/fs/cgroup")

@@ -1,4 +1,4 @@
-"""Pods as real processes: started from the template, answered by their queue-proxy, restarted, drained, taken over."""
+"""Pods as real processes: started from the template, served by their queue-proxy, restarted, drained, taken over."""
 
 import asyncio
 import gc
@@ -97,13 +97,13 @@ async def test_an_app_closes_its_websockets_properly_when_its_pod_is_deleted(mac
 
 
 async def until_busy(address: str) -> None:
-    """Wait until the queue-proxy has a request inside."""
+    """Wait until the queue-proxy has a request in flight."""
     while "queueproxy_requests_inside 1" not in await admin(address, "/metrics"):  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
 
 
 async def until_draining(address: str) -> None:
-    """Wait until the queue-proxy has been told to end."""
+    """Wait until the queue-proxy drains."""
     while "503" not in await admin(address, "/readyz"):  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
 
@@ -226,7 +226,7 @@ async def test_a_pod_whose_revision_is_gone_is_ended(tmp_path: Path) -> None:
 
 
 async def until_replaced(template: Template) -> None:
-    """Kill the template, and wait until there is another one."""
+    """Kill the template, and wait for its replacement."""
     killed = template.pid
     template.kill()
     await until(lambda: template.pid not in (None, killed))

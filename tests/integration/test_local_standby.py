@@ -1,4 +1,4 @@
-"""Processes that the template forks ahead: pods are made of them, and nothing depends on them."""
+"""Processes that the template forks ahead: pods start from them, and none depends on them."""
 
 import contextlib
 import os

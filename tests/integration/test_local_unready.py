@@ -1,4 +1,4 @@
-"""A pod that never becomes ready says why: in its condition, and as an Event."""
+"""A pod that never becomes ready reports why: in its condition, and as an Event."""
 
 import asyncio
 import shlex

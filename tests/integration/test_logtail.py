@@ -35,12 +35,12 @@ class Started:
         self._said = said
 
     def kept(self, namespace: str) -> list[KeptLog]:
-        """No logs of others."""
+        """No logs of deleted pods."""
         del namespace
         return []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """What it says now, or said before it failed."""
+        """The present log, or the one before the failure."""
         assert (namespace, pod, options.container) == ("default", "p", "app")
         yield b"no such key\n" if options.previous else self._said
 

@@ -27,7 +27,7 @@ READY = {"podIP": "127.64.0.1", "conditions": [{"type": "Ready", "status": "True
 
 
 class CountingCluster(MemoryCluster):
-    """Counts what is written, even if it changes nothing."""
+    """Counts writes, even those without a change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ async def managed() -> AsyncIterator[CountingCluster]:
 
 
 async def rest(cluster: CountingCluster) -> list[str]:
-    """What was written until nothing is any more: all work is in this loop, and none of it waits for a time."""
+    """The writes until none follows: all work is in this loop, without timers."""
     while True:
         count = len(cluster.writes)
         # Turns of the loop and no time, which passes also while nothing has its turn.

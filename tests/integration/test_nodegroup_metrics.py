@@ -1,4 +1,4 @@
-"""The daemon's loop fills the page of metrics with what its passes see and do."""
+"""The daemon's loop fills the page of metrics from its passes."""
 
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.nodegroup.io.loop import NodeGroupLoop

@@ -1,4 +1,4 @@
-"""Connections to others over real sockets, which come, go, and come back."""
+"""Connections to peers over real sockets, which appear, vanish, and return."""
 
 import asyncio
 import contextlib

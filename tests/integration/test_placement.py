@@ -1,4 +1,4 @@
-"""The extender over HTTP, as a kube-scheduler asks it, over a store with nodes and pods."""
+"""The extender over HTTP, called like kube-scheduler does, over a store with nodes and pods."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.unit.placement.builders import node, pod
 
 
 class Asking:
-    """A scheduler."""
+    """A client of the extender."""
 
     def __init__(self, cluster: MemoryCluster, url: str, session: aiohttp.ClientSession) -> None:
         self.cluster, self.url, self.session = cluster, url, session
@@ -32,7 +32,7 @@ class Asking:
         return json.loads(text)
 
     async def until(self, wanted: object, verb: str, *names: str, **requests: str) -> None:
-        """Ask until the answer is that: watches take a moment."""
+        """Call until the response is this one: watches take a moment."""
         async with asyncio.timeout(60):
             while await self.ask(verb, *names, **requests) != wanted:  # noqa: ASYNC110 - asked as a scheduler would
                 await asyncio.sleep(0.01)
@@ -110,7 +110,7 @@ async def test_an_unreadable_call_gets_what_was_expected() -> None:
 
 async def test_before_all_is_known_it_says_so() -> None:
     class Silent(MemoryCluster):
-        """A store that does not answer."""
+        """A store that does not respond."""
 
         async def list_selection(self, *_: object, **__: object) -> Any:  # noqa: ANN401
             await asyncio.Event().wait()

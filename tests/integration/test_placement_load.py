@@ -1,4 +1,4 @@
-"""Where the load of nodes comes from: Prometheus, SignalFx, a load-watcher, and ourselves as one."""
+"""The sources of node loads: Prometheus, SignalFx, a load-watcher, and the project's own server."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ HttpResponse = Callable[[web.Request], Awaitable[web.Response]]
 
 @contextlib.asynccontextmanager
 async def served(respond: HttpResponse, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """An HTTP server that answers each call so; its URL."""
+    """An HTTP server with this response to each call; its URL."""
     made = web.Application()
     made.router.add_get("/{path:.*}", respond)
     runner = web.AppRunner(made)

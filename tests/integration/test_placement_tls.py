@@ -43,7 +43,7 @@ async def extender(settings: PlacementSettings, cluster: object = None) -> Async
 
 
 async def works(url: str, authority: trustme.CA, *, client: trustme.LeafCert | None = None) -> bool:
-    """Whether a caller that trusts the authority gets an answer on a new connection."""
+    """Whether a caller that trusts the authority gets a response on a new connection."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if client is not None:
@@ -107,7 +107,7 @@ async def test_files_that_do_not_work_at_the_start_end_it(tmp_path: Path, broken
 
 @contextlib.asynccontextmanager
 async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object]]]]:
-    """An API server for bindings, and the bodies it got."""
+    """An API server for bindings, and the received bodies."""
     taken: list[tuple[str, object]] = []
 
     async def create(request: web.Request) -> web.Response:

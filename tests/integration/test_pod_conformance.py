@@ -1,4 +1,4 @@
-"""What a pod is, whatever runs it: as processes of this machine, or as containers of crun or runc, or without root.
+"""The contract of a pod for every runtime: processes of this machine, containers of crun or runc, with and without root.
 
 Each test holds for every runtime. Where one cannot enforce what a manifest asks for, an Event of the pod must say so.
 """
@@ -48,15 +48,15 @@ class Stage:
         self.name = f"p{next(_numbers)}"
 
     async def start(self, script: str, **container: Any) -> None:  # noqa: ANN401 - fields of the API
-        """Make a pod whose container runs a shell script."""
+        """Create a pod whose container runs a shell script."""
         await self.start_words("/bin/sh", "-c", script, **container)
 
     async def start_words(self, *command: str, **container: Any) -> None:  # noqa: ANN401 - fields of the API
-        """Make a pod whose container runs a command."""
+        """Create a pod whose container runs a command."""
         await self.machine.start(self.pod(*command, **container))
 
     def pod(self, *command: str, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
-        """The manifest of that pod; fields of the pod's spec stand in ``pod_spec``."""
+        """The manifest of that pod; ``pod_spec`` adds fields of the pod's spec."""
         spec = container.pop("pod_spec", {})
         made = manifest(self.name, **container)
         made["metadata"]["annotations"] = {}
@@ -71,7 +71,7 @@ class Stage:
         return await self.machine.ready(self.name)
 
     async def ended(self) -> Object:
-        """How its container has ended last."""
+        """The last end of its container."""
         pod = await self.until(lambda one: "lastState" in status_of(one))
         found: Object = status_of(pod)["lastState"]["terminated"]
         return found
@@ -82,14 +82,14 @@ class Stage:
         return await self.first_log()
 
     async def first_log(self) -> str:
-        """What the container's first run has written."""
+        """The log of the container's first run."""
         log = previous_of(self.machine.state.logs / "pods" / "default" / self.name / "user-container.log")
         await until(log.exists)
         options = LogOptions(container="user-container", previous=True)
         return b"".join([one async for one in self.logs.read("default", self.name, options)]).decode()
 
     def log(self) -> str:
-        """What the container has written in its present run."""
+        """The log of the container's present run."""
         with contextlib.suppress(OSError):
             return self.machine.log(self.name)
         return ""
@@ -280,7 +280,7 @@ async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> No
 
 
 def beginning(stage: Stage, *scripts: str, **spec: Any) -> Object:  # noqa: ANN401 - fields of the API
-    """A pod whose app serves after containers that run these scripts."""
+    """A pod with init containers that run these scripts before its app."""
     mounts = {"volumeMounts": [{"name": "v", "mountPath": "/shared"}]}
     app = f"cat /shared/words; {stage.kind.server}"
     made = stage.pod("/bin/sh", "-c", app, **mounts, pod_spec={"volumes": [{"name": "v", "emptyDir": {}}], **spec})
@@ -550,7 +550,7 @@ def sleeping(number: int) -> bool:
 
 
 def quota_of(process: int) -> str:
-    """The quota of cpu time that the kernel holds a process to, for either version of cgroups."""
+    """A process's quota of cpu time in the kernel, for either version of cgroups."""
     lines = [line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()]
     places = {kind: path.strip("/") for _, kinds, path in lines for kind in kinds.split(",")}
     with contextlib.suppress(OSError):
@@ -567,7 +567,7 @@ def quota_of(process: int) -> str:
 
 
 async def until_busy(address: str) -> None:
-    """Wait until the queue-proxy has a request inside."""
+    """Wait until the queue-proxy has a request in flight."""
     while "queueproxy_requests_inside 1" not in await metrics_of(address):  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)
 

@@ -52,7 +52,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 
 
 def preloaded(folder: Path, name: str, *, more: str = "") -> Object:
-    """A pod of an app in a folder, which is to be preloaded."""
+    """A pod of an app in a folder, to be preloaded."""
     (folder / "slow.py").write_text(SLOW.format(more=more))
     (folder / "app.py").write_text(APP)
     pod = manifest(name, command=f"{sys.executable} app.py", workingDir=str(folder))

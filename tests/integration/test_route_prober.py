@@ -1,4 +1,4 @@
-"""A Route is Ready once every activator serves it, over real sockets; a frozen activator holds it up for a while only."""
+"""A Route is Ready once every activator serves it, over real sockets; a frozen activator delays it briefly."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ HELLO = ("default", "hello")
 
 
 class Activator:
-    """Answers what it serves, as an activator does, and counts the questions."""
+    """Responds with the digest that it serves, as an activator, and counts the requests."""
 
     def __init__(self) -> None:
         self.serves: dict[str, str] = {}

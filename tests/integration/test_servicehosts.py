@@ -1,4 +1,4 @@
-"""The hosts that a pod's name server answers with the activator's address."""
+"""The hosts for which a pod's name server returns the activator's address."""
 
 import asyncio
 

@@ -43,7 +43,7 @@ async def keep_all(cluster: MemoryCluster, kind: Kind, reported: list[WatchEvent
 
 
 async def make_ready(cluster: MemoryCluster) -> None:
-    """A kubelet: says of each new pod that it is ready."""
+    """Report each new pod ready, as a kubelet."""
     listing = await cluster.list(POD)
     async with cluster.watch(POD, resource_version=listing.resource_version) as events:
         async for event in events:
@@ -65,7 +65,7 @@ async def until(cluster: MemoryCluster, kind: Kind, name: str, *, state: str) ->
 
 
 async def live(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
-    """Services come, one of them grows under load, and they go."""
+    """Create services, let one grow under load, and delete them."""
     for name in SERVICES:
         spec = {"template": {"spec": {"containers": [{"image": "app"}]}}}
         await cluster.create(SERVING_SERVICE, {"metadata": {"name": name}, "spec": spec})

@@ -1,4 +1,4 @@
-"""A daemon that is stopped while it still imports its modules: as the first process of a container it would miss it."""
+"""A daemon that is stopped during its imports: as the first process of a container it would ignore the signal."""
 
 import os
 import signal

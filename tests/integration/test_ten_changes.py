@@ -1,4 +1,4 @@
-"""The changes in CONTRIBUTING.md need the places named there; a test fails for each forgotten one."""
+"""Each change in CONTRIBUTING.md needs all places named there; a test fails for each forgotten one."""
 
 import os
 import re
@@ -55,7 +55,7 @@ STATUSES_TEST = "tests/unit/config/test_crd_statuses.py"
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """A file, a text in it, and what stands there after the change. A file without a text is new."""
+    """A file, a text in it, and its replacement. A file without a text is new."""
 
     path: str
     before: str
@@ -63,7 +63,7 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a change: some edits, or `make config`. Without it the test ``guard`` fails and ``says`` so."""
+    """A part of a change: some edits, or `make config`. Without it the test ``guard`` fails with the text ``says``."""
 
     edits: tuple[Edit, ...] = ()
     command: str = ""
@@ -72,7 +72,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change; ``row`` is its first column in CONTRIBUTING.md. Without ``first`` there is nothing to forget."""
+    """A change; ``row`` is its first column in CONTRIBUTING.md. Without ``first`` no place can be forgotten."""
 
     row: str
     first: tuple[Edit, ...] = ()
@@ -484,7 +484,7 @@ def make(tree: Tree, *changes: Change, forgotten: Place | None = None) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_changes_need_the_places_that_are_named_and_no_others(tree: Tree) -> None:
-    """All at once: they have nothing to do with each other."""
+    """All at once: the changes are independent."""
     make(tree, *CHANGES)
     result = tree.test(*dict.fromkeys(place.guard for change in CHANGES for place in change.places))
     assert result.returncode == 0, result.stdout + result.stderr
@@ -516,5 +516,5 @@ def test_contributing_names_the_places(change: Change) -> None:
 
 
 def words(row: str) -> set[str]:
-    """What stands in backquotes."""
+    """The words in backquotes."""
     return set(re.findall(r"`([^`]+)`", row))

@@ -1,4 +1,4 @@
-"""A request and a pod's start take the ways that docs/architecture.md draws, as far as these processes see them."""
+"""A request and a pod's start follow the ways drawn in docs/architecture.md, as far as these processes see them."""
 
 import contextlib
 import sys
@@ -20,7 +20,7 @@ WAYS = ways((ROOT / "docs" / "architecture.md").read_text())
 
 @contextlib.contextmanager
 def called(steps: list[Step]) -> Iterator[list[Step]]:
-    """Those of the steps that this thread takes, in the order of their first calls."""
+    """The steps that this thread calls, in the order of their first calls."""
     found: list[Step] = []
     wanted = {(str(ROOT / "serving" / file), function): (file, function) for file, function in steps}
 

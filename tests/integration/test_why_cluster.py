@@ -90,7 +90,7 @@ async def test_events_are_followed(tmp_path: Path) -> None:
 
 
 class Standby(http.server.BaseHTTPRequestHandler):
-    """An autoscaler that decides on nothing."""
+    """An autoscaler without revisions of its own."""
 
     there = ""
 
@@ -101,11 +101,11 @@ class Standby(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class Owner(Standby):
-    """The one that decides."""
+    """The autoscaler that decides."""
 
     def do_GET(self) -> None:
         body = json.dumps([]).encode()

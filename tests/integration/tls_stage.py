@@ -1,4 +1,4 @@
-"""An authority with certificates for tests, and a client of TLS with control of halves and pieces."""
+"""An authority with certificates for tests, and a TLS client with control over records and shutdown."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def client_context(*protocols: str) -> ssl.SSLContext:
 
 
 class RawTls:
-    """One connection over TLS whose bytes are sent as the test likes. ``ssl`` tells what was agreed on."""
+    """One connection over TLS whose bytes the test controls. ``ssl`` has the negotiated values."""
 
     def __init__(self, link: Link, context: ssl.SSLContext, host: str | None) -> None:
         if host is None:
@@ -60,7 +60,7 @@ class RawTls:
     async def to(
         cls, address: tuple[str, int], host: str | None = "h", context: ssl.SSLContext | None = None
     ) -> "RawTls":
-        """A connection whose handshake is done."""
+        """A connection with a completed handshake."""
         made = cls(await Link.to(address), context or client_context(), host)
         try:
             await made.shake()
@@ -100,7 +100,7 @@ class RawTls:
             self._incoming.write_eof()
 
     def encrypted(self, data: bytes) -> bytes:
-        """What would be sent for these bytes."""
+        """The encrypted form of these bytes."""
         self.ssl.write(data)
         return self._outgoing.read()
 
@@ -109,12 +109,12 @@ class RawTls:
         self.link.send(self.encrypted(data))
 
     def flush(self) -> None:
-        """Send what the library wants to."""
+        """Send the pending bytes of the library."""
         if self._outgoing.pending:
             self.link.send(self._outgoing.read())
 
     def goodbye(self) -> None:
-        """Say that nothing more will be sent."""
+        """Send close_notify."""
         # It has said its part, and wants the server's goodbye.
         with contextlib.suppress(ssl.SSLWantReadError):
             self.ssl.unwrap()
@@ -141,7 +141,7 @@ class RawTls:
         return data
 
     async def rest(self) -> bytes:
-        """All bytes until the goodbye."""
+        """All bytes until close_notify."""
         data = b""
         while piece := await self.read():
             data += piece
@@ -153,7 +153,7 @@ class RawTls:
 
 
 async def handshake(address: tuple[str, int], host: str | None, context: ssl.SSLContext | None = None) -> Sequence[str]:
-    """The hosts of the certificate for a client that asks for this one. Raises ``ssl.SSLError``."""
+    """The hosts of the certificate for this server name. Raises ``ssl.SSLError``."""
     made = await RawTls.to(address, host, context)
     try:
         certificate: dict[str, Any] = dict(made.ssl.getpeercert() or {})
@@ -166,7 +166,7 @@ async def handshake(address: tuple[str, int], host: str | None, context: ssl.SSL
 async def tls_proxied(
     script: Script = ok, settings: HttpSettings | None = None, *, handshake_max_s: float = 10.0
 ) -> AsyncIterator[tuple[Proxy, Certificates]]:
-    """A proxy with a certificate for the host "h" before an upstream; at the end nothing may be left of any request."""
+    """A proxy with a certificate for the host "h" before an upstream; at the end it must hold no state of any request."""
     certificates = Certificates(handshake_max_s=handshake_max_s)
     certificates.update({"h": issued("h")})
     async with backed(script) as backend:

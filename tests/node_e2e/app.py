@@ -1,4 +1,4 @@
-"""The app on the node: HTTP/1.1, websocket echo and gRPC echo at one port, from the images alone.
+"""The app on the node: HTTP/1.1, websocket echo and gRPC echo at one port, with the images' packages only.
 
 ``/?ms=N`` waits before it answers, ``/crash`` ends the process. Each answer names the version and the pod. The program is
 given to ``python -c`` as a whole, so that it imports nothing of this project.

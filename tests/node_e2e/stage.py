@@ -1,4 +1,4 @@
-"""A real Kubernetes with nodes that run containers, as the environment names it, and how tests reach it.
+"""A real Kubernetes with nodes that run containers, named by the environment, and the tests' access to it.
 
 ============================================  ======================================================================
 ``SERVING_TEST_NODE_KUBECONFIG``              the cluster; the suite installs there and takes everything off again
@@ -56,12 +56,12 @@ class Load(msgspec.Struct):
 
     @property
     def count(self) -> int:
-        """Requests that were answered or have failed."""
+        """Requests with a response or a failure."""
         return self.responses.total() + len(self.failures)
 
 
 class NodeStage:
-    """What tests have."""
+    """The cluster and the system under test."""
 
     def __init__(self, folder: Path) -> None:
         self.kubeconfig = os.environ[f"{_PREFIX}KUBECONFIG"]
@@ -73,7 +73,7 @@ class NodeStage:
         self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
 
     def install(self, *options: str, code: int = 0, tree: str = str(ROOT)) -> str:
-        """``serving install`` of a checkout; what it has printed."""
+        """``serving install`` of a checkout; its output."""
         command = [sys.executable, "-m", "serving", "install", "--kubeconfig", self.kubeconfig, *options]
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
@@ -87,7 +87,7 @@ class NodeStage:
         return self.install("--wait", "--timeout", "10m", "--domain", DOMAIN, *images)
 
     def install_previous(self) -> None:
-        """The version before, alone, with its daemons available; it may not know ``--wait``."""
+        """Install the previous version alone and wait for its daemons; it may lack ``--wait``."""
         self.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
         self.install("--domain", DOMAIN, "--image", self.previous_image, tree=self._previous_tree)
         # The Service is another one now, with another address.
@@ -96,7 +96,7 @@ class NodeStage:
             self.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{daemon}", "--timeout=10m")
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """kubectl, which must succeed; its output."""
+        """Run kubectl, which must succeed; its output."""
         command = ["kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
@@ -111,7 +111,7 @@ class NodeStage:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(one))
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
-        """The first true answer of a look."""
+        """The first true result of a check."""
         until_s = time.monotonic() + _PATIENCE_S
         while not (found := await asyncio.to_thread(look)):
             assert time.monotonic() < until_s, f"{what} after {_PATIENCE_S:g} s:\n{self._said()}"
@@ -139,7 +139,7 @@ class NodeStage:
         return [one for one in found if not one["metadata"].get("deletionTimestamp")]
 
     def ready_count(self, name: str) -> int:
-        """How many pods of a service are ready."""
+        """The number of ready pods of a service."""
         return sum(condition_of(one, "Ready").get("status") == "True" for one in self.pods(name))
 
     async def at_zero(self, name: str) -> None:
@@ -157,7 +157,7 @@ class NodeStage:
 
     @contextlib.asynccontextmanager
     async def loaded(self, name: str, *, per_s: float = 20.0, path: str = "/?ms=50") -> AsyncIterator[Load]:
-        """Requests at a steady pace for the length of the context, on connections that are kept; all are awaited."""
+        """Requests at a steady pace during the context, on persistent connections; all are awaited."""
         load = Load()
         stop = asyncio.Event()
         timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S)
@@ -197,7 +197,7 @@ class NodeStage:
             return response.status, await response.text()
 
     async def post(self, name: str, path: str) -> tuple[int, str]:
-        """One POST without a body, which is not sent again: status and body."""
+        """One POST without a body and without a retry: status and body."""
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"http://{self.ingress}{path}", headers={"Host": self.host(name)}) as response,

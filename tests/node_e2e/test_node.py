@@ -1,4 +1,4 @@
-"""The system as a user has it on a cluster: installed from its images, with apps in containers, under load.
+"""The system of a user on a cluster: installed from its images, with apps in containers, under load.
 
 Each test has a service of its own. Where no failure is allowed, requests come at a steady pace through all that happens.
 """
@@ -25,7 +25,7 @@ UNIMPEDED = 20
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
-    """The system installed. In the end it is taken off, and nothing is left."""
+    """The installed system. It is removed at the end, without a trace."""
     made = NodeStage(tmp_path_factory.mktemp("node"))
     made.install_present()
     with in_namespace(made):
@@ -40,7 +40,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeS
 
 
 async def deployed(stage: NodeStage, name: str, *, version: str = "1", port_name: str = "", **annotations: str) -> None:
-    """A service that is ready and answers."""
+    """A service that is ready and responds."""
     stage.apply(service(name, stage.image, version=version, port_name=port_name, **annotations))
     await stage.ready(name)
 

@@ -1,4 +1,4 @@
-"""Several activator processes, their peers' messages and the pods' requests, on a clock that we turn."""
+"""Several activator processes, their peers' messages and the pods' requests, on a manual clock."""
 
 import heapq
 import random
@@ -42,7 +42,7 @@ class Life:
         self.router.slots = self.broker
 
     def start(self) -> None:
-        """Meet everybody who lives, and say hello before anything else."""
+        """Connect to all living processes, and greet them first."""
         self.known = {life.index: life for life in self.world.living if life is not self}
         for life in self.known.values():
             self.world.post(self, life, PeerHello(index=self.index))
@@ -72,7 +72,7 @@ class Life:
         self.go(self.router.finish(KEY, request, self.world.now_s))
 
     def hear(self, sender: "Life", message: SlotMessage) -> None:
-        """Drop a message of another life, except its greeting, which is answered."""
+        """Handle a message; drop one of an earlier process, except its greeting, which gets a reply."""
         if isinstance(message, PeerHello):
             if sender.is_alive and self.known.get(sender.index) is not sender:
                 self.lose(sender.index)
@@ -99,7 +99,7 @@ class Life:
 
 
 class World:
-    """``on_send`` and ``on_begin`` are told of each message and each request that begins to run."""
+    """All processes and pods. ``on_send`` and ``on_begin`` get each message and each request that begins to run."""
 
     def __init__(self, *, count: int, slots_per_pod: int, seed: int = 0) -> None:
         self.count = count
@@ -118,7 +118,7 @@ class World:
         self._due_count = 0
 
     def start(self, index: int) -> Life:
-        """A process starts; the one that was at its place is dead."""
+        """Start a process; it replaces one of the same index."""
         assert all(life.index != index for life in self.living)
         life = Life(self, index)
         self.living.append(life)
@@ -141,7 +141,7 @@ class World:
         self.on_send()
 
     def deliver(self, place: int = 0) -> None:
-        """Deliver the message in this place; to the dead it is lost."""
+        """Deliver the message at this index; a dead receiver loses it."""
         sender, receiver, message = self.messages.pop(place)
         if receiver.is_alive:
             receiver.hear(sender, message)
@@ -151,7 +151,7 @@ class World:
         self.on_begin(run.request)
 
     def validate(self, pods: Sequence[str]) -> None:
-        """No pod has more requests, nor do processes think that they may send it more, than it has slots."""
+        """Assert that neither the requests of a pod nor the rights to it exceed its slots."""
         for life in self.living:
             life.router.validate()
         for address in pods:
@@ -168,7 +168,7 @@ class World:
         heapq.heappush(self._due, (self.now_s + delay_s, self._due_count, what))
 
     def step(self, *, until_s: float) -> bool:
-        """Do what is due next, if it is due before ``until_s``; False if nothing ever is."""
+        """Run the next due step, if it is due before ``until_s``; False without one."""
         if not self._due:
             return False
         if until_s < self._due[0][0]:

@@ -1,4 +1,4 @@
-"""What holds of the adaptive policy for any calls, clocks and settings."""
+"""Invariants of the adaptive policy for any calls, clocks and settings."""
 
 import msgspec
 from hypothesis import given, settings
@@ -33,7 +33,7 @@ def policy_with(worth_s: float) -> RevisionPolicy:
 
 
 def called(policy: RevisionPolicy, gaps_s: list[float]) -> int:
-    """One request after each gap; the second after the last one."""
+    """One request after each gap; the second of the last one."""
     second = 0
     policy.take(second, 0.1, 1.0)
     for gap_s in gaps_s:
@@ -159,7 +159,7 @@ def test_a_revision_without_history_is_decided_on_as_by_knative(
 def test_an_overload_that_lasts_gets_pods_until_no_request_waits(
     request_s: float, load: float, start_s: float, worth_s: float, before: float
 ) -> None:
-    """Requests of a steady rate and time, first few, then many, on pods that become ready after the time of a start."""
+    """Requests of a steady rate and duration, first few, then many, on pods with a start time."""
     spec = msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s, max_scale=0)
     room, inside, pods, step_s = PodRoom(), 0.0, 1, 60
     starting: list[tuple[float, int]] = []

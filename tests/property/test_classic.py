@@ -1,4 +1,4 @@
-"""The classic scaler, held to a naive transcription of its specification and to what must never happen."""
+"""The classic scaler, against a naive transcription of its specification and its invariants."""
 
 import math
 

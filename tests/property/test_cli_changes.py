@@ -1,4 +1,4 @@
-"""Applying a manifest, for all manifests and all that others have written meanwhile."""
+"""Applying a manifest, for all manifests and all concurrent writes of others."""
 
 from typing import Any
 

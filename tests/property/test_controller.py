@@ -1,4 +1,4 @@
-"""What holds of the controllers' decisions whatever comes: differences, claims, collection, traffic."""
+"""Invariants of the controllers' decisions for any input: differences, claims, collection, traffic."""
 
 from typing import Any
 

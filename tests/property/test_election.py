@@ -1,4 +1,4 @@
-"""Electors over one store in virtual time: whatever is late, lost or frozen, no two believe at the same moment.
+"""Electors over one store in virtual time: no two lead at once, whatever is late, lost or frozen.
 
 Each elector has its own clock, with an offset and a rate; each call may take long, be lost on its way there or on its way
 back; between any two steps an elector may be frozen. What is true at a moment is asked of the pure function that the gate
@@ -51,7 +51,7 @@ class Store:
 
 
 class Elector:
-    """What ``Leader`` does, one await a yield: each yields how long it takes by the world's clock."""
+    """The steps of ``Leader``, one await a yield: each yields its duration by the world's clock."""
 
     def __init__(
         self, name: str, store: Store, *, offset_s: float, rate: float, chance: Callable[[], "Chance"]
@@ -122,7 +122,7 @@ CHANCES = st.builds(Chance, there_s=DELAYS, back_s=DELAYS, stall_s=STALLS, fate=
 
 
 def play(electors: list[Elector], look: Callable[[float], None]) -> None:
-    """Let all of them run on one world's clock, with a look after each step and between."""
+    """Run all of them on one world's clock, with a check after each step and between."""
     runs = [elector.run() for elector in electors]
     due = [(0.0, number) for number in range(len(runs))]
     before_s = 0.0

@@ -1,4 +1,4 @@
-"""A connection that remembers its last head reads each as a fresh one does."""
+"""A connection with a cached head reads each head like a new connection."""
 
 from collections.abc import Callable
 

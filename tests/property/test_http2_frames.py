@@ -1,4 +1,4 @@
-"""Whatever frames arrive, in whatever order and pieces: nothing crashes, nothing hangs, and others are answered."""
+"""For any frames in any order and pieces: no crash, no hang, and other clients are served."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Frames by the thousand through sessions: nothing raises, and nothing is left over (``make fuzz`` runs ten million)."""
+"""Thousands of frames through sessions: no exception, and no leftover state (``make fuzz`` runs ten million)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any frames, legal or not, mean the same to our engine and to h2, but for listed differences."""
+"""Any frames, legal or not, have the same effect in this engine and in h2, but for listed differences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -59,7 +59,7 @@ one = frames_of(GOOD) | frames_of(GOOD) | frames_of(GOOD) | frames_of(BAD)
 
 
 class Oracle:
-    """What h2 makes of frames, without its view of the content of heads."""
+    """h2's reading of frames, without the content of heads."""
 
     def __init__(self, *, is_server: bool) -> None:
         config = H2Configuration(

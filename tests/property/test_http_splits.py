@@ -1,4 +1,4 @@
-"""In whatever pieces bytes arrive, the proxy understands the same; what it takes, another parser takes the same way."""
+"""The proxy parses bytes equally in any pieces, and like another parser."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever the traffic is: HTTPRoutes send all of it, in its parts, to the revisions that it names, and settle."""
+"""For any traffic: HTTPRoutes send all of it, in its shares, to the named revisions, and settle."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ TAGS = st.one_of(st.none(), st.sampled_from(["blue", "green", "next", "old"]))
 
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Object]:
-    """Targets whose percents are 100 together, and whose tags are there once."""
+    """Targets whose percents sum to 100, with unique tags."""
     count = draw(st.integers(1, 6))
     cuts = sorted(draw(st.lists(st.integers(0, 100), min_size=count - 1, max_size=count - 1)))
     percents = [high - low for low, high in zip([0, *cuts], [*cuts, 100], strict=True)]

@@ -1,4 +1,4 @@
-"""What today's decision, the merger and the gate to zero must never do, whatever comes."""
+"""Invariants of the present decision, the merger and the gate to zero, for any input."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The windows of today's algorithm, held to a naive recount of all points."""
+"""The windows of the present algorithm, against a naive recount of all points."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""What holds of the learnt target whatever pods report, are measured at, and whichever way the clock goes."""
+"""Invariants of the learnt target for any reports, measurements and clocks."""
 
 import math
 

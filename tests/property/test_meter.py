@@ -16,7 +16,7 @@ PERIODS = st.lists(st.integers(1, 40), min_size=1, max_size=10)
 
 
 def metered(spans: Sequence[Span], report_ticks: Sequence[int]) -> list[Report]:
-    """Reports of requests given by start, length and kind; at the same time arrivals first, then ends, then reports."""
+    """Reports of requests given by start, length and kind; at equal times arrivals first, then ends, then reports."""
     calls = [(start, 0, proxied) for start, _, proxied in spans]
     calls += [(start + length, 1, proxied) for start, length, proxied in spans]
     calls += [(tick, 2, False) for tick in report_ticks]

@@ -1,4 +1,4 @@
-"""Node groups: bounds hold, nothing protected goes, order and graces are kept, whatever the group looks like."""
+"""Node groups, for any group: bounds hold, protected nodes stay, order and graces are kept."""
 
 import random
 from collections import Counter
@@ -286,7 +286,7 @@ def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_coun
 
 
 def with_machines_started(seen: Snapshot, now_s: float) -> Snapshot:
-    """A perfect cloud: what it was asked for is there."""
+    """A perfect cloud: every request is fulfilled."""
     missing = seen.cloud.target_size - len(seen.nodes)
     new = tuple(
         GroupNode(name=f"m{now_s:.0f}-{number:03}", created_at_s=now_s, allocatable=NODE_AMOUNT, labels=LABELS)

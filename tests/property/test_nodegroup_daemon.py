@@ -1,4 +1,4 @@
-"""The node group daemon on a store and a cloud that fail at random: bounds hold, nothing protected goes, and all is repaired.
+"""The node group daemon on a store and a cloud with random faults: bounds hold, protected nodes stay, and all is repaired.
 
 Each example is a world of its own with a seed: pods come and go, calls of the API and of the cloud fail before or after they act, the
 process is killed between any two calls, the lease is lost. The world checks each machine that is deleted and each growth at the moment
@@ -48,7 +48,7 @@ class Killed(Exception):
 
 
 class Weather:
-    """When calls fail; ``is_calm`` ends it."""
+    """The times at which calls fail; ``is_calm`` ends them."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -68,13 +68,13 @@ class Weather:
             raise Conflict("the object has been modified")
 
     def check(self) -> None:
-        """The lease."""
+        """Check the lease."""
         if not self.has_lease:
             raise NotLeading("nodegroup")
 
 
 class FlakyCluster(MemoryCluster):
-    """Calls of the daemon fail before or after they act; ``is_daemon`` says whose calls these are."""
+    """Calls of the daemon fail before or after they act; ``is_daemon`` marks its calls."""
 
     weather: Weather
     is_daemon = False
@@ -90,7 +90,7 @@ class FlakyCluster(MemoryCluster):
 
 
 class WatchedCloud(MemoryCloud):
-    """Fails too, and holds each growth and deletion to the rules when it is asked for."""
+    """A failing cloud that checks each growth and deletion against the rules."""
 
     def __init__(self, cluster: FlakyCluster, weather: Weather) -> None:
         super().__init__({"asg": CloudGroup(target_size=2, min_size=0, max_size=20)})
@@ -132,7 +132,7 @@ class WatchedCloud(MemoryCloud):
 
 
 class World:
-    """Pods come and go, machines become nodes, pods find places."""
+    """Pods appear and vanish, machines become nodes, pods get places."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -153,7 +153,7 @@ class World:
         await self.stage.restart()
 
     async def settle_machines(self) -> None:
-        """Machines become nodes; one may be cordoned or protected by somebody."""
+        """Turn machines into nodes; one may be cordoned or protected."""
         missing = self.cloud.groups["asg"].target_size - len(await self.stage.names())
         for _ in range(missing):
             self.count += 1
@@ -164,12 +164,12 @@ class World:
             await self.cluster.delete(NODE, "", name)
 
     async def orphans(self) -> list[str]:
-        """Nodes whose machine is gone; a cloud controller removes them in the end."""
+        """Nodes without a machine; a cloud controller removes them later."""
         deleted = {name for _, names in self.cloud.deletions for name in names}
         return [name for name in await self.stage.names() if name in deleted] if self.dice.random() < 0.5 else []
 
     async def move_pods(self) -> None:
-        """Some go, some come, and those that wait find a place."""
+        """Delete some pods, create some, and place pending ones."""
         pods = (await self.cluster.list(POD)).items
         nodes = {name_of(one) for one in (await self.cluster.list(NODE)).items}
         for pod in pods:
@@ -187,7 +187,7 @@ class World:
             await self.stage.pod(f"p{self.count}", on=on, cpu="900m")
 
     async def step(self) -> None:
-        """A pass of the daemon, which may be killed."""
+        """Run a pass of the daemon, which may be killed."""
         self.weather.has_lease = self.weather.is_calm or self.dice.random() > 0.05
         before = len(partition([node_of(one) for one in (await self.cluster.list(NODE)).items]).untainted)
         await self.stage._seen_all()

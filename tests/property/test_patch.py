@@ -1,4 +1,4 @@
-"""Patches undo each other, and say the same thing in each of their languages."""
+"""Patches undo each other, and are equal in each of their formats."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The book of nodes: however it came about, it is what a book made anew would be."""
+"""The book of nodes equals a book built at once, for any order of changes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

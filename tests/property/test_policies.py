@@ -1,4 +1,4 @@
-"""Policies: the outcome does not depend on the order of events, and saved state is loaded as it was."""
+"""Policies: the outcome does not depend on the order of events, and saved state is restored unchanged."""
 
 import random
 

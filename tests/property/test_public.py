@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: a public slice is never empty once it is there, and names who takes requests."""
+"""For any order of events: an existing public slice is never empty, and contains only addresses that accept requests."""
 
 from hypothesis import given
 from hypothesis import strategies as st

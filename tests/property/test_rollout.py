@@ -1,4 +1,4 @@
-"""What holds for every course of a gradual rollout."""
+"""Invariants of every gradual rollout."""
 
 from hypothesis import given
 from hypothesis import strategies as st

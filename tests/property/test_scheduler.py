@@ -1,4 +1,4 @@
-"""What holds for node scores whatever the nodes and the pod."""
+"""Invariants of node scores for any nodes and pod."""
 
 import msgspec
 import numpy as np
@@ -160,7 +160,7 @@ def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(
 
 
 def explicit(demand: PodDemand) -> PodDemand:
-    """The same demand as if every container had said what it requests."""
+    """The same demand with all requests written out."""
     return msgspec.structs.replace(
         demand, nonzero_cpu_m=demand.request_cpu_m, nonzero_memory_bytes=demand.request_memory_bytes
     )

@@ -1,4 +1,4 @@
-"""Slots shared by activator processes: never more in use than a pod has, and none idle for long beside one who waits."""
+"""Slots shared by activator processes: never more in use than a pod has, and none idle for long while a request waits."""
 
 import math
 import random
@@ -117,7 +117,7 @@ class RevisionLoad:
         return min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
 
     def run(self, until_s: float) -> None:
-        """Turn the clock, and see after each step whether somebody waits beside a free slot."""
+        """Advance the clock, and check after each step whether a request waits beside a free slot."""
         world = self.world
         while world.now_s < until_s and world.step(until_s=self.next_tick_s()):
             for life in world.living:

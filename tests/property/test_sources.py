@@ -1,4 +1,4 @@
-"""Each request counts once, whoever tells of it and whenever."""
+"""Each request counts once, whichever source reports it, at any time."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A list and its watch know the store; a restarted store knows all acknowledged writes."""
+"""A list and its watch give the store's state; a restarted store has all acknowledged writes."""
 
 import asyncio
 import tempfile
@@ -62,7 +62,7 @@ async def listed(cluster: MemoryCluster, selector: str) -> tuple[dict[str, Objec
 
 
 async def followed(cluster: MemoryCluster, known: dict[str, Object], start: str, selector: str) -> dict[str, Object]:
-    """State of a client at a version after it has read the watch from there."""
+    """The state of a client at a version after reading the watch up to it."""
     known = dict(known)
     async with cluster.watch(CONFIG_MAP, resource_version=start, label_selector=selector) as events:
         await cluster.close()
@@ -184,7 +184,7 @@ def empties(schema: Schema, path: tuple[Step, ...] = ()) -> list[tuple[Step, ...
 
 
 def with_leaf(way: tuple[Step, ...], leaf: object) -> Object:
-    """An object with one element in each list on a way, and a leaf at its end; None is no leaf."""
+    """An object with one element in each list of a path, and a leaf at its end; None is no leaf."""
     (key, known), *rest = way
     if not rest:
         return {} if leaf is None else {key: leaf}
@@ -208,7 +208,7 @@ def generations(kind: Kind, old: Object, new: Object) -> tuple[int, int]:
 
 
 def test_an_empty_field_of_the_template_is_no_new_generation() -> None:
-    """All of them, so that there is nothing to draw."""
+    """The test covers all fields, without a draw."""
     for kind, way in kind_and_ways():
         schema = crds()[kind].schema
         leaf: object = [] if way[-1][1]["type"] == "array" else {}

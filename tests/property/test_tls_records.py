@@ -1,4 +1,4 @@
-"""However the bytes of a connection over TLS are cut, they are the same bytes; and what was changed on its way is refused."""
+"""The bytes of a TLS connection are the same in any pieces; modified ones are refused."""
 
 import contextlib
 import itertools
@@ -37,7 +37,7 @@ class Client:
         self.ssl.do_handshake()
 
     def sent(self, pieces: list[bytes]) -> bytes:
-        """What is on the wire for these pieces and a goodbye."""
+        """The encrypted bytes of these pieces and a close_notify."""
         for piece in pieces:
             self.ssl.write(piece)
         with contextlib.suppress(ssl.SSLWantReadError):
@@ -51,7 +51,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def read_all(records: Records) -> tuple[bytes, bool]:
-    """What can be read now, and whether the end has come."""
+    """The readable bytes, and whether the end has been reached."""
     found = b""
     while data := records.read():
         found += data

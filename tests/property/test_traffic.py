@@ -1,4 +1,4 @@
-"""Admission and pod choice: nothing is lost, served twice, passed or overfilled."""
+"""Admission and pod choice: requests are never lost, served twice, overtaken or above the limit."""
 
 import random
 from collections import Counter
@@ -73,7 +73,7 @@ class NaiveBreaker:
         return Queued
 
     def pick(self, call: str, number: int) -> int | None:
-        """Some request that is inside and may be told to ``call``; None if there is none."""
+        """A request for ``call``; None without one."""
         inside = [*self.running, *(place[0] for place in self.waiting if call == "cancel")]
         return inside[number % len(inside)] if inside else None
 
@@ -89,7 +89,7 @@ class NaiveBreaker:
 
 
 def step(breaker: Breaker[int], naive: NaiveBreaker, call: str, number: int) -> None:
-    """One call on both; the answers are the same."""
+    """Make one call on both; the results are equal."""
     match call:
         case "admit":
             request_id = naive.arrived

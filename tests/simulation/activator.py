@@ -1,4 +1,4 @@
-"""An activator without sockets: the product's router, routes and view of the cluster; requests are objects.
+"""An activator without sockets: the product's router, routes and cluster view; requests are objects.
 
 What the ingress carries out over connections is a sleep here. A request whose pod is gone goes back to the router, as the ingress
 hands it back.
@@ -46,7 +46,7 @@ class SimulatedRequest:
 
 
 class SimulatedActivator:
-    """One process. ``end`` kills it: its held requests are lost."""
+    """One process. ``end`` kills it and its held requests."""
 
     def __init__(self, cluster: Cluster, node: SimulatedNode, dice: random.Random, report: Report) -> None:
         self.settings = ActivatorSettings()
@@ -79,7 +79,7 @@ class SimulatedActivator:
             self.inside.clear()
 
     def take(self, request: SimulatedRequest) -> None:
-        """A request has come."""
+        """Handle a new request."""
         site = self.routes.find(Listener.PUBLIC, request.host)
         if site is None:
             self._ended(request, "404")
@@ -97,7 +97,7 @@ class SimulatedActivator:
         self.ticker.schedule()
 
     def apply(self, outcome: RoutingOutcome[SimulatedRequest]) -> None:
-        """Carry out what the router decided."""
+        """Carry out the router's decisions."""
         for dispatch in outcome.dispatches:
             self._dispatch(dispatch)
         for rejection in outcome.rejections:

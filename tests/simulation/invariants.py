@@ -1,4 +1,4 @@
-"""What must hold: after each write of anybody, and when all has come to rest."""
+"""The invariants after each write, and those at rest."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,7 +59,7 @@ def placement_faults(pods: Iterable[Object], node: str) -> Iterator[str]:
 
 
 def write_faults(kind: Kind, before: Object | None, after: Object) -> Iterator[str]:
-    """What is wrong with a write: the object before, None for a new one, and after."""
+    """The problems of a write: the object before, None for a new one, and after."""
     name = f"{kind.name} {name_of(after)}"
     generation, observed = nested(after, "metadata", "generation") or 0, nested(after, "status", "observedGeneration")
     if observed is not None and observed > generation:
@@ -87,7 +87,7 @@ def _template_max(deployment: Object) -> str:
 
 
 async def at_rest(world: World) -> list[str]:
-    """What is not as the users' last wishes say."""
+    """The differences from the users' last wishes."""
     services = {name_of(one): one for one in (await world.store.list(SERVING_SERVICE)).items}
     revisions = {name_of(one): one for one in (await world.store.list(REVISION)).items}
     deployments = {name_of(one): one for one in (await world.store.list(DEPLOYMENT)).items}

@@ -1,4 +1,4 @@
-"""A kubelet whose pods are dictionary entries: it says when they run and are ready, and when they have gone."""
+"""A kubelet whose pods are dictionary entries: it reports starts, readiness and ends."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _RETRY_S = 0.5
 
 
 class SimulatedPod:
-    """A running pod. ``inside`` are its requests; ``arrived_count`` those since the last report."""
+    """A running pod. ``inside`` are its requests; ``arrived_count`` are those since the last report."""
 
     def __init__(self, name: str, revision: RevisionKey, address: str) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class SimulatedPod:
 
 
 class SimulatedNode:
-    """Runs until cancelled. ``pods`` are those that run, by address and port."""
+    """Runs until cancelled. ``pods`` are the running ones, by address and port."""
 
     def __init__(self, cluster: Cluster, dice: random.Random) -> None:
         self.pods: dict[str, SimulatedPod] = {}

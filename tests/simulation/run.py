@@ -1,4 +1,4 @@
-"""``PYTHONHASHSEED=0 python -m tests.simulation.run``: play seeds, and show what did not hold.
+"""``PYTHONHASHSEED=0 python -m tests.simulation.run``: run seeds, and print violations.
 
 A run depends on its seed alone where PYTHONHASHSEED is 0, as `make simulate-faults` sets it.
 """

@@ -1,4 +1,4 @@
-"""One run: users change services and send requests while faults come and go; then all is calm, and everything is checked."""
+"""One run: users change services and send requests under faults; then faults stop, and everything is checked."""
 
 import asyncio
 import itertools

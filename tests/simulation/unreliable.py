@@ -1,4 +1,4 @@
-"""A store as a daemon may meet it: calls fail, answers get lost, events come late, twice, or no more.
+"""A store with the faults of a real one: calls fail, responses get lost, events are late, repeated or missing.
 
 ``UnreliableCluster`` stands between one daemon and the store. Each fault is drawn from the dice that it is given, so that a
 seed makes the same run again. It stays within the port's contract: events of one watch keep their order, a watch may end, and
@@ -27,7 +27,7 @@ _EVEN = 0.5
 
 
 class Faults(msgspec.Struct, kw_only=True):
-    """How bad it is now, as chances from 0 to 1; all 0 is a store that works. Changed while a world runs."""
+    """The present faults, as probabilities from 0 to 1; all 0 is a working store. They change during a run."""
 
     refused: float = 0.0
     """A call fails and nothing was done."""
@@ -45,7 +45,7 @@ class Faults(msgspec.Struct, kw_only=True):
 
 
 class UnreliableCluster(Cluster):
-    """The port to ``cluster`` with ``faults``; ``write_count`` counts the writes that were answered or whose answer was lost."""
+    """The port to ``cluster`` with ``faults``; ``write_count`` counts writes, including those with a lost response."""
 
     def __init__(self, cluster: Cluster, faults: Faults, dice: random.Random, *, is_beside_store: bool = False) -> None:
         # One in the process of the store is never without it.

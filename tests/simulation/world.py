@@ -81,7 +81,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def running(self) -> Any:  # noqa: ANN401 - an async iterator
-        """Everything at work until the end of the context."""
+        """All parts at work until the end of the context."""
         asyncio.get_running_loop().set_task_factory(_numbered)  # type: ignore[arg-type] # its protocol names no options
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -102,11 +102,11 @@ class World:
         await self.store.close()
 
     def tell(self, text: str) -> None:
-        """Note what happens."""
+        """Add a line to the story."""
         self.story.append(f"{now_s():7.2f} {text}")
 
     def crash(self) -> None:
-        """Kill one daemon; another process takes its place a moment later."""
+        """Kill one daemon; another process replaces it a moment later."""
         assert self._group is not None
         name = self.dice.choice(sorted(self._daemons))
         self.tell(f"{name} is killed")
@@ -131,7 +131,7 @@ class World:
                 await self.store.evict("default", name_of(pod))
 
     async def uncordon(self) -> None:
-        """Let pods come to all nodes."""
+        """Make all nodes schedulable."""
         for node in (await self.store.list(NODE)).items:
             await self.store.patch(NODE, "", name_of(node), patch={"spec": {"unschedulable": False}})
 
@@ -145,7 +145,7 @@ class World:
             self.activator.take(request)
 
     async def apply(self, name: str, change: Callable[[Object], None]) -> None:
-        """Create or change a service as its user would, who tries again after a failure of the store."""
+        """Create or change a service as its user, with retries after failures of the store."""
         while True:
             try:
                 before = await self.store.get(SERVING_SERVICE, "default", name)
@@ -289,12 +289,12 @@ async def _until_killed(body: Awaitable[None]) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """All that is random, and the wall's clock, follow the seed and the virtual time."""
+    """Make all randomness and the wall clock follow the seed and virtual time."""
     numbers = itertools.count(seed * 1_000_003)
     real = random.Random
 
     class Seeded(real):  # type: ignore[valid-type, misc] # the class of the standard library
-        """Seeded by its place in the order of construction, unless it is given a seed."""
+        """A generator seeded by the order of construction, unless it gets a seed."""
 
         def __init__(self, given: object = None) -> None:
             super().__init__(next(numbers) if given is None else given)

@@ -1,4 +1,4 @@
-"""A contract for import-linter: decisions import nothing that touches the world.
+"""A contract for import-linter: pure modules import nothing with side effects.
 
 A module of the ``packages`` is pure unless a part of its name below its package is one of ``shells``. A pure module imports
 none of ``forbidden`` and no shell. There is no list of exceptions.
@@ -22,7 +22,7 @@ class PureContract(Contract):
     forbidden: Any = fields.SetField(subfield=fields.StringField())
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:  # noqa: ANN401 - the library's signature
-        """Find every import of a pure module that touches the world."""
+        """Find every import of a module with side effects by a pure module."""
         del verbose
         faults = [
             f"{module} -> {imported}"

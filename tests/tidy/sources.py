@@ -1,4 +1,4 @@
-"""The files that the house rules look at."""
+"""The files covered by the house rules."""
 
 import ast
 import functools
@@ -29,7 +29,7 @@ _TEXT_SUFFIXES = {"", ".cfg", ".html", ".json", ".jsonl", ".md", ".py", ".sh", "
 
 @functools.cache
 def parsed(source: str) -> ast.Module:
-    """The tree of a file's text. Kept, because a dozen rules read every file of the product; no rule changes a tree."""
+    """The tree of a file's text. Cached, because many rules read every file; no rule changes a tree."""
     return ast.parse(source)
 
 
@@ -45,7 +45,7 @@ def files_of_tests() -> list[Path]:
 
 
 def text_files(folder: Path = ROOT) -> Iterator[Path]:
-    """All text files of a folder, without what tools leave behind."""
+    """All text files of a folder, without build products."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") and path.name not in _OWN_HIDDEN:
             continue
@@ -62,7 +62,7 @@ def named(path: Path) -> str:
 
 
 def functions_of(tree: ast.AST) -> Iterator[tuple[str, Function, bool]]:
-    """All functions of a file, nested ones too: name with what it is inside of, function, whether ``self`` comes first."""
+    """All functions of a file, nested ones too: qualified name, function, and whether ``self`` comes first."""
     return _functions_in(tree, inside="", in_class=False)
 
 
@@ -82,5 +82,5 @@ def _is_static(decorators: Iterable[ast.expr]) -> bool:
 
 
 def is_type_checking_block(node: ast.AST) -> bool:
-    """Whether this is an ``if TYPE_CHECKING:``, whose body is never run."""
+    """Whether a node is an ``if TYPE_CHECKING:``, whose body never runs."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's table "Change one thing" is true: each change is made on a copy of the tree and takes effect there."""
+"""CONTRIBUTING's table "Change one thing" is true: each change takes effect on a copy of the tree."""
 
 import os
 import re
@@ -231,7 +231,7 @@ def _version(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def places_of(pattern: str) -> list[str]:
-    """Files of the product in which a pattern occurs."""
+    """Files of the product that contain a pattern."""
     return [named(path) for path in product_files() if re.search(pattern, path.read_text())]
 
 
@@ -241,7 +241,7 @@ def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
 
 
 def test_a_home_is_chosen_by_the_command_line_only() -> None:
-    """Another home is a package beside serving/home and a command; nothing below knows which one runs."""
+    """Another home is a package beside serving/home and a command; no lower layer imports it."""
     outside = [place for place in places_of(r"\bserving\.home\b") if not place.startswith("serving/home/")]
     assert outside
     assert [place for place in outside if not place.startswith("serving/cli/")] == []

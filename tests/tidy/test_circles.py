@@ -1,4 +1,4 @@
-"""No modules import each other in a circle, not for types and not inside a function either."""
+"""No modules import each other in a circle, including imports for types and inside functions."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ def module_of(path: PurePath) -> str:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Each module of the product with the modules of the product that it imports anywhere."""
+    """Each module of the product with its imports of other modules of the product."""
     files = {module_of(PurePath(named(path))): path for path in product_files()}
     graph: dict[str, set[str]] = {module: set() for module in files}
     for module, path in files.items():

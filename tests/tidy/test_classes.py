@@ -25,7 +25,7 @@ def class_names(source: str) -> Iterator[str]:
 
 
 def crowded_classes(source: str) -> Iterator[tuple[str, int]]:
-    """Classes with more methods than allowed. Protocols are excepted: a contract is as wide as its subject."""
+    """Classes with more methods than allowed, except protocols."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef) and not _is_protocol(node):
             count = sum(isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) for child in node.body)

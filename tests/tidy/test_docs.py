@@ -27,7 +27,7 @@ _TREE_LINE = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*)(?: +(?P<words>.*\S
 
 
 def broken_links(text: str, page: Path) -> Iterator[str]:
-    """Relative links of a page that lead nowhere: to no file, or to no heading of it."""
+    """Relative links of a page without an existing file or heading."""
     prose = _INLINE_CODE.sub("", _FENCE.sub("", text))
     for match in _LINK.finditer(prose):
         link = match[1] or match[2]
@@ -44,7 +44,7 @@ def broken_links(text: str, page: Path) -> Iterator[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """What links may name on a page: its headings, as GitHub makes anchors of them."""
+    """The anchors of a page: its headings in GitHub's form."""
     found: set[str] = set()
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -79,7 +79,7 @@ def class_tree() -> dict[str, str | None]:
 
 
 def status_in(words: str) -> int | None:
-    """The HTTP status that words name, if any."""
+    """The HTTP status in a text, if any."""
     match = re.search(r"\b([45]\d\d)\b", words)
     return int(match[1]) if match else None
 
@@ -159,7 +159,7 @@ def functions_in(source: str) -> set[str]:
 
 
 def faults_of_ways(text: str, bounds: dict[str, int]) -> list[str]:
-    """Ways that are missing or cross too many files, and steps whose function is not there."""
+    """Missing ways, ways through too many files, and steps without an existing function."""
     drawn = ways(text)
     missing = [f"{way}: not drawn" for way in bounds if not drawn.get(way)]
     long = [f"{way}: too many files" for way, steps in drawn.items() if len(dict(steps)) > bounds.get(way, 0)]

@@ -10,7 +10,7 @@ from tests.tidy.sources import ROOT, named, parsed, product_files
 
 
 def docstring_faults(source: str) -> Iterator[str]:
-    """What is wrong with a module's docstring."""
+    """The fault of a module's docstring."""
     if not (ast.get_docstring(parsed(source)) or "").strip():
         yield "no docstring"
 
@@ -22,7 +22,7 @@ def test_modules_say_what_they_are() -> None:
 
 
 def test_inner_modules_repeat_no_names() -> None:
-    """Names with an underscore are private: a second list of the others goes stale."""
+    """Names without an underscore are public: a second list of them becomes stale."""
     inner = [path for path in product_files() if path != ROOT / "serving" / "__init__.py"]
     assert [named(path) for path in inner if re.search(r"^__all__\b", path.read_text(), re.MULTILINE)] == []
 

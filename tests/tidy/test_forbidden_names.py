@@ -15,7 +15,7 @@ _MACHINE_PATH = re.compile(r"(?<![\w.\-~])/(work|home|root|Users)/")
 
 
 def empty_names(paths: Iterable[PurePath]) -> list[str]:
-    """Modules and packages whose name says nothing about what is inside."""
+    """Modules and packages with a meaningless name."""
     return [
         str(path) for path in paths if EMPTY_WORDS & {*path.parent.parts, path.stem, *path.stem.strip("_").split("_")}
     ]

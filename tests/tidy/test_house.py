@@ -35,7 +35,7 @@ def line_count(path: Path) -> int:
 
 
 def folder_graph() -> dict[str, set[str]]:
-    """Imports between folders. A ``main`` wires its daemon: what it imports says nothing of the folder it is in."""
+    """Imports between folders, without those of a ``main``, which wires its daemon."""
     graph: defaultdict[str, set[str]] = defaultdict(set)
     for module, targets in import_graph().items():
         if is_package(module) or module.rpartition(".")[2] in {"main", "__main__"}:

@@ -1,4 +1,4 @@
-"""Decisions import no clock, no socket, no log, no metric, and no module that does; only ``main`` and ``io`` may.
+"""Pure modules import no clock, socket, log or metric, and no module that does; only ``main`` and ``io`` may.
 
 import-linter holds the same rule (``pure_contract``); it does not see calls of built-in functions that touch the world.
 """
@@ -42,7 +42,7 @@ IMPURE_CALLS = {"__import__", "breakpoint", "eval", "exec", "input", "open", "pr
 
 
 def is_pure(path: PurePath) -> bool:
-    """Whether a file of ``serving/`` must be pure, by its path from the project's folder."""
+    """Whether a file of ``serving/`` must be pure, by its path in the project."""
     package, module = path.parts[1], path.with_suffix("").parts
     is_decision = package in DAEMONS and SHELLS.isdisjoint(module[2:])
     return package in PURE_FLOORS or is_decision or ".".join(module) in VOCABULARY
@@ -78,7 +78,7 @@ def imported(node: ast.AST, path: PurePath) -> list[str]:
 
 
 def is_shell_or_io(name: str) -> bool:
-    """Whether a module, by full name, is one of ours that touches the world."""
+    """Whether a module, by full name, is one of the project's with side effects."""
     if any(name == one or name.startswith(f"{one}.") for one in VOCABULARY):
         return False
     match name.split("."):
@@ -89,7 +89,7 @@ def is_shell_or_io(name: str) -> bool:
 
 
 def node_line(node: ast.AST) -> int:
-    """The line on which a statement begins."""
+    """The first line of a statement."""
     return getattr(node, "lineno", 0)
 
 

@@ -1,4 +1,4 @@
-"""The queue-proxy runs beside every pod: what it imports, every pod pays for."""
+"""The imports of the queue-proxy, whose cost every pod pays."""
 
 import subprocess
 import sys

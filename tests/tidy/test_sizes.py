@@ -1,4 +1,4 @@
-"""How long files and functions may be, and how many parameters a function may take by position."""
+"""Limits on the length of files and functions, and on positional parameters."""
 
 import functools
 import statistics
@@ -28,7 +28,7 @@ Rule = Callable[[str], Iterator[tuple[str, str]]]
 
 
 def long_functions(source: str) -> Iterator[tuple[str, str]]:
-    """Functions with too many lines, from the def to the last one: name and fault."""
+    """Functions with too many lines: name and fault."""
     for name, function, _ in functions_of(parsed(source)):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
@@ -51,7 +51,7 @@ def crowded_functions(source: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def faults(rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
-    """All faults of the product's functions: "path: function", and what is wrong."""
+    """All faults of the product's functions: "path: function", and the fault."""
     return [
         (f"{named(path)}: {name}", fault)
         for path in product_files()
@@ -61,7 +61,7 @@ def faults(rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
 
 
 def unneeded(exceptions: Collection[str], found: Collection[tuple[str, str]]) -> list[str]:
-    """Exceptions for what is no longer a fault."""
+    """Exceptions without a fault."""
     return sorted(set(exceptions) - {place for place, _ in found})
 
 

@@ -1,4 +1,4 @@
-"""Every public name is used by the product or a benchmark; a test and ``__all__`` are no uses."""
+"""Every public name is used by the product or a benchmark; uses by a test or ``__all__`` do not count."""
 
 import ast
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The words of the resource API stand in ``serving/model/knative.py`` only, and texts spell them as it does."""
+"""Names of the resource API are defined in ``serving/model/knative.py`` only, and texts spell them correctly."""
 
 import ast
 import functools

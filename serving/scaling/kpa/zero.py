@@ -1,4 +1,4 @@
-"""The gate before the last pod goes, and the Active condition of a revision.
+"""Decides when the last pod may go, and the Active condition of a revision.
 
 Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof
 that the service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or
@@ -102,7 +102,7 @@ _ACTIVE_STATUS = {
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's state from one look to the next. After a restart it is read from the revision's condition Active."""
+    """The gate's state between observations. After a restart it is read from the revision's condition Active."""
 
     since_s: float
     """Time at which the condition Active got its present status."""
@@ -190,7 +190,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
-    """The state after an event; raises ``IllegalTransition`` for a pair that the table does not have."""
+    """The state after an event; raises ``IllegalTransition`` for a pair that is not in the table."""
     phase = TRANSITIONS.get((state.phase, event))
     if phase is None:
         raise IllegalTransition(subject="scale-to-zero gate", phase=state.phase, event=event, story=state.story)
@@ -210,7 +210,7 @@ def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
 def step(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> tuple[GateState, GateDecision]:
-    """One look at a revision: weigh the proof, decide, then settle the condition Active by what was decided."""
+    """One observation of a revision: check the proof, decide, then set the condition Active by the decision."""
     if state.is_inactive:
         state = advance(state, _proof(state, facts, now_s=now_s), now_s=now_s)
     decision = _decide(state, facts, spec=spec, now_s=now_s, quirks=quirks)

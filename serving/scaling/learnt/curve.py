@@ -1,4 +1,4 @@
-"""The response time of one pod by its concurrency, and the knee from which on more requests at once only wait longer.
+"""The response time of one pod by its concurrency, and the knee above which more requests only wait longer.
 
 Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds fall into
 bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made monotone (isotonic

@@ -116,7 +116,7 @@ class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TargetLearner:
-    """One revision."""
+    """Learns the target of one revision."""
 
     __slots__ = (
         "_cpu",
@@ -146,7 +146,7 @@ class TargetLearner:
         self._saved_s: float | None = None
 
     def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
-        """One second of one pod; a second in which no request ended says nothing."""
+        """Add one second of one pod; a second without an ended request is ignored."""
         peak = self._peak * _PEAK_RATIO
         self._peak = concurrency if concurrency >= peak else peak  # noqa: FURB136 - each report of each pod
         if ended_count > 0 and response_time_s > 0:
@@ -175,7 +175,7 @@ class TargetLearner:
     def look(
         self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
     ) -> LearntTarget | None:
-        """Update and return the target; None before anything is known. ``spec`` has the revision's own target.
+        """Update and return the target; None without enough data. ``spec`` has the revision's own target.
 
         Learns at most once a period, and only after new samples.
         """
@@ -208,7 +208,7 @@ class TargetLearner:
         return msgspec.json.encode(self._state).decode()
 
     def load(self, learnt: str) -> None:
-        """Go on from what was learnt before. Raises ``InvalidValue``."""
+        """Restore the learnt state. Raises ``InvalidValue``."""
         try:
             self._state = msgspec.json.decode(learnt, type=_State)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -305,7 +305,7 @@ def _safe_mean(most: float) -> float:
 
 
 class RevisionTarget:
-    """One revision. ``spec`` is what decisions are made with; ``learnt`` is None before anything is known."""
+    """The target of one revision. ``spec`` is the basis of decisions; ``learnt`` is None without enough data."""
 
     __slots__ = ("_container", "_learner", "_own", "_settings", "learnt", "spec")
 
@@ -326,7 +326,7 @@ class RevisionTarget:
         return True
 
     def load(self, learnt: str) -> None:
-        """Go on from what was learnt before. Raises ``InvalidValue``."""
+        """Restore the learnt state. Raises ``InvalidValue``."""
         self._learner.load(learnt)
 
     def take(self, stat: Stat) -> None:
@@ -359,7 +359,7 @@ class RevisionTarget:
             self.learnt, self.spec = learnt, self._with(learnt)
 
     def due_save(self, now_s: float) -> str | None:
-        """The learnt state as text for ``load``; None while nothing is new, or after a recent save."""
+        """The learnt state as text for ``load``; None without changes, or after a recent save."""
         return self._learner.due_save(self._own, now_s)
 
     def _with(self, learnt: LearntTarget | None) -> ScalingSpec:

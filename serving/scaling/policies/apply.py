@@ -39,7 +39,7 @@ class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods to add (above 0) or remove (below 0), and how that came from ``wanted_delta``."""
+    """Pods to add (above 0) or remove (below 0), and the steps from ``wanted_delta`` to it."""
 
     wanted_delta: int
     delta: int
@@ -163,7 +163,7 @@ def panic(
     locked_until_s: float | None,
     now_s: float,
 ) -> PanicDecision:
-    """Decide as a pod becomes occupied; ``observed`` counts it already. ``locked_until_s`` None: no panic is at work."""
+    """Decide as a pod becomes occupied; ``observed`` counts it already. ``locked_until_s`` None: no panic is active."""
     limit_percent = LIMIT_PERCENT_DEFAULT if spec.up.trigger is None else limit_percent_of(spec.up.trigger)
     if not spec.panic_scale:
         verdict = PanicVerdict.DISABLED

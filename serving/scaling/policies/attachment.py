@@ -1,4 +1,4 @@
-"""A ScalingPolicy at work on one revision: evaluated once a period, its wish held until the next.
+"""A ScalingPolicy attached to one revision: evaluated once a period, its wish held until the next.
 
 Input: what is observed of the pods, the time, and whether the scale moved. Output: proposals for the merge, each with its
 reason in words, and the state that the next evaluation, also that of another process, goes on with. A cooldown starts with
@@ -31,7 +31,7 @@ class _HeldProposal(msgspec.Struct, frozen=True):
 
 
 class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The last evaluation of a revision, and why it came out so."""
+    """The last evaluation of a revision, and its reason."""
 
     revision: str
     at_s: float
@@ -73,13 +73,13 @@ class Triggered:
         self._panic_count = 0
 
     def follow(self, spec: ScalingPolicySpec, now_s: float) -> None:
-        """The policy as it is now; if it has changed, the next evaluation is due."""
+        """Update the policy; after a change the next evaluation is due at once."""
         if spec != self._spec:
             self._spec = spec
             self.due_s = now_s
 
     def hear(self, pod: str, *, concurrency: float) -> bool:
-        """A pod's report; whether it took its first request and the policy wants to know that at once."""
+        """Handle a pod's report; whether it took its first request and the policy needs a decision at once."""
         if not self._spec.panic_scale:
             return False
         if concurrency < self._settings.occupied_concurrency:
@@ -91,7 +91,7 @@ class Triggered:
         return is_new
 
     def forget_pod(self, pod: str) -> None:
-        """A pod is gone."""
+        """Drop a deleted pod."""
         self._occupied.discard(pod)
 
     def is_due(self, now_s: float) -> bool:
@@ -99,7 +99,7 @@ class Triggered:
         return now_s >= self.due_s
 
     def evaluate(self, revision: str, observed: ObservedPods, now_s: float) -> None:
-        """One evaluation."""
+        """Evaluate the policy once."""
         self.settle(observed.available_count)
         self.state, decision = decide(self.state, observed, self._spec, settings=self._settings, now_s=now_s)
         reason = reason_of(decision, spec=self._spec)
@@ -111,7 +111,7 @@ class Triggered:
         self.due_s = (now_s if is_far_behind else self.due_s) + period_s
 
     def settle(self, present_scale: int) -> None:
-        """See whether the change that was wished for was made; only then the cooldowns start."""
+        """Check whether the wanted change was made; the cooldowns start only then."""
         wish = self._wish
         if wish is None or (present_scale - wish.observed_count) * wish.delta <= 0:
             return

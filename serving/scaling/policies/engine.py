@@ -39,7 +39,7 @@ Requests = Callable[[RevisionKey], Mapping[str, Resources]]
 
 
 class PolicyCalendar:
-    """Schedules, each with its state as it was seen last and the time of that look."""
+    """Schedules, each with its last observed state and the time of that observation."""
 
     __slots__ = ("_name", "_schedules", "_seen", "_state_at")
 
@@ -54,7 +54,7 @@ class PolicyCalendar:
         return max((one.min_count for one, (_, state) in self._pairs() if state.is_active), default=0)
 
     def look(self, wall_s: float) -> bool:
-        """Whether any schedule is in another state than at the last look."""
+        """Whether any schedule has changed since the last call."""
         if len(self._seen) == len(self._schedules) and all(at_s <= wall_s < one.until_s for at_s, one in self._seen):
             return False
         self._seen = [(wall_s, self._state_at(one, wall_s)) for one in self._schedules]
@@ -144,7 +144,7 @@ class Triggers:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether any revision follows a policy that looks at cpu or memory."""
+        """Whether any revision follows a policy on cpu or memory."""
         return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
 
     def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
@@ -164,28 +164,28 @@ class Triggers:
         return None if found is None else found.target
 
     def look_again(self) -> None:
-        """There may be something to say about each."""
+        """Mark every policy's status for an update."""
         for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
             self._on_news(key)
 
     def drop_policy(self, key: PolicyKey) -> None:
-        """A policy that is gone."""
+        """Drop a deleted policy."""
         for other in self._policies.drop(key):
             self._on_news(other)
 
     def hear(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
-        """A pod's report; whether there should be a decision at once because of it."""
+        """Handle a pod's report; whether it needs a decision at once."""
         held = self._held.get(key)
         return held is not None and held.triggered.hear(pod, concurrency=concurrency)
 
     def forget_pod(self, key: RevisionKey, pod: str) -> None:
-        """A pod is gone."""
+        """Drop a deleted pod."""
         held = self._held.get(key)
         if held is not None:
             held.triggered.forget_pod(pod)
 
     def forget(self, key: RevisionKey) -> None:
-        """A revision is gone, or is not ours any more."""
+        """Drop a revision that is deleted, or owned by another autoscaler now."""
         held = self._held.pop(key, None)
         if held is not None:
             self._on_news(held.policy.key)
@@ -232,7 +232,7 @@ class Triggers:
     def status(
         self, key: PolicyKey, *, now_s: float, wall_offset_s: float, stamp: Callable[[float], str]
     ) -> dict[str, Any] | None:
-        """The status of a policy as it should be; None if it is gone. ``stamp`` writes a wall-clock time.
+        """The desired status of a policy; None if it is deleted. ``stamp`` formats a wall-clock time.
 
         A None in it takes a field away.
         """

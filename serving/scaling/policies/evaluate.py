@@ -104,7 +104,7 @@ def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks
 
 
 def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation, *, cooldown_s: float) -> Evaluation:
-    """Ask the triggers in order until one acts."""
+    """Evaluate the triggers in order until one acts."""
     verdicts: list[TriggerVerdict] = []
     for index, trigger in enumerate(triggers):
         said = _ask(trigger, way, situation, index=index, cooldown_s=cooldown_s)

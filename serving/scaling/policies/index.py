@@ -55,7 +55,7 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy. ``spec`` is None if it cannot be used, for ``problem``; a server may know less than we do."""
+    """A policy. ``spec`` is None for an invalid one, with its ``problem``; another server may have accepted it."""
 
     key: PolicyKey
     uid: str
@@ -69,7 +69,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a policy holds for anything; the words of its condition Attached."""
+    """Whether a policy has targets; the reasons of its condition Attached."""
 
     is_attached: bool
     reason: Reason
@@ -77,7 +77,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> PolicyView | None:
-    """A ScalingPolicy; None if it goes away. ``check`` finds what needs time zones."""
+    """Read a ScalingPolicy; None if it is being deleted. ``check`` validates schedules with time zones."""
     metadata, status = found["metadata"], found.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return None
@@ -115,7 +115,7 @@ def _kept_in(written: object) -> tuple[KeptState, ...]:
 
 
 def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
-    """A state, on the wall clock already, as a status keeps it."""
+    """A state, on the wall clock already, in the form of a status."""
     return KeptState(
         name=revision.key[1],
         uid=revision.uid,
@@ -177,7 +177,7 @@ class Policies:
         return tuple(self._by_key)
 
     def get(self, key: PolicyKey) -> PolicyView | None:
-        """A policy as it was seen last."""
+        """A policy as last observed."""
         return self._by_key.get(key)
 
     def take(self, policy: PolicyView) -> set[PolicyKey]:

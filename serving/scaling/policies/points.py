@@ -81,14 +81,14 @@ def examined_points(points: Points, window: PointWindow, now_s: float) -> Points
 
 
 def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
-    """Count the points beyond the target: above it for up, below it for down. A point on the target does not count."""
+    """Count the points beyond the target: above it for up, below it for down. One on the target does not count."""
     if way is ScaleWay.UP:
         return sum(point.usage_ratio > target_ratio for point in points)
     return sum(point.usage_ratio < target_ratio for point in points)
 
 
 def stored_times(up: Sequence[Trigger], down: Sequence[Trigger], settings: TriggerSettings) -> dict[str, int]:
-    """For how many seconds points of each type in use are kept: for the longest of its triggers.
+    """How long points of each type are kept, in seconds: as long as their longest trigger needs.
 
     Original: for the last of its down triggers, or, if there is none, the last of its up triggers.
     """
@@ -109,7 +109,7 @@ def recorded(
     now_s: float,
     settings: TriggerSettings,
 ) -> dict[str, Points]:
-    """The points after an evaluation: the new ones in front, those that no trigger can need dropped.
+    """The points after an evaluation: the new ones first, without those that no trigger needs.
 
     A usage that is not known adds no point, nor does one that comes within half a period after the newest.
     """

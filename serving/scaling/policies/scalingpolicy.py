@@ -1,4 +1,4 @@
-"""ScalingPolicy: triggers that move a revision's number of pods up and down, as a manifest writes them.
+"""ScalingPolicy: triggers that scale a revision up and down, in the form of a manifest.
 
 The records hold what the manifest says, whole percents and seconds, and no more: the comparisons that follow from them
 are exact in integers (8 of 10 points at 80 percent), and what was read is what is written back. The deciding code turns
@@ -102,7 +102,7 @@ class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Times at which there are pods whatever the load is: from each ``start`` to the next ``end``."""
+    """Times with a minimum of pods, whatever the load: from each ``start`` to the next ``end``."""
 
     start: str
     """When it begins, as five fields of cron: ``0 8 * * 1-5`` is 8:00 on working days."""
@@ -126,7 +126,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a schedule holds, and until when: in seconds since the epoch, and as the clocks of its time zone show it."""
+    """Whether a schedule holds, and until when: in seconds since the epoch, and in local time of its time zone."""
 
     is_active: bool
     until_s: float

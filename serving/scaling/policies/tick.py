@@ -1,4 +1,4 @@
-"""The decision of one evaluation: from what is observed to a change of the number of pods, and why.
+"""The decision of one evaluation: from an observation to a change of the number of pods, and its reason.
 
 A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points
 and cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics
@@ -40,7 +40,7 @@ class TriggerPhase(enum.StrEnum):
 
 
 class TriggerRule(enum.StrEnum):
-    """Which rule decided."""
+    """The rule that decided."""
 
     PAUSED = "paused"
     """Nothing is decided while a revision is created or goes away."""
@@ -64,7 +64,7 @@ _RULE_OF_VERDICT = {VerdictKind.LIMIT: TriggerRule.LIMIT, VerdictKind.POINTS: Tr
 
 
 class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state between evaluations. Plain data, so that it can be encoded, kept and decoded.
+    """The state between evaluations. Plain data, so that it can be encoded and decoded.
 
     ``phase_changed_at_s`` and ``last_change_at_s`` are None if it never happened. Points are newest first.
     """
@@ -170,7 +170,7 @@ def decide(
 
 
 def changed(state: TriggerState, *, at_s: float) -> TriggerState:
-    """The state after a change that was made: in sync, and the cooldowns of both directions start.
+    """The state after a change: in sync, and the cooldowns of both directions start.
 
     ``at_s`` is the ``now_s`` of the decision, as in the original, not the time at which the last pod was there.
     """

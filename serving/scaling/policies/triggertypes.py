@@ -1,4 +1,4 @@
-"""The types of triggers: what each watches, and how many pods follow from it.
+"""The types of triggers: the usage that each measures, and the pods computed from it.
 
 A policy answers two questions about the pods of a revision: how used are they (1.0 is full), and how many pods more or
 fewer would bring the usage to what the trigger aims at. It keeps nothing, and it does not decide whether to act.
@@ -106,12 +106,12 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def available_count(self) -> int:
-        """Pods that are there or on their way: 2 created, 3 idle and 5 occupied are 10."""
+        """Existing and coming pods: 2 created, 3 idle and 5 occupied are 10."""
         return self.creating_count + self.idle_count + self.occupied_count
 
 
 class TriggerPolicy(Protocol):
-    """One type of trigger. ``quirks`` are for the types that maestro has; your own may ignore them."""
+    """One type of trigger. ``quirks`` concern maestro's types; others may ignore them."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
         """The usage of the pods; 1.0 is full, cpu and memory may be more. NoData if unknown."""
@@ -154,7 +154,7 @@ class FixedStepPolicy:
 
 
 class ResourcePolicy:
-    """Use of a resource as a share of what the containers request."""
+    """Use of a resource as a share of the containers' requests."""
 
     __slots__ = ("_resource",)
 

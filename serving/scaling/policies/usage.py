@@ -56,7 +56,7 @@ class Usages:
         return {str(one.get("name", "")): resources_of(one.get("usage")) for one in found.containers}
 
     def news(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
-        """The same, if the list that came at ``now_s`` brought another measurement than the one before; else empty."""
+        """The pods, if the list of ``now_s`` has a new measurement; else empty."""
         found = self._by_pod.get(pod)
         return {} if found is None or found.since_s != now_s else self.used(pod, now_s)
 
@@ -84,7 +84,7 @@ def observed_pods(
     uses: Callable[[str], tuple[ContainerUse, ...]],
     occupied_concurrency: float,
 ) -> ObservedPods:
-    """The pods as triggers see them: as many as in the scale, whether they exist yet or not.
+    """The pods as seen by triggers: as many as in the scale, existing or not.
 
     A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5, 3
     of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.

@@ -1,4 +1,4 @@
-"""Anticipates the pods of a revision for the time when a node requested now takes pods.
+"""Anticipates the pods of a revision at the time when a node requested now becomes ready.
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
 what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the
@@ -46,7 +46,7 @@ class LoadTrend:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES + 1)
 
     def record(self, load: float, *, at_s: float, window_s: float) -> None:
-        """The load at a time. Samples that come closer than a thirtieth of the window are left out."""
+        """Record the load at a time. Samples closer than a thirtieth of the window are dropped."""
         samples = self._samples
         if samples and at_s - samples[-1][0] < window_s / _SAMPLES * (1.0 - _EARLY):
             return
@@ -55,7 +55,7 @@ class LoadTrend:
             samples.popleft()
 
     def expected(self, *, ahead_s: float) -> float | None:
-        """The load ``ahead_s`` seconds after the last sample; None unless the load climbs for sure.
+        """The load ``ahead_s`` seconds after the last sample; None unless the load clearly climbs.
 
         0, 2, 4, 6, 8 at 0, 1, 2, 3, 4 s are a climb of 2 a second without noise: 10 s ahead 28.
         """
@@ -86,7 +86,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Anticipation:
-    """One revision."""
+    """Anticipates the pods of one revision."""
 
     __slots__ = ("_held", "_trend")
 
@@ -118,7 +118,7 @@ class Anticipation:
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
     ) -> Publication | None:
-        """The write due now; None while ``written`` is still right. ``wall_s`` is now in unix seconds.
+        """The write that is due; None while ``written`` is still right. ``wall_s`` is now in unix seconds.
 
         With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
         """

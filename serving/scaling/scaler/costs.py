@@ -55,7 +55,7 @@ class DayCosts:
         self._columns[at + 3] += knative_cold_requests
 
     def total(self, wall_s: float) -> PolicyCosts:
-        """The last day."""
+        """The sum over the last day."""
         self._place(wall_s)
         pod_seconds, cold, knative_pod_seconds, knative_cold = (
             sum(self._columns[one::_WIDTH]) for one in range(_WIDTH)

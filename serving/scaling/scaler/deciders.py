@@ -36,7 +36,7 @@ _UNHEARD = NoData(missing="no stat in the stable window")
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
-    """The load that is inside now, and whether all of it waits because no pod is ready or wanted."""
+    """The present load in requests, and whether all of it waits because no pod is ready or wanted."""
 
     present: Stat
     is_waiting: bool
@@ -47,7 +47,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal, and the algorithm's own record of how it came about."""
+    """A proposal, and the algorithm's own record behind it."""
 
     proposal: Proposal
     detail: ScaleDecision | ClassicDecision | NoData
@@ -76,7 +76,7 @@ class Decider(abc.ABC):
     @property
     @abc.abstractmethod
     def state(self) -> KpaState | None:
-        """The state after the last decision; None of the classic algorithm, whose state is its points."""
+        """The state after the last decision; None for the classic algorithm, whose state is its points."""
 
     @abc.abstractmethod
     def windows(self, spec: ScalingSpec) -> WindowContents | None:
@@ -84,7 +84,7 @@ class Decider(abc.ABC):
 
     @abc.abstractmethod
     def reset_windows(self, spec: ScalingSpec) -> None:
-        """Forget the load of the past, but not what was decided on it."""
+        """Drop the recorded load, but keep the state of decisions."""
 
     @abc.abstractmethod
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
@@ -92,7 +92,7 @@ class Decider(abc.ABC):
 
 
 class KpaDecider(Decider):
-    """Today's algorithm."""
+    """Knative's present algorithm."""
 
     def __init__(
         self, spec: ScalingSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
@@ -127,7 +127,7 @@ class KpaDecider(Decider):
         return spec.target_value
 
     def take(self, second: Second) -> None:
-        """Record a second that is over, in the bucket of the next: so the newest bucket is never one to come."""
+        """Record a completed second, in the bucket of the next, so that the newest bucket is never a future one."""
         self._windows.record(second.load, second.number + 1.0)
 
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
@@ -145,7 +145,7 @@ class KpaDecider(Decider):
         return Decided(proposal=Proposal(decider="kpa", desired=detail.desired_count, reason=reason), detail=detail)
 
     def reset_windows(self, spec: ScalingSpec) -> None:
-        """Forget the load of the past, but not what was decided on it."""
+        """Drop the recorded load, but keep the state of decisions."""
         self._windows = self._new_windows(spec)
 
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
@@ -191,10 +191,10 @@ class ClassicDecider(Decider):
 
     @property
     def state(self) -> None:
-        """Its state is its points."""
+        """None: the state is the points."""
 
     def windows(self, spec: ScalingSpec) -> None:
-        """It keeps points."""
+        """None: the algorithm stores points."""
 
     def target(self, spec: ScalingSpec) -> float:
         """Load that one pod should have."""
@@ -240,10 +240,10 @@ class ClassicDecider(Decider):
         return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)
 
     def reset_windows(self, spec: ScalingSpec) -> None:
-        """Nothing to forget: points of pods that are gone are few, and the original keeps them."""
+        """Do nothing: points of deleted pods are few, and the original keeps them."""
 
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
-        """Nothing to follow: its windows stand in the settings."""
+        """Do nothing: the settings fix the windows."""
 
     def _record(self, source: str, load: Stat, at_s: float) -> None:
         self._scaler.record(
@@ -257,7 +257,7 @@ class ClassicDecider(Decider):
 
 
 def at_least(observed: Observation | NoData, load: float) -> Observation | NoData:
-    """The averages, where they are more than what is inside now; nothing inside is no news."""
+    """The averages, or the present load where it is larger."""
     if isinstance(observed, NoData):
         return Observation(stable=load, panic=load) if load else observed
     return Observation(stable=max(observed.stable, load), panic=max(observed.panic, load))
@@ -266,7 +266,7 @@ def at_least(observed: Observation | NoData, load: float) -> Observation | NoDat
 def decider_of(
     revision: ScaledRevision, settings: AutoscalerSettings, *, present_scale: int, ready_count: int, now_s: float
 ) -> Decider:
-    """The algorithm. ``present_scale`` and ``ready_count`` are held until there is a window of data; 0 holds nothing."""
+    """The algorithm. ``present_scale`` and ``ready_count`` are held until a window has data; 0 holds nothing."""
     if revision.class_name == CLASSIC_CLASS:
         target = classic_target(settings, container_concurrency=revision.container_concurrency)
         return ClassicDecider(settings.classic, target_concurrency=target, present_scale=present_scale, now_s=now_s)
@@ -280,7 +280,7 @@ def decider_of(
 
 
 def starting_gate(revision: ScaledRevision, *, ready_count: int, now_s: float) -> GateState:
-    """The gate as the revision says that it was left."""
+    """The gate in the state of the revision's condition."""
     if revision.serving_state is not ServingState.ACTIVE:
         phase, reason = GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC
     elif ready_count and revision.was_ready:

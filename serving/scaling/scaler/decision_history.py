@@ -45,7 +45,7 @@ class DecisionHistory:
         return len(self._entries)
 
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
-        """Remember a decision; what goes into the log, None if nothing does.
+        """Add a decision; the entry for the log, None if it repeats the last one.
 
         That is each that says something new (``repeated_count`` is 0), and one a minute of those that do not.
         """

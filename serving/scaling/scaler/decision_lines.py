@@ -1,4 +1,4 @@
-"""The part of a decision that a list shows: whose it is, when it was made, how often it repeated, and its sentence.
+"""The part of a decision for a list: its revision, time, repetitions and sentence.
 
 ``decision_history`` and ``decision_events`` add the decision itself. This module imports no decider, so that a command that
 only prints sentences starts without numpy.
@@ -13,7 +13,7 @@ DECISION_LOG_FILES = 4
 
 
 class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """When a decision was made, the newest of ``repeated_count`` + 1 in a row since ``since_s`` that all said the same."""
+    """The time of a decision, the newest of ``repeated_count`` + 1 equal ones in a row since ``since_s``."""
 
     since_s: float
     repeated_count: int

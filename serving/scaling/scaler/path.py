@@ -22,7 +22,7 @@ PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
 
 
 class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice of a revision's public Service; ``names_pods`` says whether any pod stands in it."""
+    """One slice of a revision's public Service; ``names_pods`` says whether it contains a pod."""
 
     name: str
     key: tuple[str, str]
@@ -30,7 +30,7 @@ class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublicSlices:
-    """All slices of one revision's public Service; most have one. ``proxy_since_s`` is None while a pod is in any."""
+    """All slices of one revision's public Service; most have one. ``proxy_since_s`` is None while one contains a pod."""
 
     __slots__ = ("_names_pods", "proxy_since_s")
 
@@ -40,11 +40,11 @@ class PublicSlices:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a Service, as far as is known."""
+        """Whether the Service is known to exist."""
         return bool(self._names_pods)
 
     def take(self, found: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
-        """A slice as it is now, or was last; whether requests take another path by that."""
+        """Store or delete a slice; whether that changes the path of requests."""
         if is_gone:
             self._names_pods.pop(found.name, None)
         else:
@@ -74,7 +74,7 @@ def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
 def wanted_path(
     decided: Decided, *, present: TrafficPath, wanted_count: int | NoData, is_inactive: bool, ready_count: int
 ) -> TrafficPath:
-    """The path after a decision. Without data it stays; the classic algorithm knows no excess, and keeps the activators."""
+    """The path after a decision. Without data it stays; the classic algorithm has no excess, and keeps the activators."""
     detail = decided.detail
     if isinstance(detail, ScaleDecision):
         excess = detail.excess_burst_capacity

@@ -32,7 +32,7 @@ _FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpe
 
 
 class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Two decisions at one moment of the record: ``first`` with the numbers as they were, ``second`` with the others."""
+    """Two decisions at one moment of the record: ``first`` with the recorded numbers, ``second`` with the changed ones."""
 
     record: DecisionRecord
     first: ScalerOutcome
@@ -40,7 +40,7 @@ class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_same(self) -> bool:
-        """Whether both want the same: the count, what is done about it, and whose rule it was."""
+        """Whether both decide the same: the count, the action, and the rule."""
         return self.first.gate == self.second.gate and self.first.is_like(self.second)
 
 
@@ -59,7 +59,7 @@ def read_record(line: bytes | str) -> DecisionRecord:
 
 
 def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
-    """The numbers with others in their place: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
+    """The numbers with some replaced: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
     found: dict[str, Any] = {}
     for name, text in changes.items():
         field = name.replace("-", "_")
@@ -73,13 +73,13 @@ def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
 
 
 def again(record: DecisionRecord) -> ScalerOutcome:
-    """The decision of a record, made again from what it brings."""
+    """Repeat the decision of a record from its inputs."""
     inputs = record.entry.outcome.inputs
     return _decide(record, inputs)[1]
 
 
 def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
-    """Each decision with the numbers as they were and with the others; one revision at a time may be in ``records``."""
+    """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision at a time."""
     states: tuple[_ReplayState, _ReplayState] | None = None
     for record in records:
         inputs = record.entry.outcome.inputs

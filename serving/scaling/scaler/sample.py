@@ -1,4 +1,4 @@
-"""One decision as a few numbers, for charts: what each decision knew, also when it said nothing new.
+"""One decision as a few numbers, for charts, also when it repeats the last one.
 
 Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is what pods have in flight, ``held``
 what waits in activators: all reported load, less what runs. It does not know who draws it.

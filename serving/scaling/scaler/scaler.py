@@ -40,7 +40,7 @@ _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class StatSource(enum.StrEnum):
-    """The sender of a stat: a pod reports its state, an activator what is new."""
+    """The sender of a stat: a pod reports its state, an activator its changes."""
 
     POD = "pod"
     ACTIVATOR = "activator"
@@ -125,7 +125,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.inside.present
 
     def is_like(self, other: "ScalerOutcome") -> bool:
-        """Whether another decision said the same, so that one of them is enough to remember."""
+        """Whether another decision is equal, so that one of them is enough to store."""
         return (
             self.gate == other.gate
             and self.phase is other.phase
@@ -136,7 +136,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scaler:
-    """One revision. Times are those of one monotonic clock."""
+    """Scales one revision. Times are those of one monotonic clock."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Scaler:
             self.shadow.follow(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
-        """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
+        """Add a stat with the time of its receipt; whether it needs a decision at once.
 
         That is so when there is load and nothing was wanted, and when an activator has more inside than what was wanted
         is for: 71 requests, with 1 pod wanted for 70.
@@ -225,14 +225,14 @@ class Scaler:
             self.learner.started(took_s)
 
     def forget_pod(self, name: str, now_s: float) -> None:
-        """A pod is gone: its last report says nothing about the time after."""
+        """Drop a deleted pod: its last report does not cover the time after."""
         self._advance(now_s)
         self._sources.forget_pod(name)
 
     def tick(
         self, facts: ScalerView, cause: DecisionCause, now_s: float, *, proposals: Sequence[Proposal] = ()
     ) -> ScalerOutcome:
-        """Decide. ``proposals`` are those of deciders beside the algorithm."""
+        """Decide. ``proposals`` come from deciders beside the algorithm."""
         self._advance(now_s)
         self._adopt(now_s)
         self._facts = facts
@@ -277,7 +277,7 @@ class Scaler:
         return outcome
 
     def windows(self) -> WindowContents | None:
-        """Window contents of the latest decision, in the same turn of the loop; None of the classic algorithm."""
+        """Window contents of the latest decision, in the same turn of the loop; None for the classic algorithm."""
         return self._decider.windows(self._spec)
 
     def _adopt(self, now_s: float) -> None:
@@ -319,7 +319,7 @@ class Scaler:
 
 
 def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, ScalerOutcome]:
-    """From the algorithm's proposal to what is to be done: the others' proposals, bounds, gate; and the gate after it."""
+    """Turn the algorithm's proposal into a decision: other proposals, bounds and gate, and the next gate."""
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
     # A revision that is woken while the write of scale 0 is under way would else go back into reserve.
     is_woken = facts.serving_state is ServingState.ACTIVE and (facts.present_scale == 0 or facts.is_woken)

@@ -36,7 +36,7 @@ _SILENCE = Stat()
 
 
 class PolicyShadow:
-    """One revision. ``wall_offset_s`` is what the clock of the decisions is behind seconds since the epoch.
+    """The shadow of one revision. ``wall_offset_s`` is seconds since the epoch less the clock of the decisions.
 
     ``policy`` is the adaptive one, which the shadow decides with; None: it decides as Knative does.
     """
@@ -117,14 +117,14 @@ class PolicyShadow:
         )
 
     def take(self, number: int, load: Stat) -> None:
-        """A second that is over. Number 61 is the time from 61 s to 62 s."""
+        """Add a completed second. Number 61 is the time from 61 s to 62 s."""
         self._seen_second = number
         self._windows.record(load, number + 1.0)
         if self.policy is not None:
             self.policy.take(number, load.concurrency, load.request_count)
 
     def arrive(self, request_count: float, now_s: float) -> None:
-        """Requests that a source reports, at the time of the report. Without a ready pod they are cold."""
+        """Count reported requests at the time of the report. Without a ready pod they are cold."""
         if request_count <= 0:
             return
         shadow_ready_count = self._ready(now_s)
@@ -147,7 +147,7 @@ class PolicyShadow:
         start_s: float,
         now_s: float,
     ) -> None:
-        """A decision is made, with ``present_scale`` pods asked for; ``beside`` are proposals of other deciders.
+        """Follow a decision with a scale of ``present_scale``; ``beside`` are proposals of other deciders.
 
         ``inside`` is the load inside now; None if it is not known.
         """
@@ -169,18 +169,18 @@ class PolicyShadow:
             self._decide(beside, now_s)
 
     def costs(self, now_s: float) -> PolicyCosts:
-        """The last day."""
+        """The costs of the last day."""
         return self._costs.total(now_s + self.wall_offset_s)
 
     def due_save(self, *, is_now: bool) -> str | None:
-        """The costs as text for ``load``, once an hour and when ``is_now``; None in between, and without new ones."""
+        """The costs as text for ``load``, once an hour and when ``is_now``; otherwise None."""
         if not self._has_new_costs or (self._costs.hour == self._saved_hour and not is_now):
             return None
         self._saved_hour, self._has_new_costs = self._costs.hour, False
         return self._costs.dump()
 
     def load(self, text: str) -> None:
-        """Go on from costs of before. Raises ``InvalidValue``."""
+        """Restore saved costs. Raises ``InvalidValue``."""
         self._costs.load(text)
 
     def _count(self, now_s: float) -> None:

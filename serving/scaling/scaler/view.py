@@ -31,7 +31,7 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proof_s(self) -> float | None:
-        """When the activators were proved to be in the path; a probe that was answered while pods were there proves nothing."""
+        """The time of the last valid proof: a probe with the activators in the path and no pods in it."""
         if not self.has_public or self.proved_at_s is None:
             return self.proved_at_s
         since_s = self.proxy_since_s

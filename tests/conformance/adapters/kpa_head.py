@@ -20,12 +20,12 @@ _PODS_UNKNOWN = "ready"
 
 
 def expected(case: dict[str, Any]) -> object:
-    """What the original answered."""
+    """The original's results."""
     return case["expect"]
 
 
 def answer(case: dict[str, Any]) -> object:
-    """What ours answers, step by step."""
+    """This project's results, step by step."""
     fields = dict(case["spec"])
     spec = _spec(fields)
     start_ready = case.get("start_ready") or 0
@@ -44,7 +44,7 @@ def answer(case: dict[str, Any]) -> object:
 
 
 def agrees(expected: object, got: object) -> bool:
-    """Whole numbers and flags: nothing is rounded."""
+    """Whether both are equal: whole numbers and flags need no tolerance."""
     return same(expected, got)
 
 

@@ -23,12 +23,12 @@ _KINDS = {"timed": WindowKind.LINEAR, "weighted": WindowKind.WEIGHTED_EXPONENTIA
 
 
 def expected(case: dict[str, Any]) -> object:
-    """What the original answered."""
+    """The original's results."""
     return case["expect"]
 
 
 def answer(case: dict[str, Any]) -> object:
-    """What ours answers."""
+    """This project's results."""
     return _maxima(case) if case["kind"] == "max" else _averages(case)
 
 

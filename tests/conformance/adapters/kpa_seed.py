@@ -20,7 +20,7 @@ MAX_PANIC_RELATIVE = 1e-9
 
 
 def expected(case: Case) -> dict[str, Any]:
-    """The parts of the case that it gives answers for; one 0 for max_panic stands for "always 0"."""
+    """The parts of the case with expected results; one 0 for max_panic stands for "always 0"."""
     wanted: dict[str, Any] = {key: case[key] for key in ("expect", "panic", "max_panic", "kept") if key in case}
     if wanted.get("max_panic") == 0:
         wanted["max_panic"] = [0] * len(case["expect"])
@@ -37,7 +37,7 @@ def agrees(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
 
 
 def answer(case: Case) -> dict[str, Any]:
-    """Feed the events in order and note what each "scale" gives."""
+    """Feed the events in order and record each result of "scale"."""
     config = case["config"]
     settings = ClassicSettings(
         stable_window_s=config["stable_window_s"],

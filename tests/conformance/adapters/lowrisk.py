@@ -48,13 +48,13 @@ VARIATION = re.compile(r"lvrb_margin([\d.]+)_sens([\d.]+)")
 
 
 def expected(case: Json) -> Json:
-    """What is compared: all of "expect"."""
+    """The compared part: all of "expect"."""
     found: Json = case["expect"]
     return found
 
 
 def agrees(wanted: Json, got: Json) -> bool:
-    """Whole numbers exact, others within 1e-9."""
+    """Whether both are equal: whole numbers exactly, others within 1e-9."""
     return all(
         name in got and (same(value, got[name]) if name == "score" else _near(value, got[name]))
         for name, value in wanted.items()
@@ -66,7 +66,7 @@ def _near(wanted: object, got: object) -> bool:
 
 
 def answer(case: Json) -> Json:
-    """Answer a case of any kind."""
+    """Run a case of any kind."""
     if case["kind"] == "resource_stats":
         return _resource_stats(case["in"], [name for name in case["expect"] if VARIATION.fullmatch(name)])
     return ANSWERS[case["kind"]](case["in"])

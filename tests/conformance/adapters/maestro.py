@@ -41,7 +41,7 @@ ORIGINAL_TYPES = {"occupancy": "room", "fixed-step": "legacy"}
 
 
 def expected(case: Json) -> Json:
-    """What is compared: all of "expect" but the remark."""
+    """The compared part: "expect" without the remark."""
     return {key: value for key, value in case["expect"].items() if key != "note"}
 
 
@@ -51,7 +51,7 @@ def agrees(wanted: Json, got: Json) -> bool:
 
 
 def answer(case: Json) -> Json:
-    """Answer a case of any kind."""
+    """Run a case of any kind."""
     return ANSWERS[case["kind"]](case["in"])
 
 

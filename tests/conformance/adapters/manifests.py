@@ -1,4 +1,4 @@
-"""Bad manifests, as a real API server answered them: ``record_manifests.py`` has the manifests and how they were sent.
+"""Bad manifests with the recorded responses of a real API server: ``record_manifests.py`` has the manifests and the calls.
 
 The local API gives the same code, reason and fields; the words differ.
 """
@@ -74,7 +74,7 @@ def _recorded() -> dict[str, Json]:
 
 
 def expected(case: Json) -> Json:
-    """All right answers: the recorded one, or the documented difference of the case.
+    """All right responses: the recorded one, or the documented difference of the case.
 
     A template that no pod can be made of is taken by a real API server, which refuses the Deployment later. The local API
     answers at once what the server answers to a Pod with the same mistake, at that field below the template.
@@ -104,7 +104,7 @@ def answer(case: Json) -> Json:
 
 
 def agrees(wanted: Json, got: Json) -> bool:
-    """Whether an answer is one of the right ones. A value of the wrong type in a Pod has no field."""
+    """Whether a response is one of the right ones. A value of the wrong type in a Pod has no field."""
     shown = [got, {**got, "fields": []}] if len(wanted) > 1 and not wanted[1]["fields"] else [got]
     return any(one in wanted for one in shown)
 

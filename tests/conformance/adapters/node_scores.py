@@ -32,18 +32,18 @@ ABSENT = -1
 
 
 def expected(case: Json) -> Json:
-    """What is compared: all of "expect"."""
+    """The compared part: all of "expect"."""
     found: Json = case["expect"]
     return found
 
 
 def agrees(wanted: Json, got: Json) -> bool:
-    """Exactly."""
+    """Whether both are equal exactly."""
     return same(wanted, got)
 
 
 def answer(case: Json) -> Json:
-    """Answer a case of any kind."""
+    """Run a case of any kind."""
     return ANSWERS[case["kind"]](case["in"])
 
 

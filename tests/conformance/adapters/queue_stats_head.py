@@ -44,7 +44,7 @@ def answer(case: Case) -> list[Row]:
 
 
 def agrees(wanted: list[Row], got: list[Row]) -> bool:
-    """As many reports, averages within the tolerance, counts exact."""
+    """Whether both have as many reports, averages within the tolerance, and equal counts."""
     return len(wanted) == len(got) and all(
         same(one[:2], other[:2], absolute=AVERAGE_ABSOLUTE) and same(one[2:], other[2:])
         for one, other in zip(wanted, got, strict=True)

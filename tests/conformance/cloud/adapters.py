@@ -33,7 +33,7 @@ SERVICE = "clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider"
 
 
 class MadeCloud(msgspec.Struct, kw_only=True):
-    """``stranger`` is a machine of another group; None where there is no such thing."""
+    """A cloud under test. ``stranger`` is a machine of another group; None where there is none."""
 
     cloud: Any
     group: str

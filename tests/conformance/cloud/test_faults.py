@@ -1,4 +1,4 @@
-"""Clouds that are away, throttle, or give less than was asked for."""
+"""Clouds that are away, throttle, or create less than was requested."""
 
 import asyncio
 import threading
@@ -45,7 +45,7 @@ def busy() -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Do nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Busy) as server:
         thread = threading.Thread(target=server.serve_forever)

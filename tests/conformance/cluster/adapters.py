@@ -32,21 +32,21 @@ _DEFINED = {"Namespace", "CustomResourceDefinition", "ServiceAccount"}
 
 @asynccontextmanager
 async def memory() -> AsyncIterator[MemoryCluster]:
-    """The store in this process, without a journal. Its history is short, so the suite meets Gone too."""
+    """The store in this process, without a journal. Its history is short, so that the suite covers ``Gone``."""
     async with _collected(None) as cluster:
         yield cluster
 
 
 @asynccontextmanager
 async def fenced() -> AsyncIterator[FencedCluster]:
-    """The same for a process that always holds its lease."""
+    """The store in this process for a holder of the lease."""
     async with memory() as store:
         yield FencedCluster(store, lambda: None)
 
 
 @asynccontextmanager
 async def memory_and_journal() -> AsyncIterator[MemoryCluster]:
-    """The same, where what users write waits for a disk."""
+    """The store with a journal: writes of users wait for the disk."""
     with tempfile.TemporaryDirectory() as folder:
         async with _collected(Journal(Path(folder) / "journal.db")) as cluster:
             yield cluster
@@ -80,7 +80,7 @@ async def api_and_kube() -> AsyncIterator[KubeCluster]:
 
 @asynccontextmanager
 async def kube() -> AsyncIterator[KubeCluster]:
-    """A real server, the one that the environment names; our definitions are put there, if they are not."""
+    """The real server of the environment; missing definitions are applied first."""
     path = Path(os.environ[KUBECONFIG_VARIABLE])
     await asyncio.to_thread(_define, path)
     async with KubeCluster(path) as cluster:

@@ -36,7 +36,7 @@ def revision(namespace: str, name: str, **spec: Any) -> Object:  # noqa: ANN401 
 
 
 def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
-    """On a real server its controller writes its status within milliseconds; a revision's is ours alone."""
+    """A Deployment. A real controller writes its status within milliseconds; a revision's status has no other writer."""
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "dev.local/one"}]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
@@ -44,7 +44,7 @@ def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
 
 
 def pod(namespace: str, name: str) -> Object:
-    """One that no scheduler takes: it is on no node, and nobody else writes its status."""
+    """A pod that no scheduler takes: it is on no node, and its status has no other writer."""
     containers = [{"name": "one", "image": "dev.local/one", "env": [{"name": "A", "value": "1"}]}]
     spec = {"containers": containers, "schedulerName": "nobody"}
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
@@ -79,7 +79,7 @@ async def changes_after(
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something holds that another process or task brings about."""
+    """Wait until a condition holds that another process or task fulfils."""
     async with asyncio.timeout(_PATIENCE_S):
         while not await holds():  # noqa: ASYNC110 - it happens elsewhere, maybe in another process
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""Deleting: preconditions, finalizers, a pod's grace, and what becomes of dependents."""
+"""Deletion: preconditions, finalizers, a pod's grace, and dependents."""
 
 import functools
 

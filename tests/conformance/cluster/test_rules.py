@@ -31,7 +31,7 @@ async def test_objects_are_refused_with_the_same_words(cluster: Cluster, namespa
 
 
 async def answers(cluster: Cluster, namespace: str, kind: Kind, *, new: Json, old: Json | None) -> list[str]:
-    """What a server finds wrong with an object, or with a change of one."""
+    """The problems that a server reports about an object, or about a change of one."""
     body = in_namespace(new, namespace, kind)
     made: Object | None = None
     try:

@@ -1,4 +1,4 @@
-"""Watches: what they tell, from when on, and to whom."""
+"""Watches: their events, their start, and their filters."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Requests of Knative's own tests and clients with their answers, as data; and their runner.
+"""Requests of Knative's own tests and clients with their responses, as data; and their runner.
 
 A scenario is a YAML file: a title, the reason why it matters, and steps. A step is a request (``send: METHOD PATH``, with
 ``body``, or ``base64`` and ``type`` for other media) and what the answer must have: ``status``, ``expect`` (a subset of its
@@ -27,7 +27,7 @@ _PLACE = re.compile(r"\$\{(\w+)\}")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request and its answer."""
+    """One request and its response."""
 
     send: str
     body: Any = None
@@ -71,7 +71,7 @@ def missing(wanted: object, found: object, path: str = "") -> str:
 
 
 async def play(scenario: Scenario, url: str, token: str) -> None:
-    """Send every request; ``AssertionError`` at the first answer that is not as recorded."""
+    """Send every request; ``AssertionError`` at the first response that differs from the record."""
     kept: dict[str, str] = {}
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(headers=headers) as session:

@@ -23,7 +23,7 @@ _PROTOBUF = "application/x-protobuf"
 
 
 class Receiver:
-    """What arrived: spans, and the latest metrics by daemon and name."""
+    """The received data: spans, and the latest metrics by daemon and name."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -33,7 +33,7 @@ class Receiver:
         self._arrived = asyncio.Condition()
 
     async def traces(self, request: web.Request) -> web.Response:
-        """/v1/traces."""
+        """Handle /v1/traces."""
         reported = ExportTraceServiceRequest.FromString(await _body(request))
         async with self._arrived:
             for resource in reported.resource_spans:
@@ -43,7 +43,7 @@ class Receiver:
         return web.Response(body=ExportTraceServiceResponse().SerializeToString(), content_type=_PROTOBUF)
 
     async def numbers(self, request: web.Request) -> web.Response:
-        """/v1/metrics."""
+        """Handle /v1/metrics."""
         reported = ExportMetricsServiceRequest.FromString(await _body(request))
         async with self._arrived:
             for resource in reported.resource_metrics:
@@ -53,7 +53,7 @@ class Receiver:
         return web.Response(body=ExportMetricsServiceResponse().SerializeToString(), content_type=_PROTOBUF)
 
     async def until(self, holds: Callable[[], object], *, within_s: float = 100) -> None:
-        """Wait until something holds of what arrived."""
+        """Wait until the received data fulfil a condition."""
         async with asyncio.timeout(within_s), self._arrived:
             await self._arrived.wait_for(lambda: bool(holds()))
 

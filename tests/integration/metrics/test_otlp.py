@@ -42,7 +42,7 @@ class Client:
         self._session, self.ports = session, ports
 
     async def get(self, path: str, **headers: str) -> list[str]:
-        """The traceparents that the app saw. Until the activator has heard of the service, it tells of no request for it."""
+        """The traceparents seen by the app. Before the activator knows the service, it traces no request for it."""
         url = f"http://127.0.0.1:{self.ports['public']}{path}"
         while True:
             async with self._session.get(url, headers={"Host": "echo.default.localhost", **headers}) as response:

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes all daemons and pods of a running ``serving up``; the dashboard's expressions have answers."""
+"""A real Prometheus scrapes all daemons and pods of a running ``serving up``; the dashboard's expressions have results."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ class Up(msgspec.Struct, frozen=True):
     ports: dict[str, int]
 
     def pod_addresses(self, revision: str) -> list[str]:
-        """Where the ready pods of a revision are."""
+        """The addresses of a revision's ready pods."""
         token = (self.state / "token").read_text()
         selector = urllib.parse.quote(f"serving.knative.dev/revision={revision}")
         url = f"https://127.0.0.1:{self.ports['api']}/api/v1/namespaces/default/pods?labelSelector={selector}"
@@ -61,7 +61,7 @@ def fetch(url: str, trusted: ssl.SSLContext | None = None, **headers: str) -> st
 
 
 def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
-    """Wait for something that nobody tells of."""
+    """Poll until a condition holds."""
     deadline_s = time.monotonic() + within_s
     while True:
         with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def running(command: list[str], **environment: str) -> Iterator[subprocess.Popen
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """The ports of a system whose sample service was woken by a request with a trace."""
+    """The ports of a system whose sample service was woken by a traced request."""
     state = tmp_path_factory.mktemp("state")
     free = [f"--{port.name}-port=0" for port in PORTS]
     with running([sys.executable, "-m", "serving", "up", f"--state={state}", "--sample", *free]):
@@ -162,7 +162,7 @@ def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: Up, tmp
 
 
 def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
-    """What is shipped, each second and at the ports of this system; and its pods."""
+    """The shipped configuration, each second and at the ports of this system and its pods."""
     config: dict[str, Any] = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(MONITORING / "alerts.yaml")]
@@ -210,7 +210,7 @@ def count_of(api: str, expression: str) -> float:
 
 
 def dashboard_expressions() -> list[str]:
-    """Those of the dashboard, with its variables as they are at first."""
+    """The expressions of the dashboard, with the initial values of its variables."""
     panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
     found = [target["expr"] for panel in panels for target in panel["targets"]]
     values = {"$namespace": ".*", "$revision": ".*", "$__rate_interval": "1m"}

@@ -1,4 +1,4 @@
-"""Rules and the scrape configuration are what promtool takes, and each alert fires in its case."""
+"""Promtool accepts rules and the scrape configuration, and each alert fires in its case."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Both daemons of HTTP, each before one scripted upstream, for tests of both."""
+"""Both HTTP daemons, each before one scripted upstream, for tests of both."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ class _Scripted(PodServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of its listener."""
         return self._backend.address[1]
 
 

@@ -1,4 +1,4 @@
-"""HTTP/2 by hand: frames made of bytes, and a connection that reads frames. No library judges the bytes."""
+"""HTTP/2 by hand: frames from bytes, and a connection that reads frames. No library validates the bytes."""
 
 import asyncio
 
@@ -58,12 +58,12 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def last_stream_id(self) -> int:
-        """What a GOAWAY names."""
+        """The last stream id of a GOAWAY."""
         return int.from_bytes(self.payload[:4])
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream_id: int = 0) -> bytes:
-    """A frame, whatever sense it makes."""
+    """A frame, valid or not."""
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream_id.to_bytes(4) + payload
 
 
@@ -126,7 +126,7 @@ class Http2:
         return self.frames
 
     async def response(self, stream_id: int = 1) -> tuple[dict[str, str], bytes]:
-        """The head and the body of an answer."""
+        """The head and the body of a response."""
         head: dict[str, str] = {}
         body = b""
         while True:
@@ -157,7 +157,7 @@ class Http2App:
         return cls(link)
 
     async def frame(self, kind: int) -> Frame:
-        """The next frame of a kind; pings are answered."""
+        """The next frame of a kind; pings are acknowledged."""
         while True:
             head = await self.link.reader.readexactly(9)
             payload = await self.link.reader.readexactly(int.from_bytes(head[:3]))
@@ -170,13 +170,13 @@ class Http2App:
         return (await self.frame(Kind.HEADERS)).stream_id
 
     def respond(self, stream_id: int, body: bytes = b"fine", *more: tuple[str, str]) -> None:
-        """Answer a request with 200."""
+        """Respond to a request with 200."""
         head = fields((":status", "200"), *more)
         self.link.send(frame(Kind.HEADERS, head, flags=END_HEADERS, stream_id=stream_id))
         self.link.send(frame(Kind.DATA, body, flags=END_STREAM, stream_id=stream_id))
 
     def goaway(self, last_stream_id: int) -> None:
-        """Take nothing new."""
+        """Send GOAWAY: refuse new streams."""
         self.link.send(frame(Kind.GOAWAY, last_stream_id.to_bytes(4) + bytes(4)))
 
     def reset(self, stream_id: int, code: int) -> None:

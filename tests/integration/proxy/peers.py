@@ -1,4 +1,4 @@
-"""Both ends of a proxy as raw sockets: a client that sends any bytes, an upstream with a script."""
+"""Both ends of a proxy as raw sockets: a client that sends any bytes, and a scripted upstream."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ STEP_S = 60.0
 
 
 class Way:
-    """How clients and proxies meet: as they are, or over TLS, which ``test_proxy_over_tls.py`` puts in between."""
+    """The transport between clients and proxies: plain, or TLS, which ``test_proxy_over_tls.py`` inserts."""
 
     def __init__(self) -> None:
         self.make: Callable[[HttpServer, Wiring], asyncio.Protocol] = Connection
@@ -59,7 +59,7 @@ class Link:
         self.writer.write(data)
 
     async def head(self) -> bytes:
-        """Everything up to the empty line, which is included."""
+        """All bytes up to and including the empty line."""
         async with asyncio.timeout(STEP_S):
             return await self.reader.readuntil(b"\r\n\r\n")
 
@@ -86,7 +86,7 @@ class Link:
         return head, await self.body(int(length[0].split(b":")[1])) if length else b""
 
     async def rest(self) -> bytes:
-        """All that comes until the end of the connection."""
+        """All bytes until the end of the connection."""
         async with asyncio.timeout(STEP_S):
             return await self.reader.read()
 
@@ -98,7 +98,7 @@ class Link:
             return True
 
     def pause(self) -> None:
-        """Read no more, so that the peer cannot go on sending."""
+        """Stop reading, so that the peer cannot continue to send."""
         cast("asyncio.Transport", self.writer.transport).pause_reading()
 
     def resume(self) -> None:
@@ -140,14 +140,14 @@ class Backend:
 
 
 async def ok(link: Link) -> None:
-    """The script of an upstream that answers each request without a body with its own head."""
+    """An upstream script that responds to each request without a body with the request's head."""
     while True:
         head = await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
 
 
 class Forwarder:
-    """A handler that sends everything to one address."""
+    """A handler that forwards everything to one address."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -167,7 +167,7 @@ class Forwarder:
         exchange.respond(502, str(error).encode())
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Give up, unless there is somewhere else to go; once."""
+        """Retry at another address, if there is one; once."""
         self.losses.append(reason)
         elsewhere, self.elsewhere = self.elsewhere, None
         if elsewhere is not None:
@@ -216,7 +216,7 @@ async def backed(script: Script) -> AsyncIterator[Backend]:
 
 @contextlib.asynccontextmanager
 async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> AsyncIterator[Proxy]:
-    """A proxy before an upstream that follows a script. At the end nothing may be left of any request."""
+    """A proxy before a scripted upstream. At the end it must hold no state of any request."""
     async with backed(script) as backend:
         server = HttpServer(settings or HttpSettings())
         handler = Forwarder(backend.address)
@@ -245,7 +245,7 @@ def free_socket() -> socket.socket:
 
 
 async def settled(count: Callable[[], int]) -> None:
-    """Wait until a count has grown and then stands still for a tenth of a second."""
+    """Wait until a count has grown and then stays equal for a tenth of a second."""
     before = -1
     async with asyncio.timeout(STEP_S):
         while before <= 0 or count() != before:

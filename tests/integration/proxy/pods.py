@@ -59,13 +59,13 @@ class Pod:
             head, _ = await self.ask_admin(get(b"/readyz"))
 
     async def inside(self, count: int) -> None:
-        """Wait until so many requests are inside."""
+        """Wait until so many requests are in flight."""
         async with asyncio.timeout(60):
             while b"queueproxy_requests_inside %d\n" % count not in (await self.ask_admin(get(b"/metrics")))[1]:
                 pass
 
     async def pushed(self) -> list[dict[str, bool]]:
-        """What was written into the readiness pipe, so far."""
+        """The lines of the readiness pipe so far."""
         text = os.read(self.ready_reader, 65536)
         lines = [json.loads(line) for line in text.splitlines()]
         pid = os.getsid(0) if self.is_in_process else os.getpid()
@@ -80,7 +80,7 @@ PodMaker = Callable[..., AbstractAsyncContextManager[Pod]]
 async def forwarding(
     script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
 ) -> AsyncIterator[Pod]:
-    """A queue-proxy on sockets that it inherits, with a drain lag of nothing unless said otherwise."""
+    """A queue-proxy on inherited sockets, with a drain lag of 0 by default."""
     async with backed(script) as app, _staged(app.address, readiness, url, knobs) as (running, spec, sockets):
         running.app = app
         sockets[0].close()
@@ -93,7 +93,7 @@ async def forwarding(
 async def in_process(
     script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
 ) -> AsyncIterator[Pod]:
-    """The same in the process of an app, which is this one, with uvicorn."""
+    """A queue-proxy in the process of an app, which is this one, with uvicorn."""
     async with backed(script) as backend, served(scripted_app(backend.address), readiness, url, **knobs) as running:
         running.app = backend
         yield running
@@ -103,7 +103,7 @@ async def in_process(
 async def served(
     app: App, readiness: Probe | None = None, url: str | None = None, **knobs: float
 ) -> AsyncIterator[Pod]:
-    """An app in this process, with a queue-proxy of its own."""
+    """An app in this process, with its own queue-proxy."""
     async with _staged(None, readiness, url, knobs) as (running, spec, sockets):
         config = uvicorn.Config(
             QueueProxyMiddleware(app, spec=spec),

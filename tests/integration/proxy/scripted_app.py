@@ -1,4 +1,4 @@
-"""An ASGI app that answers as a scripted upstream does: it sends each request to it, over a connection of its own."""
+"""An ASGI app that forwards each request to a scripted upstream, over its own connection."""
 
 import asyncio
 

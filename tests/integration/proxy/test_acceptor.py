@@ -13,7 +13,7 @@ CLIENTS = 20
 
 
 class Named(asyncio.Protocol):
-    """Says who accepted, when it is asked."""
+    """Responds with the name of the process that accepted."""
 
     def __init__(self, name: str) -> None:
         self.name = name

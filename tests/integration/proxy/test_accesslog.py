@@ -1,4 +1,4 @@
-"""The access log: lines of requests, sampled, and never in a request's way."""
+"""The access log: sampled lines of requests, which never block a request."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 
 
 async def asked(log: AccessLog, count: int) -> None:
-    """Ask a proxy with this log so many times."""
+    """Send so many requests to a proxy with this log."""
     async with backed(ok) as backend:
         server = HttpServer(HttpSettings(), access_log=log)
         address = await server.listen(("127.0.0.1", 0), Forwarder(backend.address), listener="public")

@@ -1,4 +1,4 @@
-"""The edge cases of HTTP/1.1 that a proxy has to get right, over raw sockets and in both daemons."""
+"""The edge cases of HTTP/1.1 for a proxy, over raw sockets and in both daemons."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""HTTP/2 with prior knowledge through two proxies, as an activator and a queue-proxy stand, with real clients."""
+"""HTTP/2 with prior knowledge through two proxies, like an activator and a queue-proxy, with real clients."""
 
 import asyncio
 import contextlib
@@ -211,7 +211,7 @@ def test_an_idle_sidecar_has_not_loaded_h2(loaded: str) -> None:
 
 
 async def raw(address: tuple[str, int], frames: bytes) -> bytes:
-    """All that a proxy says to a preface and these frames, until it closes."""
+    """All bytes from a proxy after a preface and these frames, until it closes."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize() + frames)

@@ -72,7 +72,7 @@ def header_bomb() -> Iterator[bytes]:
 
 
 def made_you_reset_by_window() -> Iterator[bytes]:
-    """CVE-2025-8671: the server is made to reset streams, by a window that is too large."""
+    """CVE-2025-8671: make the server reset streams, by a window that is too large."""
     return (request(one, flags=END_HEADERS) + window(2**31 - 1, one) for one in ids())
 
 
@@ -98,7 +98,7 @@ def made_you_reset_by_length() -> Iterator[bytes]:
 
 
 def too_many_streams() -> Iterator[bytes]:
-    """Streams beyond the limit, each of which must be refused."""
+    """Streams beyond the limit: each must be refused."""
     return (request(one, flags=END_HEADERS) for one in ids())
 
 
@@ -136,7 +136,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
 
 
 async def attack(proxy: Proxy, wires: Iterator[bytes]) -> Http2:
-    """Send until the proxy takes no more."""
+    """Send until the proxy stops reading."""
     client = Http2(await proxy.client())
     with contextlib.suppress(ConnectionError):
         for _ in range(TIMES // BATCH):

@@ -34,7 +34,7 @@ async def before(script: Script, limits: HttpSettings | None = None) -> AsyncIte
 
 
 async def responses(script: Script, *requests: bytes, limits: HttpSettings | None = None) -> list[bytes]:
-    """The status and body of each of these requests, sent at once on connections of their own."""
+    """The status and body of each of these requests, sent together on separate connections."""
     async with before(script, limits) as proxy:
         return await asyncio.gather(*[one(proxy, request) for request in requests])
 

@@ -1,4 +1,4 @@
-"""How long a client's HTTP/2 connection lasts, and how it ends: late heads, answers not taken, farewells."""
+"""The life and end of a client's HTTP/2 connection: late heads, unread responses, GOAWAY."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ NO_STREAM_ID = 2**31 - 1
 
 
 class Gate:
-    """An upstream that answers when it is let."""
+    """An upstream that responds when it is released."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The readiness of an app that speaks only HTTP/2, asked by HTTP."""
+"""The readiness of an app that speaks only HTTP/2, probed by HTTP."""
 
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Probe

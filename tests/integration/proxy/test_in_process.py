@@ -1,4 +1,4 @@
-"""What only a queue-proxy in the app's process has: websockets as messages, the lifespan, and the app's own calls."""
+"""Features of a queue-proxy in the app's process: websockets as messages, the lifespan, and the app's own calls."""
 
 import asyncio
 from typing import Any
@@ -109,7 +109,7 @@ async def test_work_after_the_response_holds_no_slot_and_keeps_the_drain_waiting
 
 
 async def test_a_slot_is_not_free_while_a_call_that_is_too_late_goes_on() -> None:
-    """As with a thread that runs on: the client has its 504 at once, and the next request waits."""
+    """As with a thread that continues: the client gets its 504 at once, and the next request waits."""
     go, begun = asyncio.Event(), list[str]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ OK_3 = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
 
 
 def responding(*responses: bytes) -> Script:
-    """An upstream that answers the requests of a connection one after the other, and then waits for its end."""
+    """An upstream that responds to the requests of a connection in order, and then waits for its end."""
 
     async def script(link: Link) -> None:
         for response in responses:
@@ -26,7 +26,7 @@ def responding(*responses: bytes) -> Script:
 
 
 def closing(response: bytes) -> Script:
-    """An upstream that answers once and closes."""
+    """An upstream that responds once and closes."""
 
     async def script(link: Link) -> None:
         await link.head()

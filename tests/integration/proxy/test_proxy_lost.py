@@ -1,4 +1,4 @@
-"""An upstream that dies before it answers: the request goes elsewhere, if it may be sent again."""
+"""An upstream that dies before it responds: an idempotent request is retried elsewhere."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.integration.proxy.pods import BELIEVED, forwarding
 
 
 async def dies(link: Link) -> None:
-    """Read a request, and close without a word."""
+    """Read a request, and close without a response."""
     await link.head()
     link.writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""What holds for the proxy in the clear holds over TLS: the same tests, with TLS in between."""
+"""The proxy's tests again, with TLS in between."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Requests through the proxy: what the upstream gets to see."""
+"""Requests through the proxy, as the upstream receives them."""
 
 import asyncio
 
@@ -143,7 +143,7 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
 
 
 async def echo_bodies(link: Link) -> None:
-    """Answers with what came: by length, or in chunks."""
+    """Responds with the received body: by length, or in chunks."""
     while True:
         head = await link.head()
         if b"transfer-encoding: chunked" in head.lower():

@@ -20,7 +20,7 @@ HELD_MAX = 24 * 1024 * 1024
 
 
 async def switching(link: Link) -> None:
-    """Changes the protocol and gives everything back."""
+    """Switches protocols and echoes everything."""
     assert b"Connection: Upgrade\r\nUpgrade: websocket\r\n" in await link.head()
     link.send(SWITCHED + b"first")
     while data := await link.reader.read(65536):

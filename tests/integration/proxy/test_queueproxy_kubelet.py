@@ -1,4 +1,4 @@
-"""A kubelet's questions to a queue-proxy container: is the pod ready, and when may its app end."""
+"""A kubelet's requests to a queue-proxy container: whether the pod is ready, and when its app may end."""
 
 import asyncio
 import random

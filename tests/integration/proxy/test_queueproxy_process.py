@@ -30,7 +30,7 @@ NEEDED = {"SERVING_POD_NAMESPACE": "default", "SERVING_POD_REVISION": "hello-000
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """``run`` tunes the garbage collector of its process, which here is the tests'."""
+    """Restore the garbage collector's settings: ``run`` tunes them for its process, here that of the tests."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
@@ -44,7 +44,7 @@ def listening() -> socket.socket:
 
 
 def order_drain(admin: tuple[str, int]) -> Callable[[], None]:
-    """What another thread or process does: order the drain, and read the answer to its end."""
+    """Order the drain from another thread, and read the response to its end."""
 
     def order() -> None:
         with socket.create_connection(admin, timeout=60) as link:

@@ -1,4 +1,4 @@
-"""The request log: Knative's line for each request, whatever it is made of."""
+"""The request log: Knative's line for each request."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -18,7 +18,7 @@ CLOSE = get(b"/", b"Connection: close\r\n")
 
 
 def reset(link: Link) -> None:
-    """Close at once, so that the peer hears of an error and not of an end."""
+    """Close with a reset, so that the peer sees an error instead of an end."""
     raw = link.writer.get_extra_info("socket")
     raw.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
     link.writer.transport.abort()

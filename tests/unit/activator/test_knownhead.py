@@ -1,4 +1,4 @@
-"""What the head of a request means for routing."""
+"""The routing facts of a request's head."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Turns of a real loop: their order, not their time, except for one that takes a budget."""
+"""Turns of a real loop: their order, not their duration, except for one with a budget."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from tests.eventually import next_turn
 
 
 async def looks_of(working: Callable[[], bool]) -> int:
-    """How often the loop comes round while something works."""
+    """The number of loop turns while something works."""
     count = 0
     while working():
         count += 1

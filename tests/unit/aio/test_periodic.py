@@ -6,7 +6,7 @@ from tests.virtual_time import pass_s, run_virtually
 
 
 async def beats(period_s: float, *, until_s: float, cost_s: float = 0.0) -> list[float]:
-    """Times at which a beat began; each takes ``cost_s``."""
+    """The start times of a beat; each takes ``cost_s``."""
     stop, seen = asyncio.Event(), []
 
     async def beat() -> None:

@@ -32,7 +32,7 @@ WALL_S = 1e9
 
 
 class Ear:
-    """One who follows, and always has room."""
+    """A subscriber that always has room."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What an entry passes on to the learnt target of its revision."""
+"""An entry's updates of its revision's learnt target."""
 
 import msgspec
 import pytest

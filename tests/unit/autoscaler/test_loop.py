@@ -1,4 +1,4 @@
-"""The loop over the memory store, on virtual time: minutes pass in a moment, and each run is the same."""
+"""The loop over the memory store, on virtual time: minutes pass at once, and each run is the same."""
 
 import asyncio
 import itertools
@@ -33,12 +33,12 @@ Before = Callable[[Patch], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every run begin at the full hour: savings are written when the next one begins."""
+    """Start every run at the full hour: savings are written at the start of the next one."""
     monkeypatch.setattr("serving.autoscaler.io.decision_loop.wall_s", lambda: 3600.0 + now_s())
 
 
 class Interfering(MemoryCluster):
-    """A store in which something may happen right before a patch."""
+    """A store with a hook right before a patch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Stage:
         self.autoscaler.record(KEY, stat, source)
 
     async def report(self, seconds: int, **loads: float) -> None:
-        """So many seconds, in each of which each pod reports its load."""
+        """Let each pod report its load for so many seconds."""
         for _ in range(seconds):
             for name, load in loads.items():
                 self.tell(load, by=name, source=StatSource.POD)

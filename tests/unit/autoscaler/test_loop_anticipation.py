@@ -1,4 +1,4 @@
-"""The autoscaler publishes the pods that it will want, where it knows how long a node takes to boot."""
+"""The autoscaler publishes anticipated pods, where the boot time of a node is known."""
 
 from serving.cluster.kinds import REVISION
 from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
@@ -19,7 +19,7 @@ async def published(stage: Stage) -> AnticipatedPods | None:
 
 
 async def climbed(stage: Stage) -> None:
-    """A minute of a load for 4 pods, and then half as much again, which does not panic."""
+    """A minute of a load for 4 pods, then half as much again, which does not panic."""
     await stage.report(60, **dict.fromkeys(PODS, 6.5))
     await stage.report(8, **dict.fromkeys(PODS, 10.0))
 

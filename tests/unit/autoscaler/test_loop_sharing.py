@@ -1,4 +1,4 @@
-"""The loop where revisions are shared out, on virtual time: what is not ours is followed and left alone."""
+"""The loop with shared revisions, on virtual time: foreign revisions are followed and not written."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ KEY = ("default", NAME)
 
 
 class Member:
-    """One autoscaler. It takes the lease when it is told to; ``skew_s`` moves that lease's clock ahead, as a freeze does."""
+    """One autoscaler. It takes the lease on request; ``skew_s`` moves that lease's clock ahead, as a freeze does."""
 
     def __init__(self, name: str, cluster: MemoryCluster) -> None:
         self.skew_s = 0.0
@@ -64,7 +64,7 @@ class Member:
 
 @asynccontextmanager
 async def at_work(one: Member, group: asyncio.TaskGroup) -> AsyncIterator[Member]:
-    """It follows everything, and wants the lease."""
+    """Follow everything, and compete for the lease."""
     ending = asyncio.Event()
     group.create_task(one.autoscaler.run(ending))
     await one.synced()

@@ -1,4 +1,4 @@
-"""Whose a token is, and for how long that is known."""
+"""The pod of a token, and the validity of the verdict."""
 
 import base64
 import math

@@ -1,4 +1,4 @@
-"""What the writer does when things change under it; the usual way is in ``test_loop.py``."""
+"""The writer under concurrent changes; ``test_loop.py`` has the usual way."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -70,7 +70,7 @@ class World:
         )
 
     def learn(self, _: RevisionKey, learned: Learned) -> None:
-        """As the decision loop does, in short."""
+        """Learn outcomes, as the decision loop does."""
         match learned:
             case ReserveRefused():
                 self.asked.append(DecisionCause.CHANGE)
@@ -87,7 +87,7 @@ class World:
 
 
 def wanting(count: int) -> tuple[World, ScalerOutcome]:
-    """A world in which a revision at 0 wants so many pods."""
+    """A world with a revision at 0 that wants so many pods."""
     world, one = World(), revision()
     scaler = Scaler(one, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
     stat = msgspec.structs.replace(stat_of(count * 7.0), at_s=0.1)
@@ -173,7 +173,7 @@ def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
 
 
 def unasked() -> World:
-    """A revision in reserve that gets two pods, though there is no request."""
+    """A revision in reserve that gets two pods without a request."""
     world, outcome = wanting(2)
     inside = msgspec.structs.replace(outcome.inputs.inside, present=Stat())
     inputs = msgspec.structs.replace(outcome.inputs, inside=inside)

@@ -61,7 +61,7 @@ def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named()
 def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, said: str | None) -> None:
     @click.group(cls=LazyGroup)
     def group() -> None:
-        """Nothing."""
+        """An empty command."""
 
     @group.command()
     def break_down() -> None:
@@ -74,7 +74,7 @@ def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, s
 def test_who_asks_gets_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.group(cls=LazyGroup)
     def group() -> None:
-        """Nothing."""
+        """An empty command."""
 
     @group.command()
     def break_down() -> None:

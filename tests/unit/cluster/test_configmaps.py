@@ -27,7 +27,7 @@ def body(**data: str) -> Object:
 
 
 async def seen() -> None:
-    """Everything that is to be told has been told."""
+    """All reports so far."""
     await pass_s(0.001)
 
 
@@ -72,7 +72,7 @@ def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right(
 
 
 class Deaf(MemoryCluster):
-    """Does not answer while ``is_deaf``."""
+    """Does not respond while ``is_deaf``."""
 
     is_deaf = True
 

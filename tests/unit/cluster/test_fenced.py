@@ -11,7 +11,7 @@ THING: dict[str, Any] = {"metadata": {"namespace": "default", "name": "thing"}, 
 
 
 class Permission:
-    """Given until it is taken away."""
+    """A permission that can be withdrawn."""
 
     def __init__(self) -> None:
         self.is_given = True

@@ -1,4 +1,4 @@
-"""On a virtual clock, over the memory store and over one that misbehaves as servers do."""
+"""The reflector on a virtual clock, over the memory store and a faulty one."""
 
 import asyncio
 import contextlib
@@ -105,7 +105,7 @@ def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings
 
 
 async def turn() -> None:
-    """Let everything happen that is due now."""
+    """Run everything that is due now."""
     await pass_s(0.001)
 
 

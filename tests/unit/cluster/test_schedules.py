@@ -1,4 +1,4 @@
-"""Schedules: when they hold, also where clocks change, and what is wrong with one."""
+"""Schedules: their times, also where clocks change, and their problems."""
 
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -58,7 +58,7 @@ def test_a_start_that_is_skipped_in_spring_comes_at_the_end_of_the_gap() -> None
 
 
 def test_a_start_that_comes_twice_in_autumn_counts_once() -> None:
-    """Clocks show 2:00 to 3:00 twice: it holds from the first 2:30 on, also when they show 2:15 again."""
+    """Clocks show 2:00 to 3:00 twice: the schedule holds from the first 2:30 on, also at the second 2:15."""
     early = Schedule(start="30 2 * * *", end="0 5 * * *", min_count=1, time_zone=BERLIN)
     assert held_at(early, "2026-10-25 02:15:00") == (False, "2026-10-25 02:30 Europe/Berlin")
     assert held_at(early, "2026-10-25 02:30:00") == (True, "2026-10-25 05:00 Europe/Berlin")

@@ -32,7 +32,7 @@ async def run_for(one: WorkQueue[str], work: Work, *, seconds: float, workers: i
 
 
 class Worker:
-    """Notes when it was given what; ``takes_s`` each; fails the first ``failures`` times."""
+    """Records its keys with times; each takes ``takes_s``, and the first ``failures`` fail."""
 
     def __init__(self, *, takes_s: float = 0.0, failures: int = 0, again_s: float | None = None) -> None:
         self.seen: list[tuple[float, str]] = []

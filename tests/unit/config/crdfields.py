@@ -48,7 +48,7 @@ def _in_schema(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]
 def fields_of_record(
     record: object, path: str, *, names: Callable[[str], str] = str, left_out: Collection[type] = ()
 ) -> dict[str, str]:
-    """The fields of a TypedDict or a Struct as JSON has them. ``names`` turns a field's name into its key."""
+    """The fields of a TypedDict or a Struct in JSON. ``names`` turns a field's name into its key."""
     return dict(_in_record(record, path, names, left_out))
 
 
@@ -100,7 +100,7 @@ def _in_value(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def differences(schema: Fields, record: Fields, *, record_name: str, exceptions: Mapping[str, str]) -> list[str]:
-    """What one side has and the other lacks, and where the types differ. ``exceptions`` are fields of schemas only, with reasons."""
+    """Fields of one side only, and fields of different types. ``exceptions`` are fields of schemas only, with reasons."""
     below_open = tuple(path + step for path, kind in schema.items() if kind == "open" for step in ".[")
     return [
         *(

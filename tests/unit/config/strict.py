@@ -26,7 +26,7 @@ def model_of(one: dict[str, Any]) -> type | None:
 
 
 def faults(one: dict[str, Any]) -> list[str]:
-    """Everything that is wrong, each with its path."""
+    """Every problem, each with its path."""
     model = model_of(one)
     return [f"no type for {one['apiVersion']} {one['kind']}"] if model is None else list(_object("", one, model))
 

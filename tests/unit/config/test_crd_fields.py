@@ -1,4 +1,4 @@
-"""The schema of each custom resource has the fields that the code reads, and no others."""
+"""The schema of each custom resource has exactly the fields that the code reads."""
 
 import ast
 import functools
@@ -108,7 +108,7 @@ def passed_in(kind: Kind) -> dict[str, tuple[Mapping[str, Any], Any]]:
 
 
 def own_fields(kind: Kind) -> dict[str, str]:
-    """The fields of a kind's spec without those that go to pods."""
+    """The fields of a kind's spec without those of pods."""
     passed = [
         f"{path}.{name}" for path, (_, model) in passed_in(kind).items() for name in model.attribute_map.values()
     ] + [path for path, (_, model) in passed_in(kind).items() if model is models.V1ObjectMeta]
@@ -171,7 +171,7 @@ def literals_of(tree: ast.AST) -> set[str]:
 
 
 def records_below(record: Any) -> set[Any]:  # noqa: ANN401 - a type
-    """A TypedDict and those in its fields."""
+    """A TypedDict and the TypedDicts in its fields."""
     below = {part for hint in record.__annotations__.values() for part in (hint, *getattr(hint, "__args__", ()))}
     found = {record}
     for one in below:
@@ -189,7 +189,7 @@ def test_the_code_names_every_field_of_a_record() -> None:
 
 
 def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The paths below spec and status that ``nested`` is called with, each with its line."""
+    """The paths below spec and status in calls of ``nested``, each with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "nested":
             steps = itertools.takewhile(lambda one: isinstance(one, ast.Constant), node.args[1:])
@@ -256,7 +256,7 @@ def test_the_rules_see_a_field_on_one_side_only() -> None:
 
 @pytest.mark.parametrize("kind", SPECS, ids=lambda kind: kind.resource)
 def test_each_field_that_is_removed_on_either_side_is_seen(kind: Kind) -> None:
-    """Of every field of the real schemas and records."""
+    """The test removes every field of the real schemas and records."""
     schema, record = own_fields(kind), fields_of_record(SPECS[kind], "spec")
     for path in schema:
         without = {one: type_name for one, type_name in schema.items() if one != path}

@@ -1,4 +1,4 @@
-"""The schema of each status, and of each view, has the fields that are written, and no others."""
+"""The schema of each status, and of each view, has exactly the fields that are written."""
 
 from collections.abc import Callable, Mapping
 

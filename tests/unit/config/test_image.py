@@ -1,4 +1,4 @@
-"""What the images hold: by their recipe always, by the images themselves where buildah has built them."""
+"""The content of the images: by their recipe always, by the images themselves where buildah has built them."""
 
 import ast
 import importlib.metadata
@@ -53,7 +53,7 @@ def kept_packages(target: str = "queue-proxy") -> set[str]:
 
 
 def distributions(requirements: list[str]) -> set[str]:
-    """All that is installed for some requirements, by import name."""
+    """All installed packages for some requirements, by import name."""
     left, found = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in requirements], set[str]()
     while left:
         name = left.pop()

@@ -1,4 +1,4 @@
-"""What ``config/`` puts on a cluster: it builds, every field exists, and nothing in it may do more than it needs."""
+"""``config/`` on a cluster: it builds, every field exists, and it grants no more than needed."""
 
 import copy
 import re
@@ -51,7 +51,7 @@ def built(folder: Path) -> dict[tuple[str, str, str], Any]:
 
 
 def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
-    """What an overlay beside the tree builds."""
+    """The output of an overlay beside the tree."""
     shutil.copytree(CONFIG, folder / "config")
     (folder / "mine").mkdir()
     (folder / "mine" / "kustomization.yaml").write_text(overlay)
@@ -68,7 +68,7 @@ def documented_overlays() -> list[Any]:
 
 
 def undefined_kinds(found: dict[tuple[str, str, str], Any]) -> set[str]:
-    """The kinds of ``config/crd`` that an account of the output watches or writes, without their definition."""
+    """The kinds of ``config/crd`` used by an account of the output, without their definition."""
     definitions = {f"{kind.plural}.{kind.group}" for kind in crds()}
     roles = [one for (kind, _, _), one in found.items() if kind in {"Role", "ClusterRole"}]
     named = {
@@ -276,7 +276,7 @@ def test_the_environment_of_a_daemon_is_understood_by_it(one: dict[str, Any]) ->
 
 
 def environment_of(one: dict[str, Any]) -> dict[str, str]:
-    """As a kubelet makes it: a value may refer to those before it."""
+    """The environment as a kubelet builds it: a value may refer to those before it."""
     found: dict[str, str] = {}
     for entry in pod_of(one)["containers"][0]["env"]:
         found[entry["name"]] = re.sub(

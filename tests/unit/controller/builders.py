@@ -1,4 +1,4 @@
-"""Small resources, as the API has them once the server has added what it adds."""
+"""Small resources in the form of the API, with the server's additions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -78,7 +78,7 @@ def a_revision(name: str = "hello", *, generation: int = 1, state: str = "", **t
 
 
 def with_ready(one: Object, status: str, *, message: str = "") -> Object:
-    """With a status whose Ready says so."""
+    """The resource with a status whose Ready has this value."""
     ready = {"type": "Ready", "status": status, "message": message, "lastTransitionTime": CREATED}
     return {**one, "status": {**one.get("status", {}), "conditions": [ready]}}
 
@@ -108,7 +108,7 @@ def a_pod(name: str = "pod", *, revision: str = "hello-00001", **status: Any) ->
 def a_cache(
     *objects: tuple[Kind, Object], settings: ControllerSettings = SETTINGS, with_owners: bool = True
 ) -> ControllerCache:
-    """A cache with these objects; the owners of configurations, routes and revisions are added where they are missing."""
+    """A cache with these objects; missing owners of configurations, routes and revisions are added."""
     cache = ControllerCache(settings, SCALING)
     for resource, one in objects:
         cache.put(resource, one)
@@ -139,7 +139,7 @@ def condition_values(status: Object, condition_type: str) -> tuple[str, str, str
 
 
 def merged(old: Object, patch: Object) -> Object:
-    """What a merge patch makes of an object (RFC 7396)."""
+    """The result of a merge patch (RFC 7396)."""
     result = dict(old)
     for key, value in patch.items():
         if value is None:

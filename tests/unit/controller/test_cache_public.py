@@ -49,7 +49,7 @@ def made_by(cache: ControllerCache, key: WorkKey) -> dict[tuple[Kind, str], Obje
 
 
 def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[Kind, str], Object]:
-    """What the plan makes is there."""
+    """Put the plan's objects into the cache."""
     found = made_by(cache, key)
     for (resource, _), body in found.items():
         cache.put(resource, stored(body))

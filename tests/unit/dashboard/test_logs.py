@@ -1,4 +1,4 @@
-"""Pieces of a log become lines, and a reader that is too slow loses the oldest."""
+"""Pieces of a log become lines, and a slow reader loses the oldest."""
 
 import itertools
 

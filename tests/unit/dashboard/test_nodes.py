@@ -164,7 +164,7 @@ def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_reported() ->
 
 
 def sentences(used: Usage | None) -> dict[str, str]:
-    """Of a node of 4 cores and 8 GiB, for a pod that asks for half of it and may take all."""
+    """Sentences about a node of 4 cores and 8 GiB, for a pod with requests of half of it and limits of all."""
     usage = NoData(missing="x") if used is None else NodeUsage(at_s=0.0, cpu=used, memory=used)
     node = ScoredNode(name="a", allocatable_cpu_m=4000, allocatable_memory_bytes=8 * GIB, usage=usage)
     half, whole = Resources(cpu_m=2000, memory_bytes=4 * GIB), Resources(cpu_m=4000, memory_bytes=8 * GIB)

@@ -97,7 +97,7 @@ def histogram(values: list[float]) -> list[tuple[float, float]]:
 
 
 def straight(counts: list[tuple[float, float]], ratio: float) -> float:
-    """As Prometheus has it."""
+    """The quantile by Prometheus' formula."""
     rank, low, passed = ratio * counts[-1][1], 0.0, 0.0
     for bound, count in counts:
         if count >= rank:

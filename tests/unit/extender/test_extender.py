@@ -15,7 +15,7 @@ NODES = ("empty", "half", "full")
 
 
 def extender(provider: str = "default") -> Extender:
-    """Of three nodes of 4 cores: one empty, one half full, one full."""
+    """An extender of three nodes of 4 cores: one empty, one half full, one full."""
     book = NodeBook()
     for name in NODES:
         book.take_node(node_of(node(name)))

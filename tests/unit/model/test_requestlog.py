@@ -1,4 +1,4 @@
-"""What a request log's template can say of a request."""
+"""The fields of a request in a request log's template."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The state of gradual rollouts as it stands in an annotation."""
+"""The state of gradual rollouts in an annotation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a route asks of the activator, read from annotations."""
+"""A route's policy for the activator, read from annotations."""
 
 import copy
 from collections.abc import Callable

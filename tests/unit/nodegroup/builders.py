@@ -54,7 +54,7 @@ def quirky(*names: str, **changes: object) -> NodeGroupSettings:
 
 
 def node(number: int, *, age_s: float = 7200.0, tainted_ago_s: float | None = None, **changes: object) -> GroupNode:
-    """Node n000, n001 ...: of nodes of the same age, the lower number is the older."""
+    """Node n000, n001 ...: among nodes of equal age, the lower number is the older."""
     fields: dict[str, Any] = {
         "name": f"n{number:03}",
         "created_at_s": NOW_S - age_s + number,
@@ -71,7 +71,7 @@ def nodes(count: int, *, first: int = 0, **changes: object) -> tuple[GroupNode, 
 
 
 def pod(cpu_m: int = 1000, *, on: GroupNode | None = None, memory_bytes: int = GIB, **changes: object) -> GroupPod:
-    """A running pod on a node, or a pending one that waits for a node."""
+    """A running pod on a node, or a pending one."""
     fields: dict[str, Any] = {
         "name": "pod",
         "request": Amount(cpu_m=cpu_m, memory_bytes=memory_bytes),
@@ -113,6 +113,6 @@ def decided(
 
 
 def load(percent: float, group: tuple[GroupNode, ...]) -> tuple[GroupPod, ...]:
-    """One pod a node, so that all untainted nodes together are at this percentage of cpu."""
+    """One pod per node, so that all untainted nodes together have this utilisation of cpu."""
     untainted = [one for one in group if one.removal_taint is None and not one.is_cordoned and not one.is_force_tainted]
     return tuple(pod(round(percent * 40), on=one, memory_bytes=1) for one in untainted)

@@ -45,7 +45,7 @@ def node_object(
 
 
 def pod_object(name: str, *, on: str = "", cpu: str = "1", owner: str = "", ready: bool = True) -> Object:
-    """A pod that asks for nodes of the group shared: running on a node, or waiting."""
+    """A pod for nodes of the group shared: running on a node, or pending."""
     metadata: Object = {"name": name, "namespace": "default", "labels": {"app": "a"}}
     if owner:
         metadata["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o"}]

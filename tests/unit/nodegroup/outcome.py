@@ -1,4 +1,4 @@
-"""What a snapshot looks like once effects have been carried out, for simulators and dry runs.
+"""The snapshot after effects, for simulators and dry runs.
 
 Input: a snapshot and effects; output: the snapshot with taints set and taken, nodes and the pods on them gone, and the
 cloud's target moved. Machines that the cloud was asked for are not nodes yet: who simulates the cloud adds them.
@@ -13,7 +13,7 @@ from serving.nodegroup.records import PodPhase, RemovalTaint, Snapshot
 
 
 def carried_out(snapshot: Snapshot, effects: Iterable[Effect]) -> Snapshot:
-    """The snapshot after all effects worked. Draining moves the pods off their node: they wait for another."""
+    """The snapshot after all effects. Drained pods are pending again."""
     for effect in effects:
         snapshot = _after(snapshot, effect)
     return snapshot

@@ -1,4 +1,4 @@
-"""Pods that do not exist yet, as pending pods."""
+"""Anticipated pods, as pending pods."""
 
 from typing import Any
 

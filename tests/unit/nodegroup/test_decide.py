@@ -1,4 +1,4 @@
-"""Whole passes: effects, their order, and memory."""
+"""Whole passes: effects, their order, and the state."""
 
 import msgspec
 

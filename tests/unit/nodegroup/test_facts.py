@@ -1,4 +1,4 @@
-"""What node groups read from Nodes and Pods."""
+"""The facts of Nodes and Pods."""
 
 from typing import Any
 

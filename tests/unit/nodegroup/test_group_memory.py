@@ -1,4 +1,4 @@
-"""The scale lock ends by itself."""
+"""The scale lock expires."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def asked(state: BreakerState, node_count: int, now_s: float, *, by: NodeGroupSe
 
 
 def after_failures(count: int, *, by: NodeGroupSettings = BREAKER) -> BreakerState:
-    """Scale-ups at 0, 120, 240 ... s that bring no node to a group of 10."""
+    """The state after scale-ups at 0, 120, 240 ... s without a new node in a group of 10."""
     state = BreakerState()
     for number in range(count):
         state = seen(asked(state, 10, number * 120.0, by=by), 10, (number + 1) * 120.0, by=by)

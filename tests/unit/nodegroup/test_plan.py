@@ -1,4 +1,4 @@
-"""How full a group is."""
+"""The utilisation of a group."""
 
 from serving.model.nodata import NoData
 from serving.nodegroup.plan import FromZero, Utilisation, utilisation

@@ -38,7 +38,7 @@ WATCHED: dict[str, object] = {
 
 
 def summary_of(plan: GroupPlan) -> tuple[object, ...]:
-    """Effects in short: +n asked of the cloud, names tainted, untainted (~) or deleted (!)."""
+    """Effects in short: +n requested from the cloud, names tainted, untainted (~) or deleted (!)."""
     return tuple(_short(effect) for effect in (*plan.effects, *plan.withheld))
 
 

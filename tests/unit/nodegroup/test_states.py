@@ -1,4 +1,4 @@
-"""Each node in one state, and the order in which nodes are picked."""
+"""Each node has one state, and nodes are chosen in order."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a pass sees of its group."""
+"""A pass's view of its group."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A proxy without sockets or loop: bytes are put in by hand, and what comes out at both ends is looked at."""
+"""A proxy without sockets or loop: tests put bytes in, and read both ends."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ class Wire(asyncio.Transport):
         self.is_reading_paused = False
 
     def setsockopt(self, level: int, option: int, value: bytes) -> None:
-        """What the connection asks of its socket before a reset."""
+        """Record the socket options that the connection sets before a reset."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
@@ -123,7 +123,7 @@ class Bench:
     # What a test does.
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Put pieces in, and answer each request as soon as it is complete."""
+        """Put pieces in, and respond to each complete request."""
         for piece in pieces:
             if self.client.is_ended or self.client.is_closed:
                 return
@@ -141,7 +141,7 @@ class Bench:
 
 
 def messages(wire: bytes) -> list[tuple[bytes, bytes]]:
-    """Complete messages of a connection, read the plain way: head, and payload with what follows its chunks."""
+    """Complete messages of a connection, by a naive parser: head, and payload with what follows its chunks."""
     found: list[tuple[bytes, bytes]] = []
     while (end := wire.find(b"\r\n\r\n")) >= 0:
         head, wire = wire[:end], wire[end + 4 :]

@@ -1,4 +1,4 @@
-"""What a queue-proxy reads of its environment."""
+"""Reading a queue-proxy's environment."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Small builders for tests of today's autoscaler; what a test does not say is Knative's default."""
+"""Small builders for tests of the present autoscaler, with Knative's defaults."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Policies and revisions for tests of what joins them."""
+"""Policies and revisions for tests of their combination."""
 
 from serving.cluster.schedules import schedule_problems
 from serving.model.knative import ServingState
@@ -54,7 +54,7 @@ def manifest(
 
 
 def policy(name: str = "p", **fields: object) -> PolicyView:
-    """A policy as the autoscaler has it; ``fields`` are those of ``manifest``."""
+    """A policy as in the autoscaler; ``fields`` are those of ``manifest``."""
     found = policy_of(manifest(name, **fields), schedule_problems)  # type: ignore[arg-type] # the fields of manifest
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""Builders for tests of one revision's scaler, and a small world in which its decisions come true."""
+"""Builders for tests of one revision's scaler, and a small world that carries out its decisions."""
 
 import msgspec
 
@@ -45,7 +45,7 @@ def facts_of(
     serving_state: ServingState | None = None,
     proved_at_s: float | None = None,
 ) -> ScalerView:
-    """A scale with as many pods ready unless told; in reserve at 0 unless told."""
+    """A scale with as many ready pods by default; in reserve at 0 by default."""
     default = ServingState.ACTIVE if scale else ServingState.RESERVE
     return ScalerView(
         present_scale=scale,
@@ -56,7 +56,7 @@ def facts_of(
 
 
 def stat_of(concurrency: float, *, by: str = "activator", requests: float | None = None, proxied: float = 0.0) -> Stat:
-    """What a source tells."""
+    """A stat of a source."""
     return Stat(
         pod=by,
         at_s=-1.0,
@@ -68,7 +68,7 @@ def stat_of(concurrency: float, *, by: str = "activator", requests: float | None
 
 
 class World:
-    """Time passes, pods report each second, probes are answered, and what is decided is so a moment later."""
+    """Time passes, pods report each second, probes succeed, and decisions take effect a moment later."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class World:
         self.scaler = Scaler(revision, facts, SETTINGS, is_restart=is_restart, now_s=self.now_s, policy=policy)
 
     def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
-        """One decision, with a proof if it wants one; its scale is there at once, its pods are ready too."""
+        """Decide once, with a proof on request; the new scale and its ready pods exist at once."""
         outcome = self.scaler.tick(self.facts, cause, self.now_s)
         if outcome.to_prove:
             self.facts = msgspec.structs.replace(self.facts, proved_at_s=self.now_s)
@@ -97,7 +97,7 @@ class World:
         return outcome
 
     def live(self, seconds: int, *, load: float) -> None:
-        """Each second every pod reports its share of the load, and each second second there is a decision."""
+        """Let every pod report its share of the load each second, and decide every other second."""
         for second in range(seconds):
             count = self.facts.ready_count
             for number in range(count):
@@ -107,7 +107,7 @@ class World:
                 self.decide()
 
     def poke(self, concurrency: float) -> bool:
-        """An activator tells of so many more; whether that cannot wait."""
+        """Poke as an activator with so many more requests; whether that is urgent."""
         return self.hear(stat_of(concurrency), StatSource.ACTIVATOR)
 
     def hear(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers of pods by cpu and memory, as kube-controller-manager finds them; the worked numbers follow from its documentation."""
+"""Numbers of pods by cpu and memory, as in kube-controller-manager; the worked numbers follow its documentation."""
 
 from typing import Any
 

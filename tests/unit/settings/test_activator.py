@@ -1,4 +1,4 @@
-"""What follows from the settings of the activator."""
+"""Derived values of the settings of the activator."""
 
 from serving.settings.activator import ActivatorSettings
 

@@ -1,4 +1,4 @@
-"""What follows from the settings of the controller."""
+"""Derived values of the settings of the controller."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What follows from the settings of leader election."""
+"""Derived values of the settings of leader election."""
 
 import pytest
 

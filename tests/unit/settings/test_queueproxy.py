@@ -1,4 +1,4 @@
-"""What follows from the settings of the queue-proxy."""
+"""Derived values of the settings of the queue-proxy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings of the queue-proxy as a container: quantities as they are written, or nothing."""
+"""Settings of the queue-proxy as a container: quantities as written, or none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What follows from the settings of TLS."""
+"""Derived values of the settings of TLS."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Nodes below simulated revisions: placed by the product's scores, grown and shrunk by the product's pass."""
+"""Nodes below simulated revisions: placed by the product's scores, scaled by the product's pass."""
 
 import array
 

@@ -1,4 +1,4 @@
-"""Revisions that share the prior of their gaps: they learn from each other, and no bit depends on the processes."""
+"""Revisions that share a prior of gaps: they learn from each other, and results do not depend on the processes."""
 
 import array
 import math
@@ -27,7 +27,7 @@ def every(name: str, first_s: float, period_s: float, until_s: float) -> Recorde
 
 
 def bits(results: list[RevisionResult]) -> str:
-    """All of the results, to the last bit."""
+    """All results, to the last bit."""
     return repr([[getattr(one, name) for name in one.__struct_fields__ if name != "waits"] for one in results])
 
 
@@ -44,7 +44,7 @@ def irregular(name: str, first_s: float) -> RecordedFunction:
 
 
 def neighbours() -> list[RecordedFunction]:
-    """Nine functions with gaps of 100 to 200 s; the last one is first called after an hour."""
+    """Nine functions with gaps of 100 to 200 s; the last one has its first call after an hour."""
     return [*(irregular(f"old{index}", 5.0 * index) for index in range(8)), irregular("new", 3600.0)]
 
 

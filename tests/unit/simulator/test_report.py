@@ -1,4 +1,4 @@
-"""What one run prints: a line for each change, a plot, and a summary."""
+"""The output of one run: a line for each change, a plot, and a summary."""
 
 import math
 

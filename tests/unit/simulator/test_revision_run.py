@@ -98,7 +98,7 @@ def test_a_request_that_waits_too_long_is_refused() -> None:
 
 
 def test_without_the_activator_pods_keep_and_refuse_requests_themselves() -> None:
-    """With no burst capacity asked for, requests go to the one pod, which works on 1 and keeps 10."""
+    """Without burst capacity, requests go to the one pod, which runs 1 and queues 10."""
     direct = config(
         concurrency=1, scaling=ScalingAnnotations(overrides=(("target_burst_capacity", 0.0), ("max_scale", 1)))
     )
@@ -124,7 +124,7 @@ def test_a_draining_pod_counts_until_its_last_request_is_done() -> None:
 
 
 def outcome(result: RevisionResult) -> bytes:
-    """All of a result but the number of decisions, to the microsecond: sums of times differ in their last bits."""
+    """A result without the number of decisions, to the microsecond: sums of times differ in their last bits."""
     values = msgspec.structs.asdict(msgspec.structs.replace(result, decisions=0))
     del values["waits"]
     waits = [round(result.waits.percentile(share / 50, requests=result.requests), 6) for share in range(51)]
@@ -195,7 +195,7 @@ def test_no_request_is_lost_and_no_pod_stays(
 
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
 def test_the_first_requests_of_a_newcomer_to_a_slow_app_are_warm_but_one(policy: str) -> None:
-    """Three requests, each 20 s after the last answer, to an app that starts in 10 s."""
+    """Three requests, each 20 s after the last response, to an app that starts in 10 s."""
     given_config = config(autoscaler=AutoscalerSettings(policy=policy), start_s=10.0)
     assert simulated(10.0, 41.0, 62.0, given_config=given_config).cold_requests == 1
 

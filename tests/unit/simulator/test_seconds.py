@@ -1,4 +1,4 @@
-"""Seconds of load on their way to the windows."""
+"""Seconds of load before they reach the windows."""
 
 import pytest
 

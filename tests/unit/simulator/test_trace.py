@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
 
 
 def test_requests_without_a_name_are_one_function(tmp_path: Path) -> None:
-    """Recorded traces have rows whose function is not known."""
+    """Recorded traces have rows with an unknown function."""
     functions, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,2\n3,a,2\n4,,2\n"))
     assert sorted((one.name, one.request_count) for one in functions) == [("(unnamed)", 2), ("a", 1)]
 

@@ -32,7 +32,7 @@ def report(pod_seconds: float, cold: float = 0.0) -> PolicyReport:
 
 @pytest.mark.parametrize("policy", ["knative", "adaptive"])
 def test_any_number_of_processes_gives_the_same_report_to_the_last_bit(policy: str) -> None:
-    """Each function has another number of requests, so that processes take them in another order."""
+    """Each function has another number of requests, so that processes finish in another order."""
     dice = random.Random(policy)
     given = workload(*(function(f"f{index}", *busy(dice, 1 + index % 7)) for index in range(24)))
     calls: list[int] = []

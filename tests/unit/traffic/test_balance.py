@@ -1,4 +1,4 @@
-"""Which pod gets the next request, and how many requests there may be."""
+"""The pod for the next request, and the number of admitted requests."""
 
 import pytest
 

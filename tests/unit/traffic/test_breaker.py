@@ -25,7 +25,7 @@ def breaker(
 def filled(
     names: str, capacity: int | None = 2, *, depth_max: int = 3, wait_max_s: float = 30.0, now_s: float = 0.0
 ) -> Breaker[str]:
-    """A breaker to which one request came for each letter."""
+    """A breaker with one request for each letter."""
     made = breaker(capacity, depth_max=depth_max, wait_max_s=wait_max_s)
     for name in names:
         made.admit(name, now_s)

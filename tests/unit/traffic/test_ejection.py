@@ -139,7 +139,7 @@ def test_failures_in_a_row_count_from_the_first_and_one_of_another_kind_begins_a
 def test_a_pod_that_stays_listed_and_unreachable_for_hours_is_ejected_each_time(
     is_silent: bool, longest_s: float
 ) -> None:
-    """A pause of 1 s each: after 1,024 of them 2^1024 was more than a float holds."""
+    """A pause of 1 s each: after 1,024 of them 2^1024 exceeded a float."""
     made, now_s = listed("p", "q"), 0.0
     for _ in range(2_500):
         assert made.silent("p", now_s) if is_silent else made.failed("p", now_s)
@@ -153,7 +153,7 @@ def test_a_pod_that_stays_listed_and_unreachable_for_hours_is_ejected_each_time(
 
 
 class Watched:
-    """Two pods, p and q, looked at once a second; q answers all the time."""
+    """Two pods, p and q, checked once a second; q always responds."""
 
     def __init__(self, *, slots: int = 0) -> None:
         self.watch = SilenceWatch[str]()

@@ -1,4 +1,4 @@
-"""Request statistics: worked numbers, and what happens when calls do not pair."""
+"""Request statistics: worked numbers, and unpaired calls."""
 
 import pytest
 

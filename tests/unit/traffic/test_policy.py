@@ -1,4 +1,4 @@
-"""The order in which free pods are chosen."""
+"""The order of free pods."""
 
 from collections.abc import Callable, Iterable
 

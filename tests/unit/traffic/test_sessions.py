@@ -1,4 +1,4 @@
-"""Which pod a session prefers."""
+"""The pod of a session."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What is read from Revisions."""
+"""Reading Revisions."""
 
 from typing import Any
 

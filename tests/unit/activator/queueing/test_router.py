@@ -1,4 +1,4 @@
-"""All requests and all revisions: events in, what is to be done out."""
+"""The router of all requests and revisions: events in, outcomes out."""
 
 import random
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What is read from EndpointSlices."""
+"""Reading EndpointSlices."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When a revision is flipped, and when the autoscaler is poked."""
+"""The conditions for a flip of a revision, and for a poke of the autoscaler."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def facts(
     desired: int = 0,
     has_rejected: bool = False,
 ) -> WakeInput:
-    """A revision whose pods are for 7 requests at once; all that are inside came since the last report."""
+    """A revision with pods for 7 requests at once; all requests in flight arrived since the last report."""
     return WakeInput(
         level=waiting + running,
         waiting_count=waiting,

@@ -1,4 +1,4 @@
-"""Which mappings an activator serves, and where their requests go."""
+"""The mappings that an activator serves, and their targets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who may call a private service."""
+"""Access to a private service."""
 
 import pytest
 

@@ -15,7 +15,7 @@ PODS = [f"127.64.{number // 250}.{number % 250}:8012" for number in range(1000)]
 
 
 class Net:
-    """Ledgers that hear each other at once, except for held messages."""
+    """Ledgers that receive messages at once, except for held ones."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}

@@ -1,4 +1,4 @@
-"""What activators tell each other, as bytes."""
+"""Messages between activators, as bytes."""
 
 import msgspec
 import pytest

@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def due(progress: Progress) -> Progress:
-    """The same when its time has come."""
+    """The progress line after its delay."""
     progress._timer.join()
     return progress
 

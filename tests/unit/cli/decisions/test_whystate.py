@@ -1,4 +1,4 @@
-"""What ``serving why`` says of ejected pods."""
+"""The output of ``serving why`` about ejected pods."""
 
 import http.server
 import json
@@ -32,7 +32,7 @@ def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
-    """A state folder of two activators: one answers with ``reports``, one is away."""
+    """A state folder of two activators: one responds with ``reports``, one is away."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,7 +42,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Write nothing."""
+            """Do nothing."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

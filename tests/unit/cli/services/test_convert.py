@@ -149,7 +149,7 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str)
 
 
 def with_cron(**changed: object) -> str:
-    """A route whose ScaledObject has a cron trigger, and another Deployment's, which is not of the route."""
+    """A route whose ScaledObject has a cron trigger, and another, unrelated Deployment."""
     fields = {
         "timezone": "Europe/Berlin",
         "start": "0 8 * * 1-5",

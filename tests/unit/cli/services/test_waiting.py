@@ -1,4 +1,4 @@
-"""Waits until activators serve a status, against a server that is late."""
+"""Waits until activators serve a status, against a slow server."""
 
 import contextlib
 import threading
@@ -14,7 +14,7 @@ OLD, NEW = split_digest([("a", 100)]), split_digest([("b", 10), ("a", 90)])
 
 
 class Activators(BaseHTTPRequestHandler):
-    """Two that take turns; each hears of the new split at another time."""
+    """Two activators in turn; each sees the new split at another time."""
 
     replies: tuple[str, ...] = ()
     asked: list[str | None]
@@ -29,7 +29,7 @@ class Activators(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""On a virtual clock, over a memory store that can hang, fail and lose answers."""
+"""The elector on a virtual clock, over a memory store that can hang, fail and lose responses."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ NAME = LeaseName(namespace="knative-serving", name="controller")
 
 
 class Troubled(MemoryCluster):
-    """A memory store: ``hangs`` lets every call wait for ever, ``loses`` makes writes and loses the answers."""
+    """A memory store: ``hangs`` blocks every call, ``loses`` makes writes and loses the responses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Troubled(MemoryCluster):
 
 
 class Worker:
-    """An elector with work that notes when it runs. ``skew_s`` moves its clock ahead, as a freeze does."""
+    """An elector with work that records its runs. ``skew_s`` moves its clock ahead, as a freeze does."""
 
     def __init__(self, name: str, cluster: Troubled) -> None:
         self.name = name

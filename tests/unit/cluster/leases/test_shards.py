@@ -1,4 +1,4 @@
-"""On a virtual clock, over one memory store that members are cut off from and come back to."""
+"""Shards on a virtual clock, over one memory store with interrupted connections."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ SPACE = "knative-serving"
 
 
 class Line(Cluster):
-    """One member's way to the store; cut, every call fails."""
+    """One member's connection to the store; while it is cut, every call fails."""
 
     def __init__(self, store: MemoryCluster) -> None:
         self.store = store
@@ -59,7 +59,7 @@ class Line(Cluster):
 
 
 class Member:
-    """A process that shares the work. ``skew_s`` moves its clock ahead, as a freeze does."""
+    """A process with a share of the work. ``skew_s`` moves its clock ahead, as a freeze does."""
 
     def __init__(self, name: str, store: MemoryCluster, *, count: int = 4, others: Sequence[str] = ()) -> None:
         self.line = Line(store)
@@ -97,7 +97,7 @@ async def at_work(*members: Member) -> AsyncIterator[None]:
 
 
 def held_once(*members: Member) -> list[int]:
-    """How many shards each holds; no shard is held twice."""
+    """The number of shards of each; no shard is held twice."""
     held = [shard for one in members for shard in one.shards.held]
     assert len(held) == len(set(held)), [one.shards.held for one in members]
     return [len(one.shards.held) for one in members]

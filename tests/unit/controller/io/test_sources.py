@@ -1,4 +1,4 @@
-"""What is said of a ConfigMap."""
+"""Messages about a ConfigMap."""
 
 from serving.controller.io.sources import httproutes_missing, httproutes_note, settings_notes
 from serving.model.errors import Forbidden, NotFound, Problem

@@ -1,4 +1,4 @@
-"""How many resources are reconciled at once."""
+"""The number of parallel reconciles."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which revisions are old enough to go."""
+"""The revisions that are old enough to delete."""
 
 import msgspec
 import pytest

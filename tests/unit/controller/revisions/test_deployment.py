@@ -1,4 +1,4 @@
-"""What stands beneath a revision."""
+"""The objects below a revision."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ KEY = (kinds.REVISION, "default", "hello-00001")
 
 
 def revision(**asked: str) -> Object:
-    """With annotations of the group; ``class`` is that of an hpa unless said otherwise."""
+    """A revision with annotations of the group; the default ``class`` is that of an hpa."""
     given = {"class": HPA_CLASS, **{name.replace("_", "-"): text for name, text in asked.items()}}
     return a_revision(metadata={"annotations": {GROUP + name: text for name, text in given.items()}})
 

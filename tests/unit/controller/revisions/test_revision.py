@@ -1,4 +1,4 @@
-"""From a template to a revision, and what is written for one."""
+"""From a template to a revision, and the writes for one."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The status of a revision tells the truth."""
+"""The status of a revision."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which activators a Route waits for."""
+"""The activators that a Route waits for."""
 
 from serving.controller.routes.confirmation import SILENT_S, ActivatorReplies, retry_delay_s
 

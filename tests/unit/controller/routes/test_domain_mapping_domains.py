@@ -1,4 +1,4 @@
-"""Which DomainMappings a change wakes, in the index and in the memory around it."""
+"""The DomainMappings that a change enqueues, in the index and in the cache around it."""
 
 import msgspec
 

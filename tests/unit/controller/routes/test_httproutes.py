@@ -1,4 +1,4 @@
-"""HTTPRoutes of a route, and what a Gateway's words come to."""
+"""HTTPRoutes of a route, and the reports of a Gateway."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def wanted(targets: Sequence[Object] = SPLIT, *, lost: Sequence[str] = (), **met
 def there(
     targets: Sequence[Object] = SPLIT, *, conditions: list[Object] | None = None, generation: int = 3
 ) -> list[Object]:
-    """As the server keeps them, and as the Gateway has told of each."""
+    """The HTTPRoutes on the server, with the Gateway's report about each."""
     parent = {"parentRef": {"namespace": "gateways", "name": "front"}, "conditions": conditions}
     status = {"status": {"parents": [parent]}} if conditions is not None else {}
     return [{**stored(one, generation=generation), **status} for one in wanted(targets).values()]
@@ -64,7 +64,7 @@ def decided(
 
 
 def rules(one: Object) -> list[tuple[list[str], dict[str, int]]]:
-    """Of each rule: the tags that it is for, and weights by Service."""
+    """The tags and the weights by Service of each rule."""
     return [
         (
             [header["value"] for match in rule["matches"] for header in match.get("headers", ())],

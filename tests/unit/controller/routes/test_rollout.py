@@ -32,7 +32,7 @@ def step(wanted: Rollout, before: Rollout, *, now_s: float = 0.0, gone: str = ""
 
 
 def running(*percents: int, total: int | None = None) -> Rollout:
-    """A rollout that goes on, of revisions r1, r2, ..."""
+    """A rollout in progress, of revisions r1, r2, ..."""
     return Rollout(
         configurations=(
             ConfigurationRollout(

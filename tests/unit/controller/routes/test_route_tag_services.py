@@ -1,4 +1,4 @@
-"""Services of tags: one for each, labels of the route, and visibility by the label of each."""
+"""Services of tags: one for each, with labels of the route, and visibility by its own label."""
 
 import msgspec
 

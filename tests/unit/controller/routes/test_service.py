@@ -28,7 +28,7 @@ OTHER = {"containers": [{"image": "other"}]}
 
 
 def seen(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: ANN401 - JSON
-    """A child whose reconciler has seen its latest spec."""
+    """A child whose reconciler has observed its latest spec."""
     made = with_ready(child, status, message=more.pop("message", ""))
     return {**made, "status": {**made["status"], "observedGeneration": 1, **more}}
 

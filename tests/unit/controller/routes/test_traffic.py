@@ -1,4 +1,4 @@
-"""From the traffic that is asked for to revisions."""
+"""From desired traffic to revisions."""
 
 import pytest
 

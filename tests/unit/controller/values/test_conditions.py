@@ -1,4 +1,4 @@
-"""Conditions: what decides, and when they change."""
+"""Conditions: their causes, and their times of change."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Writes as data: fenced, and none where nothing changes."""
+"""Writes as data: fenced, and none without a change."""
 
 from serving.cluster import kinds
 from serving.cluster.port import Delete, Patch

@@ -1,4 +1,4 @@
-"""What objects count for, and when a quota refuses one more."""
+"""The claims of objects, and the refusal of one above the quota."""
 
 from collections.abc import Iterable
 from typing import Any

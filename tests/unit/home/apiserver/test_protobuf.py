@@ -14,7 +14,7 @@ CASES = Path(__file__).with_name("protobuf_cases.jsonl").read_text().splitlines(
 
 
 def field(number: int, data: bytes | int) -> bytes:
-    """A field as protobuf writes it; what is short enough for one byte."""
+    """A field in protobuf's form, short enough for a length of one byte."""
     if isinstance(data, int):
         return bytes([number << 3, data])
     size = [len(data)] if len(data) < 128 else [len(data) & 0x7F | 0x80, len(data) >> 7]

@@ -1,4 +1,4 @@
-"""TokenReviews of a server that is told whose tokens are."""
+"""TokenReviews of a server with known tokens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Collecting garbage, beyond what tests/conformance/cluster/test_deletion.py shows of every server."""
+"""Collecting garbage, beyond tests/conformance/cluster/test_deletion.py."""
 
 import asyncio
 from collections.abc import AsyncIterator

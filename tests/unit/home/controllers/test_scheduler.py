@@ -50,7 +50,7 @@ class Stage:
         self.cluster, self.scheduler = cluster, scheduler
 
     async def create(self, one: Object) -> Object:
-        """As the manager does."""
+        """Create a pod as the manager does."""
         placed = self.scheduler.place(one)
         made = await self.cluster.create(POD, placed.pod)
         self.scheduler.created(placed, made)

@@ -1,4 +1,4 @@
-"""Which pods may start at once, and when the turn of one ends."""
+"""The pods that may start at once, and the end of a turn."""
 
 import asyncio
 import os

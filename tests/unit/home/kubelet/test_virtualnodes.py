@@ -1,4 +1,4 @@
-"""What the API shows of virtual nodes."""
+"""Virtual nodes in the API."""
 
 from serving.home.kubelet.virtualnodes import (
     VirtualNodes,

@@ -35,7 +35,7 @@ class Pod(msgspec.Struct):
 
 
 def stat(folder: Path, pid: int, session: int, *ticks: int, pages: int = 0) -> None:
-    """A process as proc(5) has it, with a name that tries to be clever."""
+    """A process in the format of proc(5), with a hostile name."""
     (folder / str(pid)).mkdir()
     before, rest = ["S", "1", "1", str(session), *["0"] * 7], [*["0"] * 6, str(pages), *["0"] * 20]
     fields = [*before, *map(str, ticks), *rest]
@@ -80,7 +80,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 
 @pytest.fixture
 def burner() -> Iterator[subprocess.Popen[bytes]]:
-    """A session of which a child burns a core."""
+    """A session with a child that uses a whole core."""
     process = subprocess.Popen([sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     process.stdout.readline()

@@ -1,4 +1,4 @@
-"""Which commands can be preloaded."""
+"""The commands that can be preloaded."""
 
 import pytest
 

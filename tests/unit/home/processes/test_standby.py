@@ -28,7 +28,7 @@ NOW_S = 100.0
 
 
 class Forked:
-    """A fork whose process is this one: ``ends`` are the sockets of the processes, in order, ``standbys`` the other ends."""
+    """A fork in this process: ``ends`` are the sockets of the processes, in order, ``standbys`` the other ends."""
 
     def __init__(self) -> None:
         self.ends: list[socket.socket] = []
@@ -63,7 +63,7 @@ def in_thread(process: Callable[[], None]) -> threading.Thread:
 
 
 def begun(standby: Standby, process: Callable[[], None]) -> ProcessRecord:
-    """What ``begin`` returns while a process does its part."""
+    """The result of ``begin`` while a process does its part."""
     thread = in_thread(process)
     try:
         return standby.begin(ASSIGNMENT)

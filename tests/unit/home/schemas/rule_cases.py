@@ -1,4 +1,4 @@
-"""One table of objects, most of which break a rule of their definition.
+"""A table of objects, most of which break a rule of their definition.
 
 An object is a small change to one that keeps all rules. ``rule_answers.json`` holds what a kube-apiserver answers to each;
 the unit tests ask admission for the same, and the conformance suite asks every server.
@@ -56,12 +56,12 @@ def mapping(name: str = "shop.example.com", **ref: str) -> Json:
 
 
 def target(**fields: str) -> Json:
-    """What a policy is for."""
+    """The target of a policy."""
     return {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"} | fields
 
 
 def container(**fields: object) -> Json:
-    """A container that needs nothing else."""
+    """A minimal container."""
     return {"image": "gcr.io/x/hello", "name": "user-container"} | fields
 
 

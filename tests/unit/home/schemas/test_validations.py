@@ -19,7 +19,7 @@ ANSWERS: dict[str, list[str]] = json.loads((Path(__file__).parent / "rule_answer
 
 
 def responses(kind: Any, new: Json, old: Json | None) -> list[str]:
-    """What admission says of an object, as a kube-apiserver has it among the causes of its answer."""
+    """The messages of admission about an object, in the form of a kube-apiserver's causes."""
     try:
         admit(kind, new, None if old is None else admit(kind, old))
     except Invalid as error:

@@ -1,4 +1,4 @@
-"""Whether a PodDisruptionBudget lets a pod be evicted."""
+"""Evictions under a PodDisruptionBudget."""
 
 import pytest
 

@@ -51,7 +51,7 @@ def test_other_kinds_have_nothing_that_passes_by() -> None:
 
 
 def labelled(state: str) -> dict[str, Any]:
-    """What a durable write from ``revision("Reserve")`` on wants."""
+    """The object of a durable write after ``revision("Reserve")``."""
     new = revision(state)
     new["metadata"]["labels"] = {"a": "b"}
     return new

@@ -1,4 +1,4 @@
-"""The journal alone, and the store on it: durable writes, waiting ones, and failures."""
+"""The journal alone, and the store on it: durable writes, pending ones, and failures."""
 
 import asyncio
 import contextlib
@@ -346,7 +346,7 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 
 def damaged(path: Path) -> None:
-    """A journal in whose middle somebody has written."""
+    """A journal with foreign bytes in its middle."""
     with journal(path) as one:
         for number in range(200):
             one._connection.execute(

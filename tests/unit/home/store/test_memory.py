@@ -1,4 +1,4 @@
-"""What the store promises beyond the port; the port's contract is in tests/conformance/cluster."""
+"""The store's own promises; the port's contract is in tests/conformance/cluster."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ def config_map(name: str = "one", **data: str) -> Object:
 
 
 class FewSuffixes(random.Random):
-    """Dice with which generated names meet: each suffix comes twice."""
+    """Dice for colliding names: each suffix comes twice."""
 
     def __init__(self) -> None:
         super().__init__(1)

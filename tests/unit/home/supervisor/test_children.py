@@ -1,4 +1,4 @@
-"""Who is started by ``serving up``."""
+"""The children of ``serving up``."""
 
 import fcntl
 import os

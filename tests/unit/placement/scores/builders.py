@@ -1,4 +1,4 @@
-"""Nodes and pods for tests: 4000 m with 2 MiB each unless said otherwise, memory of a demand in step with its cpu."""
+"""Nodes and pods for tests: 4000 m with 2 MiB each by default, memory of a demand in proportion to its cpu."""
 
 from serving.model.nodata import NoData
 from serving.placement.scores.metrics import NodeUsage, Usage
@@ -52,5 +52,5 @@ def node(
 
 
 def held(pod: PodDemand, *nodes: ScoredNode, now_s: float = 0.0) -> Placing:
-    """A pod held against nodes."""
+    """A pod placed on nodes."""
     return place(node_table(nodes, version=1), pod, now_s=now_s)

@@ -1,4 +1,4 @@
-"""BalancedResourceAllocation."""
+"""The score BalancedResourceAllocation."""
 
 import pytest
 

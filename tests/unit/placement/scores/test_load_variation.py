@@ -1,4 +1,4 @@
-"""LoadVariationRiskBalancing."""
+"""The score LoadVariationRiskBalancing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""LowRiskOverCommitment."""
+"""The score LowRiskOverCommitment."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Which of a node's metrics count."""
+"""The metrics of a node that count."""
 
 import numpy as np
 import pytest

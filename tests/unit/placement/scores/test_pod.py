@@ -1,4 +1,4 @@
-"""What pods ask for."""
+"""The demand of pods."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where clients of plain HTTP are sent."""
+"""The redirect of clients of plain HTTP."""
 
 import pytest
 

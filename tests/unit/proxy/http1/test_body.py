@@ -1,4 +1,4 @@
-"""Bodies: bounds that keep a peer from sending framing in the place of payload."""
+"""Bodies: bounds against a peer that sends framing instead of payload."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_a_size_line_against_the_grammar_is_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize("after", [b"\n", b"A: b\n", b"A: b\r\n\n", b"\rx", b"A: b\rB"])
 def test_half_a_line_end_in_trailers_is_refused_at_once(after: bytes) -> None:
-    """Waiting for its other half would leave the client without an answer."""
+    """Otherwise the client would wait for a response while the parser waits for the other half."""
     for cut in range(len(after)):
         body = ChunkedBody()
         body.feed(b"0\r\n" + after[:cut])

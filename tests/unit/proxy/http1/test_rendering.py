@@ -1,4 +1,4 @@
-"""Rewritten heads: the way of a request."""
+"""Rewritten heads of requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a request's head means, where integration tests do not look."""
+"""Facts of a request's head beyond the integration tests."""
 
 import pytest
 

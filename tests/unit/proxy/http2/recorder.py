@@ -54,7 +54,7 @@ class Recorder:
         self.notes.append(what)
 
     def feed(self, *pieces: bytes, now_s: float = 0.0) -> list[tuple[Any, ...]]:
-        """What followed from these bytes."""
+        """The effects of these bytes."""
         before = len(self.notes)
         for piece in pieces:
             if self.violation is None:

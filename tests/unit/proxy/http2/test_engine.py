@@ -33,7 +33,7 @@ def window(increment: int, stream_id: int = 0) -> bytes:
 
 
 def sent(one: Recorder) -> list[tuple[int, int, int, bytes]]:
-    """Kind, flags, stream and payload of what is to be sent."""
+    """Kind, flags, stream and payload of pending frames."""
     wire, found = one.engine.output(), []
     while wire:
         end = 9 + int.from_bytes(wire[:3])

@@ -1,4 +1,4 @@
-"""Refusals in gRPC's words."""
+"""Refusals in gRPC's form."""
 
 import pytest
 

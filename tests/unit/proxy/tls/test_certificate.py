@@ -1,4 +1,4 @@
-"""Which pairs are taken, and why others are not."""
+"""Accepted pairs, and the reasons to reject others."""
 
 import datetime as dt
 

@@ -91,7 +91,7 @@ def write(folder: Path, **texts: str) -> None:
 
 
 def read(files: CertificateFiles) -> dict[str, tuple[bytes, bytes] | str]:
-    """Both texts of each pair, or why there is none."""
+    """Both texts of each pair, or the error."""
     return {
         name: (found.certificate_pem, found.key_pem) if isinstance(found, Pair) else str(found)
         for name, found in files.read().items()

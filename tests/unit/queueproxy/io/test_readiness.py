@@ -1,4 +1,4 @@
-"""When an app is tried again, and when it counts as ready."""
+"""The times of an app's probes, and its readiness."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The budget of pods that are started ahead, and the credit for pods beyond Knative's."""
+"""The budget of pods started ahead, and the credit for pods beyond Knative's."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -37,7 +37,7 @@ def test_a_fall_is_followed_and_not_extrapolated() -> None:
 
 
 def test_a_step_of_one_long_request_is_no_trend() -> None:
-    """A request of 30 s is one step of the load, and not thirty seconds that all say the same."""
+    """A request of 30 s is one step of the load, not thirty equal observations."""
     step = forecast_of(*[0.0] * 60, *[1.0] * 10)
 
     assert step.level(ahead_s=10.0, now_s=70.0, request_s=30.0).slope == 0.0

@@ -107,7 +107,7 @@ def test_the_prior_learns_from_the_population() -> None:
 
 
 def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tuple[float, float]]:
-    """Windows where the hazard is high between these ages; the ends are rounded to bins of 3 %."""
+    """Windows with a high hazard between these ages; the ends are rounded to bins of 3 %."""
     hazard = np.full(len(BIN_STARTS_S), LOW)
     for from_s, to_s in high:
         hazard[(from_s <= BIN_STARTS_S) & (to_s > BIN_STARTS_S)] = HIGH

@@ -1,4 +1,4 @@
-"""The adaptive policy inside the decisions about one revision, and what is said about it."""
+"""The adaptive policy inside the decisions about one revision, and its explanation."""
 
 import msgspec
 import pytest

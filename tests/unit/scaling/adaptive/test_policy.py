@@ -278,7 +278,7 @@ def test_a_text_that_is_no_history_is_refused(learnt: str) -> None:
 
 
 def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
-    """Gaps of two minutes, once ended by one request and once by twenty within the time of a start."""
+    """Gaps of two minutes, ended once by one request and once by twenty within the time of a start."""
 
     def kept_until(count: int) -> float:
         policy, last = made(), 0

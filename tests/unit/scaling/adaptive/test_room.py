@@ -131,7 +131,7 @@ def busy(seconds: int, *, load: float, request_s: float, pods: int = 1) -> PodRo
 
 
 def test_a_queue_that_is_served_before_a_pod_is_ready_needs_none() -> None:
-    """40 more than 10 slots hold: 8 free slots serve 64 requests of 0.25 s within the 2 s of a start, and 16 of 1 s."""
+    """40 requests more than 10 slots hold: 8 free slots serve 64 requests of 0.25 s within the 2 s of a start, and 16 of 1 s."""
     assert room_at(busy(300, load=2.0, request_s=0.25), 300.0, in_flight=50.0).count == 1
     assert room_at(busy(300, load=2.0, request_s=1.0), 300.0, in_flight=50.0).count > 1
 
@@ -188,7 +188,7 @@ def test_whether_one_pod_is_enough_is_what_would_be_wanted(load: float) -> None:
 
 
 def test_one_pod_is_enough_in_silence_only_if_the_level_stays_below_its_room() -> None:
-    """After a fall the level rises for a while, as the slope fades faster than the mean."""
+    """After a fall the level rises for a while, because the slope fades faster than the mean."""
     room = loaded(*[7.0] * 100, *[0.0] * 20)
     was_enough = room.is_one_enough_in_silence(TEN, 2.0)
 
@@ -246,7 +246,7 @@ def test_a_queue_of_long_requests_is_as_many_as_arrive() -> None:
 
 
 def test_a_queue_that_lasts_is_load() -> None:
-    """6 clients on 2 slots send their next request when the last one is answered: as many arrive as are answered."""
+    """6 clients on 2 slots send their next request after each response: arrivals equal responses."""
     load = steady(300, concurrency=2.0, requests=10.0, slots=2.0)
     found = [load.take(second, 6.0, 10.0, slot_count=2.0) for second in range(300, 320)]
 
@@ -255,7 +255,7 @@ def test_a_queue_that_lasts_is_load() -> None:
 
 
 def test_an_overload_that_lasts_is_what_arrives_times_its_time_and_the_queue() -> None:
-    """10 slots answer 5 requests a second of 2 s each; 8 come, and the queue grows by 3 a second."""
+    """10 slots serve 5 requests a second of 2 s each; 8 arrive, and the queue grows by 3 a second."""
     load = steady(300, concurrency=9.0, requests=4.5)
     found = 0.0
     for second in range(300, 420):
@@ -295,7 +295,7 @@ def test_the_load_is_never_more_than_what_is_inside(seconds: list[tuple[int, flo
 
 
 def held(*wanted: int, patience_s: float = 10.0, period_s: float = 2.0) -> list[int]:
-    """What stays after each decision, one each period."""
+    """The held count after each decision, one each period."""
     count = HeldCount()
     return [count.hold(one, patience_s=patience_s, now_s=index * period_s) for index, one in enumerate(wanted)]
 

@@ -18,7 +18,7 @@ TOTAL_MAX = 1000.0
 
 
 class ServedApp(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that wait ``wait_s`` and take ``cpu_s`` of one core: a closed network with one queue."""
+    """An app whose requests wait ``wait_s`` and use ``cpu_s`` of one core: a closed network with one queue."""
 
     wait_s: float = 0.0
     cpu_s: float = 0.01
@@ -52,7 +52,7 @@ def learn(
     learner: TargetLearner | None = None,
     seed: int = 1,
 ) -> list[LearntTarget | None]:
-    """The learnt target after each period; in each its pods are those for the target before, and share the load of it."""
+    """The learnt target after each period; its pods share the load by the target before."""
     learner, dice = learner or TargetLearner(), random.Random(seed)
     found: list[LearntTarget | None] = []
     now_s, total = 0.0, spec.total_value

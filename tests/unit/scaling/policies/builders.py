@@ -15,7 +15,7 @@ def pods(idle: int = 0, occupied: int = 0, creating: int = 0) -> ObservedPods:
 
 
 def using(cpu_m: int | None, requested_m: int | None, *, idle: int = 2, occupied: int = 8) -> ObservedPods:
-    """Pods of which one is measured, with one container."""
+    """Pods with one measured pod of one container."""
     container = ContainerUse(requested=Resources(cpu_m=requested_m), used=Resources(cpu_m=cpu_m))
     return ObservedPods(idle_count=idle, occupied_count=occupied, pods=((container,),))
 

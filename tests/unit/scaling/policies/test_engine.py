@@ -300,7 +300,7 @@ def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
 
 
 class Clock:
-    """Schedules that hold from one whole hour to the next, in turns; counts the looks."""
+    """Schedules that hold every other hour; counts the observations."""
 
     def __init__(self) -> None:
         self.look_count = 0

@@ -1,4 +1,4 @@
-"""Points: needed ones, looked-at ones, counted ones, and their age."""
+"""Points: needed, examined and counted ones, and their age."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What each type watches, and how many pods follow."""
+"""The usage measured by each type, and the resulting pods."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What a decider keeps and forgets when the numbers of its revision change."""
+"""The state that a decider keeps and drops when the numbers of its revision change."""
 
 from serving.scaling.scaler.deciders import KpaDecider
 from serving.settings.autoscaler import KpaQuirks

@@ -1,4 +1,4 @@
-"""Which way requests to a revision's public Service take."""
+"""The path of requests to a revision's public Service."""
 
 from typing import Any
 

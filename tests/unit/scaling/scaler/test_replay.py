@@ -18,7 +18,7 @@ SEVEN = spec_with(target_value=7.0, total_value=10.0)
 
 
 class Recorder(World):
-    """A world that keeps a record of each decision, as the log would have it."""
+    """A world that records each decision, as the log does."""
 
     def __init__(self, *args: object, **more: object) -> None:
         self.records: list[DecisionRecord] = []

@@ -18,19 +18,19 @@ ASLEEP = facts_of(0)
 
 
 def asleep(**changes: object) -> World:
-    """A revision in reserve with room for 10 in a pod, of which 7 are aimed at."""
+    """A revision in reserve with room for 10 in a pod and a target of 7."""
     return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE, **changes), ASLEEP)  # type: ignore[arg-type]
 
 
 def asleep_adaptive() -> World:
-    """The same under the adaptive policy, which has no history."""
+    """A revision in reserve under the adaptive policy, without a history."""
     spec = msgspec.structs.replace(SEVEN_A_POD, policy="adaptive", container_concurrency=10)
     revision = revision_with(spec, serving_state=ServingState.RESERVE)
     return World(revision, ASLEEP, policy=policy_of(spec, SETTINGS))
 
 
 def awake(count: int = 1, **changes: object) -> World:
-    """A revision with that many ready pods, and two minutes of a load of 5 each behind it."""
+    """A revision with that many ready pods, after two minutes of a load of 5 each."""
     world = World(revision_with(SEVEN_A_POD, **changes), facts_of(count))  # type: ignore[arg-type]
     world.live(120, load=5.0 * count)
     return world

@@ -14,7 +14,7 @@ WINDOW_S = int(SPEC.stable_window_s)
 
 
 class PublicWorld(World):
-    """Whose slices follow what is written when the test says so."""
+    """A world whose slices follow writes on request."""
 
     def __init__(self) -> None:
         served = msgspec.structs.replace(facts_of(1), has_public=True, path=TrafficPath.SERVE)

@@ -1,4 +1,4 @@
-"""Knative's decisions in shadow of the adaptive ones, and the other way round."""
+"""Knative's decisions in shadow of the adaptive ones, and vice versa."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ BEGIN_S = 1000.0
 
 
 class Stage:
-    """Seconds pass; each has a load and arrivals, and each second one there is a decision of the chosen policy."""
+    """Seconds pass, each with a load and arrivals; every other second the chosen policy decides."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ def test_a_revision_at_zero_is_not_saved_again() -> None:
 
 
 def called(stage: Stage, *, times: int, gap_s: int) -> None:
-    """Calls of a second each, with gaps between; the running policy has a pod all the time."""
+    """Calls of a second each, with gaps between; the running policy always has a pod."""
     for _ in range(times):
         stage.pass_s(1, load=1.0, requests=1.0)
         stage.pass_s(gap_s)

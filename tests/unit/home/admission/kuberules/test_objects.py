@@ -1,4 +1,4 @@
-"""A few of the rules by hand; ``tests/conformance/data/manifests.jsonl`` holds all of them to a real API server."""
+"""Some of the rules by hand; ``tests/conformance/data/manifests.jsonl`` compares all of them with a real API server."""
 
 from typing import Any
 

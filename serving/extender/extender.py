@@ -1,9 +1,9 @@
 """kube-scheduler's HTTP extender: filters the nodes for a pod, and scores them from 0 to 10.
 
-Input: the body of a call, the nodes, the scorer. Output: the body of the answer. Follows k8s.io/kube-scheduler
+Input: the body of a call, the nodes, the scorer. Output: the body of the response. Follows k8s.io/kube-scheduler
 extender/v1: fields have their Go names and are read in any case, since older schedulers wrote them small. Calls bring
-names of nodes only (``nodeCacheCapable``) or whole Nodes, of which the names are taken: what is known of them here is as
-fresh. A node that is not known here passes, and scores 0: it has just joined, and the scheduler knows it.
+names of nodes only (``nodeCacheCapable``) or whole Nodes, of which only the names are used: the extender's own data
+are as fresh. An unknown node passes, and scores 0: it has just joined, and the scheduler knows it.
 """
 
 from collections.abc import Mapping

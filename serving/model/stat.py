@@ -25,11 +25,11 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the
     number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
     reports it too; load is summed without that part, so that each request counts once. ``ended_count`` is the number of
-    requests that a pod answered in the period without a server error, and ``response_time_s`` their mean response time in
+    responses of a pod in the period without a server error, and ``response_time_s`` their mean response time in
     seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name.
 
-    An activator also pokes between its reports, with what is new at that moment, and its next report leaves that out: so both
-    add up to what is inside now. The ``window_`` pair is what a poke or report adds to the mean of its second instead; None: the
+    An activator also pokes between its reports, with the load that is new at that moment; its next report leaves that out. Both
+    add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the
     same.
     """
 

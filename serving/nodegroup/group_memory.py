@@ -133,11 +133,11 @@ def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -
 class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the fold.
 
-    ``node_capacity`` is what a node of the group offers, 0 for what is not known; it is used to grow from zero.
-    ``dry_taints`` are the changes that a dry run made in thought: the time of a taint, None for an untaint, by the
+    ``node_capacity`` is the capacity of one node of the group, 0 where it is unknown; it is used to grow from zero.
+    ``dry_taints`` are the changes planned in dry runs: the time of a taint, None for an untaint, by the
     name of the node. ``last_scale_up_at_s`` is when growth was last decided, for the lag until nodes register; None
-    if never. ``coming_since_s`` is since when the cloud has machines that are no nodes, without a node that came since;
-    None while it has none.
+    if never. ``coming_since_s`` is since when the cloud has machines without nodes and no new
+    node; None if it has none.
     """
 
     node_capacity: Amount = Amount()

@@ -128,7 +128,7 @@ class GroupLimit(enum.StrEnum):
 
 
 class KeptFor(enum.StrEnum):
-    """The reason a node marked for removal is still there."""
+    """The reason to keep a node that is marked for removal."""
 
     PROTECTED = "no-delete annotation"
     HEALTHY = "healthy, while the group is not"
@@ -160,7 +160,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``requested_delta`` is what the rules asked for, not what could be done: the ``limits`` say what stood in the way.
     While the lock holds it is the number of nodes that are being waited for; below the minimum it is what was done.
-    ``wanted`` holds every rule that had a say, ``decided_by`` the one that prevailed. ``error`` is None unless the pass
+    ``wanted`` holds every rule with a proposal, ``decided_by`` the one that prevailed. ``error`` is None unless the pass
     gave up early. ``usage`` is None where the pass ended before it was known. ``unregistered_count`` is of machines that should be nodes by now. ``pod_count`` is of pods that exist,
     ``anticipated_count`` of those that will; ``request`` is what both ask for.
     """

@@ -82,7 +82,7 @@ class Course(enum.StrEnum):
 class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of the rules.
 
-    ``requested_delta`` is what is reported, ``delta`` what is acted on: they differ while the lock holds. ``lock`` is
+    ``requested_delta`` is reported, ``delta`` is carried out: they differ while the lock holds. ``lock`` is
     the stored lock, which only the rule of that name takes away.
     """
 

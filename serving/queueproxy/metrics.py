@@ -43,7 +43,7 @@ class AppResponses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestMetrics:
-    """Requests that ended."""
+    """Counts ended requests."""
 
     __slots__ = ("_buckets", "_response_count", "_response_sum_s", "_sums_s")
 

@@ -1,7 +1,7 @@
 """Settings of the controller: defaults of revisions, hosts of routes, and garbage collection.
 
 Source of keys, ranges and defaults: knative/serving 98e5ef90, ConfigMaps config-defaults, config-gc and config-network,
-unless a field says otherwise. What is ours stands in config-controller.
+unless a field says otherwise. Our own settings are in config-controller.
 """
 
 import re

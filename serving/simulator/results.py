@@ -53,7 +53,7 @@ class WaitHistogram:
             found[1] += wait_s
 
     def update(self, other: "WaitHistogram") -> None:
-        """Add the waits of another."""
+        """Add the waits of another record."""
         self.count += other.count
         for number, (count, total) in other._bins.items():  # noqa: SLF001 - its own class
             found = self._bins.setdefault(number, [0.0, 0.0])

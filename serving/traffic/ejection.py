@@ -3,7 +3,7 @@
 Input: the listed pods, requests that found a pod gone, answers, requests without an answer, and the time. Output: which pods are
 ejected now, and until when.
 
-A pod that is gone leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts
+A deleted pod leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts
 small and doubles while the pod stays listed and unreachable. A silent pod hangs, which takes longer to end; its first answer ends
 the pause.
 """

@@ -42,7 +42,7 @@ def is_real() -> bool:
 def only_here() -> Object:
     """The part of a pod's spec that keeps it on the suite's own node.
 
-    The account is said for servers without the admission that fills it in: a token is for a pod that names its account.
+    The account is set for servers without the admission that adds it: a token is for a pod that names its account.
     """
     return {"nodeSelector": {HOST_NAME: _NODE}, "serviceAccountName": "default"} if is_real() else {}
 

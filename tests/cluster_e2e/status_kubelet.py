@@ -24,7 +24,7 @@ _ROOM = {"cpu": "10000", "memory": "10Ti", "pods": "20000", "ephemeral-storage":
 
 
 class StatusKubelet:
-    """Runs until cancelled."""
+    """A node whose pods are ready without running. It works until cancelled."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
         self.hold = False

@@ -84,7 +84,7 @@ def start(state: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_of(state: Path) -> list[str]:
-    """Processes that still run, of all started with a state folder."""
+    """The running processes among those started with a state folder."""
     found = []
     for pid, command in processes():
         with contextlib.suppress(OSError):

@@ -63,7 +63,7 @@ def authority() -> trustme.CA:
 
 @contextlib.contextmanager
 def serving_tls(authority: trustme.CA) -> Iterator[Server]:
-    """A server that wants to see a certificate."""
+    """A server that requires a client certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.configure_trust(context)

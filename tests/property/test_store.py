@@ -39,7 +39,7 @@ LISTS = {"env", "volumeMounts", "args", "command"}
 
 
 async def do(cluster: MemoryCluster, step: tuple[str, str, str]) -> None:
-    """One write; that it is refused is as good an outcome as any."""
+    """Make one write, which may be refused."""
     what, name, label = step
     try:
         match what:
@@ -173,7 +173,7 @@ def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any,
 
 
 def empties(schema: Schema, path: tuple[Step, ...] = ()) -> list[tuple[Step, ...]]:
-    """The ways to all maps and lists of a schema."""
+    """The paths to all maps and lists of a schema."""
     found = []
     for key, known in schema.get("properties", {}).items():
         way = (*path, (key, known))

@@ -43,7 +43,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     ``bounds`` are the sums of the percents up to each revision: 90 and 10 percent are bounds 90 and 100. A tag's own
     host has one revision and no tags. ``policy`` is that of the route;
-    ``access`` is None if every caller is let in. Without revisions ``unready_reason`` says why there are none.
+    ``access`` is None for a public site. ``unready_reason`` explains missing revisions.
     """
 
     route: str

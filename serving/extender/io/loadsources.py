@@ -1,6 +1,6 @@
 """Reads node loads from the configured source, and makes a ``LoadReport`` of them.
 
-Each look is one attempt; the next comes a period later. A source that is away, refuses or answers nonsense raises
+Each call is one attempt; the next follows a period later. A source that is away, refuses or answers nonsense raises
 ``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file at each look. Redirects are not
 followed: the token would go along.
 """

@@ -16,7 +16,7 @@ _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 
 
 def fill_in_defaults(kind: Kind, whole: Object, spec: dict[str, Any]) -> None:
-    """Complete a spec."""
+    """Fill in the defaults of a spec."""
     if kind in {SERVING_SERVICE, CONFIGURATION}:
         _fill_pod(_object_at(_object_at(spec, "template"), "spec"))
     if kind == REVISION:

@@ -1,7 +1,7 @@
 """The configuration of a container for crun and runc (OCI runtime specification, config.md), as a decision.
 
 Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``.
-What a manifest says goes before what the image says, as in Kubernetes. A container has the capabilities that Docker
+The manifest overrides the image, as in Kubernetes. A container has the capabilities that Docker
 gives, without the one that makes device nodes.
 """
 

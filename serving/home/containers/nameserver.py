@@ -63,7 +63,7 @@ class NameAnswers(msgspec.Struct, frozen=True, kw_only=True):
         """The response to a query; None where another server must be asked. ``hosts`` are the public ones.
 
         Raises:
-            InvalidValue: when it is no query.
+            InvalidValue: when the datagram is no query.
         """
         name, kind, end = question_of(query)
         address = self._address(name, hosts)

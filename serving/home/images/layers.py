@@ -62,7 +62,7 @@ class Unpacker:
         ``diff_id`` is the digest of the uncompressed file, "" to check nothing.
 
         Raises:
-            InvalidValue: when it is no such file, has another digest, names something outside of the folder, or exceeds a limit.
+            InvalidValue: when it is no tar file, has another digest, has a path outside of the folder, or exceeds a limit.
             OSError: when it cannot be written.
         """
         own: set[Path] = set()

@@ -116,7 +116,7 @@ class Kubelet:
         raise NotFound(f'pod "{name}" does not run on this machine')
 
     async def take_over(self) -> None:
-        """Make the objects of pods that the template has. Waits for the template."""
+        """Create the objects of pods still held by the template. Waits for the template."""
         await self._node.runtime.connected.wait()
         for held in self._node.runtime.held:
             try:

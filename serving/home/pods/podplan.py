@@ -1,8 +1,8 @@
 """From a pod's manifest to its processes, as decisions.
 
-Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
-environment. It starts nothing. An app's environment is what its manifest says, and PORT, HOME, HOSTNAME and PATH; nothing
-else leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
+Input: the pod, its revision's own numbers, the addresses assigned to it; output: commands with their
+environment. It starts nothing. An app's environment has the variables of its manifest, and PORT, HOME, HOSTNAME and PATH, and
+no others. HOME is the pod's own folder with its mounts: a volume at
 /etc/config is also found at $HOME/etc/config, where the kernel allows no mount namespace (``mounts.py``).
 """
 
@@ -61,7 +61,7 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, how often it was restarted, how it ended last.
 
-    ``is_over`` says that it is not started again (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
+    ``is_over``: it is not restarted (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
     """
 
     is_running: bool = False

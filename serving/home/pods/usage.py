@@ -67,7 +67,7 @@ class PodSessions(Protocol):
 
     @property
     def node_name(self) -> str:
-        """The node that it is on."""
+        """The node of the pod."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from serving.settings.placement import PlacementSettings
 class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
     """Explains a score: 10 - 10 * |cpu_ratio - memory_ratio|, cut off, or 0 if one resource is ``full``.
 
-    The ratios are of what is asked for, with the pod, to what is allocatable; 1 where nothing is.
+    The ratios are requests, with the pod, to allocatable amounts; 1 where nothing is allocatable.
     """
 
     cpu_ratio: float

@@ -74,7 +74,7 @@ class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Risks from load. ``rule`` holds indexes into ``LOAD_RULES``; ``deviation`` is after smoothing and bounding.
 
-    ``fitted`` is where a distribution was used; elsewhere ``alpha`` and ``beta`` mean nothing.
+    ``fitted`` marks the columns with a distribution; elsewhere ``alpha`` and ``beta`` are undefined.
     """
 
     risk: FloatArray

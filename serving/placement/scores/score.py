@@ -22,7 +22,7 @@ class ScoreResult(Protocol):
 
     @property
     def score(self) -> IntArray:
-        """One score a node, from 0 to ``score_max``."""
+        """One score per node, from 0 to ``score_max``."""
         ...
 
     def explain(self, index: int) -> msgspec.Struct:

@@ -48,7 +48,7 @@ class PeerBudget:
         self._pings = 0
 
     def earn_reset(self) -> None:
-        """A stream was completed."""
+        """Allow more resets after a completed stream."""
         self._resets -= 1
 
     def _begin(self, now_s: float) -> None:

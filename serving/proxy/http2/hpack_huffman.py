@@ -110,7 +110,7 @@ def huffman_decode(data: bytes) -> bytes:
     """Decode a Huffman string.
 
     Raises:
-        Violation: for the end of a string within it, and for a wrong padding.
+        Violation: for an EOS symbol within the string, or a wrong padding.
     """
     known = _remembered.get(data)
     if known is not None:

@@ -1,7 +1,7 @@
 """One stream of a client's HTTP/2 connection: the ``Client`` of one exchange.
 
-A stream that is paused takes what its window lets the client send, and no more: the window opens again when it resumes. How its
-answer is sent: ``response.py``.
+A paused stream accepts no more than its window allows; the window opens again when it resumes. ``response.py`` sends the
+response.
 """
 
 import math

@@ -42,8 +42,8 @@ class ClassicLimit(enum.StrEnum):
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A decision of the classic algorithm. Concurrencies are means over points, counts of pods before the ceiling.
 
-    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. On idleness
-    only ``idle_s`` speaks: nothing else was looked at.
+    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. ``idle_s`` is the
+    only input of a decision for idleness.
     """
 
     desired_count: int

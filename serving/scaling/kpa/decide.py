@@ -139,7 +139,7 @@ def decide(
     now_s: float,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """One decision; with ``NoData`` on either input the state stays and the result is that ``NoData``.
+    """Decide once; with ``NoData`` on either input the state stays and the result is that ``NoData``.
 
     A load of 95 at a target of 70 and 1 ready pod: 95 / 70, so 2 pods, at most 1000 x 1; 2 pods over 1 ready reach the
     panic threshold of 2.

@@ -2,7 +2,7 @@
 
 A policy's min and max bound the result. Beyond them, one change adds no more than a fixed number of pods and removes no
 more than another, a pod that holds a request is never removed, and the last pod stays. Each bound that made a
-difference is named in the answer, with the amount before and after it.
+difference is named in the result, with the amounts before and after it.
 
 The amount says how many *idle* pods go. The caller must choose idle ones: the amount alone protects no request.
 Source: topfreegames/maestro v9 (dbbfd74), controller.SetScalingAmount and ScaleUp.

@@ -1,8 +1,8 @@
 """A ScalingPolicy attached to one revision: evaluated once a period, its wish held until the next.
 
-Input: what is observed of the pods, the time, and whether the scale moved. Output: proposals for the merge, each with its
-reason in words, and the state that the next evaluation, also that of another process, goes on with. A cooldown starts with
-a change that was really made: a wish that others outvoted, or that a bound swallowed, starts none. It knows no cluster.
+Input: the observed pods, the time, and whether the scale changed. Output: proposals for the merge, each with its
+reason in words, and the state for the next evaluation, also in another process. A cooldown starts only when
+the scale has changed: a wish that was outvoted or bounded away starts none. The cluster is out of its scope.
 """
 
 import enum

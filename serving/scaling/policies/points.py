@@ -111,7 +111,7 @@ def recorded(
 ) -> dict[str, Points]:
     """The points after an evaluation: the new ones first, without those that no trigger needs.
 
-    A usage that is not known adds no point, nor does one that comes within half a period after the newest.
+    An unknown usage adds no point, nor does one within half a period after the newest.
     """
     return {
         kind: _with_point(points_by_type.get(kind, ()), usages[kind], time_s, now_s=now_s, settings=settings)

@@ -39,7 +39,7 @@ class Usages:
         return len(self._by_pod)
 
     def take(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """All PodMetrics that there are; pods without are forgotten."""
+        """Take a complete list of PodMetrics; pods without one are dropped."""
         before, self._by_pod = self._by_pod, {}
         for item in items:
             metadata = item.get("metadata") or {}

@@ -68,7 +68,7 @@ _GATE = {
 
 
 def explain(outcome: ScalerOutcome) -> str:
-    """The whole sentence."""
+    """The sentence of a decision, with its numbers."""
     parts = (*_algorithm(outcome), _learnt(outcome), _keep(outcome), *_others(outcome), *_gate(outcome))
     return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
 

@@ -105,7 +105,7 @@ class PolicyShadow:
         return self._scale
 
     def follow(self, spec: ScalingSpec, now_s: float) -> None:
-        """Take over numbers of the revision that have changed."""
+        """Apply changed numbers of the revision."""
         self._spec, self._recheck_s = spec, now_s
         if self.policy is not None:
             self.policy.follow(spec)

@@ -33,7 +33,7 @@ def answer(case: dict[str, Any]) -> object:
 
 
 def agrees(expected: object, got: object) -> bool:
-    """Averages within the stated tolerance; flags and maxima are whole numbers."""
+    """Whether both are equal: averages within the tolerance, flags and maxima exactly."""
     return same(expected, got, absolute=_TOLERANCE)
 
 

@@ -1,4 +1,4 @@
-"""Frames of SPDY/3.1, against bytes that a client writes by the same draft."""
+"""Frames of SPDY/3.1, compared with bytes written by a client."""
 
 import struct
 import zlib

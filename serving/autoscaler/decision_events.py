@@ -68,7 +68,7 @@ class Followers:
 
     @property
     def want_samples(self) -> bool:
-        """Whether anybody wants each decision."""
+        """Whether a subscriber wants every decision."""
         return any(wish.samples for wish in self._wishes.values())
 
     def add(self, wish: FollowRequest, write: Write) -> Callable[[], None]:
@@ -157,7 +157,7 @@ def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
 
 
 class DecisionPublisher:
-    """``log`` takes a line, ``change`` a revision with the sentence of its change; None where there is no receiver."""
+    """Publishes decisions: ``log`` takes a line, ``change`` a revision and a sentence; None without a receiver."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ _TOTAL = "_total"
 class AutoscalerMetrics:
     """All rows. ``keys`` returns the present revisions; ``counts`` the daemon's counts, monotonic ones with names in _total.
 
-    ``pods`` tells how many pods of a revision are not ready, and why; ``costs`` what its policy costs, None of one whose class has no policy. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
+    ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class without policies. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
     """
 
     def __init__(

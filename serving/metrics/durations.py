@@ -60,7 +60,7 @@ class Durations:
 
 
 def trace_id_of(traceparent: bytes) -> str | None:
-    """The trace that a W3C traceparent names; None if it is none."""
+    """The trace id of a W3C traceparent; None for an invalid one."""
     trace = traceparent[len(_VERSION) : len(_VERSION) + _TRACE_BYTES]
     is_one = (
         traceparent.startswith(_VERSION)

@@ -139,9 +139,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a snapshot that belongs to one group, summed up.
 
-    ``pods`` are the group's, finished ones left out; ``request`` is what they ask for together. ``pod_counts`` says how
-    many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. A snapshot is gathered into this by ``view.gathered``; a daemon that sees single
-    changes keeps it up to date (``book.NodeGroupBook``).
+    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how
+    many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``view.gathered`` computes this record from a snapshot; a daemon keeps it
+    up to date by single changes (``book.NodeGroupBook``).
     """
 
     nodes: Sequence[GroupNode]

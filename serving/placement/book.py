@@ -1,8 +1,8 @@
 """Keeps all nodes with the requests of their pods, up to date by single changes; as a table on request.
 
-Input: nodes and pods as they come and go, and what nodes use. Output: the ``NodeTable`` that node scores read, and how many pods a node has.
-A change of a pod costs a few additions; the table is made when it is asked for, and only the columns of nodes that have
-changed are rebuilt. A pod on a node that is not known yet is remembered. It knows no cluster and no scores.
+Input: changes of nodes and pods, and the usage of nodes. Output: the ``NodeTable`` for node scores, and the number of pods on a node.
+A change of a pod costs a few additions. The table is built on request, and only the columns of changed nodes are
+rebuilt. A pod on an unknown node is stored until its node appears. The book is independent of the cluster and of scores.
 """
 
 from collections.abc import Mapping

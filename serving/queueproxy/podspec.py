@@ -105,7 +105,7 @@ def read_probe(text: str) -> Probe:
     """A probe from Kubernetes' JSON.
 
     Raises:
-        msgspec.DecodeError: when it is none.
+        msgspec.DecodeError: when the text is no probe.
     """
     given = msgspec.json.decode(text, type=_KubernetesProbe)
     get = given.http_get

@@ -136,7 +136,7 @@ class Decisions:
             self._poked_load += 1.0
 
     def record(self, number: int, load: float, arrivals: int) -> None:
-        """A second that is over, with load or arrivals; seconds without are not recorded.
+        """Record a completed second with load or arrivals; seconds without are not recorded.
 
         What a poke reported is left out, as the activator does.
         """

@@ -132,7 +132,7 @@ class RawTls:
                 return b""
 
     async def until(self, end: bytes) -> bytes:
-        """All bytes up to some that end with these."""
+        """All bytes up to and including the first occurrence of these."""
         data = b""
         while not data.endswith(end):
             piece = await self.read()

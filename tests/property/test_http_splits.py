@@ -62,7 +62,7 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
 
 
 def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """Bytes that upstreams see in whole, and the client's response."""
+    """The complete requests received by upstreams, and the client's responses."""
     bench = Bench()
     bench.send(pieces)
     running = [one for one in bench.exchanges[-1:] if one.outcome is None]

@@ -56,7 +56,7 @@ class Weather:
         self.has_lease = True
 
     def strike(self) -> None:
-        """Fail, or not."""
+        """Fail at random."""
         if self.is_calm:
             return
         chance = self.dice.random()

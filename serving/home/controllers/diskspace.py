@@ -51,7 +51,7 @@ def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[st
 
 
 async def used_snapshots(cluster: Cluster) -> frozenset[str]:
-    """The snapshots of all revisions, and of the templates that may yet become one."""
+    """The snapshots of all revisions, and of templates without a revision so far."""
     revisions = (await cluster.list(REVISION)).items
     parents = [one for kind in (SERVING_SERVICE, CONFIGURATION) for one in (await cluster.list(kind)).items]
     templates = [nested(one, "spec", "template") for one in parents]

@@ -30,9 +30,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A container launch: the order's ``arguments`` are a runtime command that starts it and exits.
 
     The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
-    join before. ``root`` is mounted empty of what an earlier run wrote, and ``state``, the runtime's record of such a run,
-    is removed; without a root the order runs a command in a container that is there. ``stop_signal`` is sent for SIGTERM.
-    ``is_rootless`` says that the container has a user namespace, in which the user who starts it is root.
+    join before. ``root`` is mounted without the files of an earlier run, and ``state``, the runtime's record of that run,
+    is removed; without a root the order runs a command in an existing container. ``stop_signal`` is sent for SIGTERM.
+    ``is_rootless``: the container has a user namespace, in which its starting user is root.
     """
 
     pid_file: str

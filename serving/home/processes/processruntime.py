@@ -1,7 +1,7 @@
 """The runtime whose containers are processes of the template: control's end of the connection to it.
 
-``run`` keeps the connection. A template that restarts goes on with the processes of the one before; a process that it
-does not list was killed. When this process restarts, ``held`` lists the pods that the template has, and ``take_over``
+``run`` keeps the connection. A restarted template inherits the processes of its predecessor; a process missing from its
+list was killed. After a restart of this process, ``held`` lists the pods of the template, and ``take_over``
 returns their processes.
 """
 

@@ -1,7 +1,7 @@
 """Sends frames in batches: one write per connection for all effects of one read.
 
-What comes in one read of one connection is answered or passed on by many connections; each of them writes once, at the end of
-that read. What is sent outside of a read is written at the end of the turn of the loop.
+One read of one connection may cause frames on many connections; each of them writes once, at the end of
+that read. Frames sent outside of a read are written at the end of the turn of the loop.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """A client's connection: parses requests one after the other, and makes an exchange of each.
 
-A request is taken only when the one before it is answered and the client has taken the answer, so that neither requests
-sent ahead nor answers not read grow memory. What is against the protocol is answered here and never reaches the handler;
-after such a response, and after any answer before its request was complete, the rest of the connection is not read as HTTP: its
+A request is read only after the client has received the previous response, so that neither pipelined requests
+nor unread responses grow memory. Violations of the protocol get a response here and never reach the handler;
+after such a response, and after any response to an incomplete request, the rest of the connection is not read as HTTP: its
 sending direction is closed, and after a moment the connection. Closing at once would reset it and destroy the response on its
 way.
 """

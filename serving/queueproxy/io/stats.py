@@ -69,7 +69,7 @@ def _token(spec: PodSpec) -> str:
     """The present token: the file is rewritten before the token in it expires.
 
     Raises:
-        OSError: when there is no such file.
+        OSError: when the file does not exist.
     """
     if not spec.stats_token_file:
         return spec.stats_token

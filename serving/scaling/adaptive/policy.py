@@ -1,8 +1,8 @@
 """The adaptive policy of one revision: seconds of load in, advice for each decision out.
 
 While requests are in flight, pods have room for the load that is expected when a new one is ready, within the pods that Knative
-would want: more are paid from what was saved before (``PodCredit``). Once the revision is idle, the lengths of its earlier gaps
-say for how long its last pod stays, and whether one is started ahead of the next request. Until five gaps are known, its last
+would want: more are paid from what was saved before (``PodCredit``). Once the revision is idle, its earlier gaps
+decide how long its last pod stays, and whether a pod is started ahead of the next request. Until five gaps are known, its last
 pod stays as long as under Knative. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
 """
 

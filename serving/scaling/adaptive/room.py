@@ -162,7 +162,7 @@ class PodRoom:
         self._low: tuple[ScalingSpec, float, bool] | None = None
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:
-        """The mean load and the arrivals of a second that is over."""
+        """The mean load and the arrivals of a completed second."""
         self._low = None
         load = self._demand.take(second, concurrency, request_count, slot_count=self._slot_count)
         self._forecast.take(second, load)

@@ -1,7 +1,7 @@
 """Excess burst capacity and its effects: whether the activator stays in the path, and the number of activators.
 
 Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive at once
-beyond those asked for; the way that traffic should take; the number of activators. It moves no endpoint. Follows
+beyond those asked for; the path of traffic; the number of activators. It changes no endpoint. Follows
 knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
 """
 

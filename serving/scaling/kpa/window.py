@@ -312,7 +312,7 @@ class MetricWindows:
     def record(self, stat: Stat, now_s: float) -> bool:
         """Count a report received at ``now_s``; whether it was in time.
 
-        One that is not finite is refused: in a running sum it would stay. 5 in flight, 3 of them by way of an
+        An infinite report or NaN is refused, because a running sum would keep it. 5 in flight, 3 of them by way of an
         activator, count as 2.
         """
         load = self._metric.of_stat(stat)

@@ -1,10 +1,10 @@
 """One interface to the KPA and the classic algorithm.
 
-A decider keeps the windows of one revision. ``take`` records a second that is over; ``decide`` proposes a number of pods.
-``present`` is the load that is inside now. It is decided on where averages would understate it: while no request is served
-(``is_waiting``), since then nothing leaves the queue, and before the first second is over. So the proposal is for all who
-wait at once, not first for 1 and later for the rest. ``reset_windows`` forgets the seconds before a revision woke up, which
-say nothing of what woke it.
+A decider keeps the windows of one revision. ``take`` records a completed second; ``decide`` proposes a number of pods.
+``present`` is the present load. It replaces averages that would understate it: while no request is served
+(``is_waiting``), because then the queue only grows, and before the first second is complete. So the proposal covers all waiting
+requests at once, instead of 1 first and the rest later. ``reset_windows`` drops the seconds before a revision woke up, which
+are unrelated to the load that woke it.
 
 It does not know bounds, the gate to zero, or which source reported what.
 """
@@ -67,7 +67,7 @@ class Decider(abc.ABC):
 
     @abc.abstractmethod
     def take(self, second: Second) -> None:
-        """Record a second that is over."""
+        """Record a completed second."""
 
     @abc.abstractmethod
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
@@ -202,7 +202,7 @@ class ClassicDecider(Decider):
         return self._target
 
     def take(self, second: Second) -> None:
-        """Record a second that is over."""
+        """Record a completed second."""
         at_s = self._heard_s = second.number + 1.0
         held = second.activators or Stat()
         if not second.pods:

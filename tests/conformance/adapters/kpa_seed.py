@@ -30,7 +30,7 @@ def expected(case: Case) -> dict[str, Any]:
 
 
 def agrees(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
-    """All exact but the unrounded maximum."""
+    """Whether both are equal: all exactly, but the unrounded maximum."""
     return all(
         same(wanted[key], got[key], relative=MAX_PANIC_RELATIVE if key == "max_panic" else 0.0) for key in wanted
     )

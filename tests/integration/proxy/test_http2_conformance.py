@@ -50,7 +50,7 @@ def continuation(payload: bytes = b"", *, flags: int = 0, stream_id: int = 1) ->
 
 
 def packed(block: bytes) -> bytes:
-    """A request with a head as it is."""
+    """A request whose header block is these bytes."""
     return frame(Kind.HEADERS, block, flags=ENDED, stream_id=1)
 
 

@@ -1,4 +1,4 @@
-"""Questions to the activator itself."""
+"""Probes of the activator itself."""
 
 import pytest
 

@@ -122,7 +122,7 @@ def test_without_a_ready_pod_all_that_waits_has_room() -> None:
 
 
 def busy(seconds: int, *, load: float, request_s: float, pods: int = 1) -> PodRoom:
-    """A load of requests that take so long, on so many pods of 10."""
+    """A load of requests of this duration, on so many pods with 10 slots each."""
     room = PodRoom()
     for second in range(seconds):
         room.want(TEN, in_flight=load, ready_count=pods, start_s=2.0, now_s=float(second))

@@ -53,7 +53,7 @@ class Relations:
                 pass
 
     def revisions_of(self, configuration: Key) -> Collection[str]:
-        """By its label."""
+        """The revisions of a configuration, by label."""
         return self._revisions.get(configuration, ())
 
     def pods_of(self, revision: Key) -> Collection[str]:

@@ -1,6 +1,6 @@
 """The pause after consecutive failures: it doubles with each, up to a bound.
 
-Input: how many failures there were. Output: seconds. Jitter is the caller's, who has the random numbers.
+Input: how many failures there were. Output: seconds. The caller adds jitter, because it has the random numbers.
 """
 
 # A float ends at 2^1024. 2^60 first pauses of a nanosecond are 36 years, longer than any bound.

@@ -1,4 +1,4 @@
-"""Starts each program of ``bench/`` in its shortest form, so that none rots unseen."""
+"""Starts each program of ``bench/`` in its shortest form, so that a broken program fails a test."""
 
 import functools
 import json

@@ -31,7 +31,7 @@ _TIMEOUT_S = 300.0
 def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Have at least --min and at most --max pods, or always COUNT.
 
-    It makes a new revision, as each change of what runs does.
+    The change creates a new revision.
     """
     low, high = asked["min_count"], asked["max_count"]
     if count is not None and (low is not None or high is not None):

@@ -34,7 +34,7 @@ _ALL_PERCENT = 100
 def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
 
-    A revision may be said short, 00002 or 2, and @latest is the newest that is ready. Tags stay unless --untag takes them.
+    A revision may be shortened to 00002 or 2, and @latest is the newest ready one. Tags stay unless --untag removes them.
     """
     if sum((bool(shares), asked["to_latest"], asked["rollback"])) > 1:
         fail_usage("REVISION=PERCENT, --to-latest and --rollback say where all traffic goes: only one of them")

@@ -1,6 +1,6 @@
 """``serving wait``, and the waiting of other commands: until a service is ready, in force, gone or at zero.
 
-A failure meanwhile ends the command with its reason.
+A failure ends the command and prints its reason.
 """
 
 import contextlib

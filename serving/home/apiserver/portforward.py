@@ -255,7 +255,7 @@ class _SpdyForwarder(_Forwarder):
         self._errors: dict[str, int] = {}
 
     async def run(self, ports: Sequence[int]) -> None:
-        """Each stream names its port itself."""
+        """Forward until the connection ends. Each stream names its own port."""
         del ports
         async for message in self._socket:
             if message.type is WSMsgType.BINARY:

@@ -108,7 +108,7 @@ def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
 def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
     """The usage of a session. 150 ticks of a hundredth of a second in 2 s are 750m.
 
-    An orphan that ends takes what it had used away with it: then it was less than it looked, never below 0.
+    The usage of an orphan disappears from the total with its end, so the result is bounded below by 0.
     """
     ticks = max(0, after.cpu_ticks - before.cpu_ticks)
     return SessionUsage(cpu_m=round(1000 * ticks / TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)

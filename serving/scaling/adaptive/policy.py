@@ -150,7 +150,7 @@ class RevisionPolicy:
         return self._spec.total_value if self._counts_pods else self._spec.target_value
 
     def follow(self, spec: ScalingSpec) -> None:
-        """Take over numbers of the revision that have changed."""
+        """Apply changed numbers of the revision."""
         self._spec, self._idle, self._said = spec, None, None
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:

@@ -75,8 +75,8 @@ def traffic_path(
 ) -> PathDecision:
     """Endpoints are the pods if there is enough excess, else the activators; the others take no traffic.
 
-    ``wanted_count`` is what the gate answered, ``NoData`` before there is a decision. With neither pod nor activator the
-    path is the activators', who hold requests when they come back.
+    ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. With neither pod nor activator the
+    path leads to the activators, which hold requests once they return.
     """
     rule = _path_rule(wanted_count, is_inactive=is_inactive, excess=excess)
     wanted = TrafficPath.SERVE if rule is PathRule.EXCESS_SUFFICES else TrafficPath.PROXY

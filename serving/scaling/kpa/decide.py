@@ -1,10 +1,10 @@
 """Decides the number of pods of a revision as Knative does: every two seconds, and on poke.
 
-Input: the state that the last decision left, the load over both windows, the number of ready pods, the revision's
-numbers and the time. Output: the next state and a ``ScaleDecision`` that carries every intermediate, or ``NoData``, on
-which nothing changes. In short: load over target, rounded up; within a factor of the ready pods; while the panic window
-asks for a multiple of them (panic), the most that either window asked for since. It knows no minimum, maximum or gate:
-those come after (bounds, merge, zero). Follows knative/serving 98e5ef90, pkg/autoscaler/scaling, but for what
+Input: the last decision's state, the load over both windows, the number of ready pods, the revision's
+numbers and the time. Output: the next state and a ``ScaleDecision`` with every intermediate value, or ``NoData``, which
+changes nothing. The formula: load over target, rounded up, within a factor of the ready pods. If the panic window
+asks for a multiple of the ready pods (panic), the count only grows. Minimum, maximum and gate
+follow later (bounds, merge, zero). Follows knative/serving 98e5ef90, pkg/autoscaler/scaling, but for what
 ``KpaQuirks`` lists.
 """
 

@@ -164,7 +164,7 @@ class TargetLearner:
         self._cpu = (weight + 1.0, cpu + used.cpu_m / 1000, ended + ended_count, inside + concurrency)
 
     def killed(self) -> None:
-        """A container was killed for its memory."""
+        """Record an OOM kill of a container."""
         if self._peak <= 0:
             return
         safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)

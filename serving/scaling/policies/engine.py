@@ -110,7 +110,7 @@ class _Held:
 
 
 class Triggers:
-    """All policies at work."""
+    """Evaluates all policies for their revisions."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """``python -m tests.unit.config.differences``: the tables of docs/kubernetes-reference.md about the fields of a pod.
 
-Made from the definitions in ``config/crd``, what our own API tells about fields without effect, and the annotations' record,
-against all fields that Kubernetes has; so the page cannot promise what the code does not do.
+The tables compare the definitions in ``config/crd``, the API's list of fields without effect, and the annotations' record
+with all fields of Kubernetes, so that the page and the code agree.
 """
 
 import re

@@ -222,7 +222,7 @@ def test_the_time_of_a_request_is_not_known_before_two_were_answered() -> None:
 
 
 def test_the_time_of_long_requests_that_come_alone_is_learnt() -> None:
-    """Each of 60 s, with a pause of a minute behind it."""
+    """Each request takes 60 s, and a pause of a minute follows."""
     load, times = ServedLoad(), []
     for begin in range(0, 1200, 120):
         for second in range(60):

@@ -105,13 +105,13 @@ class Reflector:
         """Call back after each list, with its version: an object missing from the copy does not exist, or is newer."""
         self._on_list.append(callback)
 
-    def tell_again(self) -> None:
+    def repeat_all(self) -> None:
         """Repeat the callback for every object soon, for readers whose interpretation has changed."""
         self._again.set()
 
     async def run(self) -> None:
         """Maintain the copy until cancelled."""
-        telling = asyncio.create_task(self._tell_again(), name=f"reflector {self.kind.plural} again")
+        telling = asyncio.create_task(self._repeat_all(), name=f"reflector {self.kind.plural} again")
         try:
             while True:
                 await self._list_and_follow()
@@ -128,7 +128,7 @@ class Reflector:
             _log.log(level, "reflector.failed", extra={"resource": self.kind.resource, "error": str(error)})
             await self._back_off()
 
-    async def _tell_again(self) -> None:
+    async def _repeat_all(self) -> None:
         while True:
             await self._again.wait()
             self._again.clear()

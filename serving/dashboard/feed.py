@@ -104,8 +104,8 @@ class Feed:
                 session, self._settings.autoscaler_url, since_s=since_s, on_event=self._take_event
             )
             tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
-            tasks.append(group.create_task(self._look_at_nodes(), name="dashboard node use"))
-            tasks.append(group.create_task(self._look_at_groups(), name="dashboard node groups"))
+            tasks.append(group.create_task(self._follow_nodes(), name="dashboard node use"))
+            tasks.append(group.create_task(self._follow_groups(), name="dashboard node groups"))
             tasks.append(group.create_task(self._tick(session, stop), name="dashboard rows"))
             await stop.wait()
             for task in tasks:
@@ -119,7 +119,7 @@ class Feed:
         reflector.on_change(changed)
         return reflector
 
-    async def _look_at_nodes(self) -> None:
+    async def _follow_nodes(self) -> None:
         while True:
             wait_s = _USES_PERIOD_S
             try:
@@ -133,7 +133,7 @@ class Feed:
                 wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
             await asyncio.sleep(wait_s)
 
-    async def _look_at_groups(self) -> None:
+    async def _follow_groups(self) -> None:
         while True:
             try:
                 listing = await self._cluster.list(NODE_GROUP)

@@ -45,7 +45,7 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sources:
-    """The sources of one revision. Call ``complete`` before each ``tell_*``: a report counts for the present second."""
+    """The sources of one revision. Call ``complete`` before each ``record_*``: a report counts for the present second."""
 
     __slots__ = ("_activators", "_number", "_pods")
 
@@ -59,11 +59,11 @@ class Sources:
         """The latest valid report of each pod, as of the last call."""
         return dict(self._pods)
 
-    def tell_pod(self, stat: Stat) -> None:
+    def record_pod(self, stat: Stat) -> None:
         """A pod's report, stamped with the time of its receipt."""
         self._pods[stat.pod] = stat
 
-    def tell_activator(self, stat: Stat) -> None:
+    def record_activator(self, stat: Stat) -> None:
         """Add an activator's stats; ``stat.pod`` is its name."""
         reports = self._activators.setdefault(stat.pod, deque())
         if reports and _slot(reports[-1]) == _slot(stat):

@@ -27,7 +27,7 @@ def test_a_steady_load_is_the_load_of_each_second(
             at_s = second + offset
             found += sources.complete(at_s)
             stat = Stat(pod=name, at_s=at_s, concurrency=load, request_count=load, proxied_concurrency=marked or 0.0)
-            (sources.tell_activator if marked is None else sources.tell_pod)(stat)
+            (sources.record_activator if marked is None else sources.record_pod)(stat)
     found += sources.complete(float(seconds))
     truth = sum(load - (marked or 0.0) for _, _, load, marked in events)
     assert [one.number for one in found] == (list(range(seconds)) if events else [])

@@ -55,7 +55,7 @@ class CertificateWatch:
             await self.look()
             await looked()
 
-        async def look_at_news() -> None:
+        async def read_on_change() -> None:
             while True:
                 await self._news.wait()
                 self._news.clear()
@@ -65,7 +65,7 @@ class CertificateWatch:
                     on_error(error)
 
         async with asyncio.TaskGroup() as group:
-            news = group.create_task(look_at_news(), name="certificates of mappings")
+            news = group.create_task(read_on_change(), name="certificates of mappings")
             await every(self._settings.reload_period_s, look, stop=stop, on_error=on_error)
             news.cancel()
 

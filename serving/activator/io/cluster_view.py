@@ -65,11 +65,11 @@ class ClusterView:
         """Resolve the targets of all revisions and the hosts of all routes from these settings, soon."""
         if rules != self._rules:
             self._rules = rules
-            self._routes.tell_again()
+            self._routes.repeat_all()
             self._domains_changed()
         if scaling != self._scaling:
             self._scaling = scaling
-            self._revisions.tell_again()
+            self._revisions.repeat_all()
 
     async def synced(self) -> None:
         """Wait until all kinds have been listed once."""

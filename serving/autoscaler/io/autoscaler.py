@@ -125,7 +125,8 @@ class Autoscaler:
         if entry is None or entry.scaler is None:
             self._decisions.counts.unknown_stats += 1
         elif entry.scaler.record(stat, source) or (
-            source is StatSource.POD and self._policies.triggers.hear(key, stat.pod, concurrency=stat.concurrency)
+            source is StatSource.POD
+            and self._policies.triggers.take_report(key, stat.pod, concurrency=stat.concurrency)
         ):
             self._decisions.decide_soon(key, DecisionCause.LOAD)
 

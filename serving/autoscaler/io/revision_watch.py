@@ -76,7 +76,7 @@ class RevisionWatch:
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Resolve all revisions from these settings, soon."""
         self._settings = settings
-        self._revisions.tell_again()
+        self._revisions.repeat_all()
 
     def pod(self, namespace: str, name: str) -> Object | None:
         """The last observed state of a pod of a revision."""

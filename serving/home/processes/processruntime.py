@@ -84,7 +84,7 @@ class TemplateProcess:
         self.send(signal.SIGKILL)
         await asyncio.wait([self.ended])
 
-    def hear(self, report: Report) -> None:
+    def take_report(self, report: Report) -> None:
         """Apply a report of the template."""
         match report:
             case ProcessStarted(pid=pid):
@@ -143,12 +143,12 @@ class ProcessRuntime:
         try:
             while piece := await reader.read(_PIECE_BYTES):
                 for line in lines.feed(piece):
-                    self._hear(read_report(line), writer)
+                    self._take_report(read_report(line), writer)
         finally:
             self._writer = None
             writer.close()
 
-    def _hear(self, report: Report, writer: asyncio.StreamWriter) -> None:
+    def _take_report(self, report: Report, writer: asyncio.StreamWriter) -> None:
         if isinstance(report, Inventory):
             self._writer = writer
             self._compare(report)
@@ -159,7 +159,7 @@ class ProcessRuntime:
         key = (report.pod, report.name)
         process = self._processes.get(key)
         if process is not None:
-            process.hear(report)
+            process.take_report(report)
         elif key in self._held:
             # Not taken over yet: keep the report for the one that takes it over.
             self._held[key] = _after(self._held[key], report)
@@ -245,7 +245,7 @@ class ProcessRuntime:
         """Drop a pod's note and kill what of it still runs."""
         for key in [key for key in self._processes if key[0] == pod]:
             # Its end is not reported any more, and an exec waits for it.
-            self._processes.pop(key).hear(StartFailed(pod=pod, name=key[1], why="the pod has ended"))
+            self._processes.pop(key).take_report(StartFailed(pod=pod, name=key[1], why="the pod has ended"))
         self._notes.pop(pod, None)
         self.order(ForgetPod(pod=pod))
 
@@ -261,11 +261,13 @@ def _after(held: HeldProcess, report: Report) -> HeldProcess:
 
 
 def _catch_up(process: TemplateProcess, held: HeldProcess) -> None:
-    process.hear(ProcessStarted(pod="", name=held.name, pid=held.pid))
+    process.take_report(ProcessStarted(pod="", name=held.name, pid=held.pid))
     if held.exit_code is not None:
-        process.hear(ProcessEnded(pod="", name=held.name, exit_code=held.exit_code))
+        process.take_report(ProcessEnded(pod="", name=held.name, exit_code=held.exit_code))
     elif held.is_ready or held.is_drained:
-        process.hear(ReadinessChanged(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained))
+        process.take_report(
+            ReadinessChanged(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained)
+        )
 
 
 def _settle(future: "asyncio.Future[Any]", value: object) -> None:

@@ -170,7 +170,7 @@ class Session(FrameSender):
     def on_ping_ack(self, payload: bytes) -> None:
         """Handle a PING acknowledgement: the client has seen everything sent before it."""
         if self._farewell.is_acknowledged_by(payload):
-            self._say_last()
+            self._send_last_goaway()
 
     # What the server calls.
 
@@ -209,7 +209,7 @@ class Session(FrameSender):
             self.end(ErrorCode.NO_ERROR)
             return self._due_s
         if self._farewell.due_s <= now_s:
-            self._say_last()
+            self._send_last_goaway()
         due_s = min(self._head_due_s, self._farewell.due_s)
         if not streams:
             return min(due_s, self._due_s)
@@ -242,7 +242,7 @@ class Session(FrameSender):
     def _streams(self) -> list[Stream]:
         return [stream for stream in self.engine.streams.values() if isinstance(stream, Stream)]
 
-    def _say_last(self) -> None:
+    def _send_last_goaway(self) -> None:
         self._farewell.finish(self._last_stream_id)
         self.send()
         if not self.engine.streams:

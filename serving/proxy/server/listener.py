@@ -231,16 +231,16 @@ class HttpServer:
             self._per_address[address] = count
         else:
             del self._per_address[address]
-        self._see_who_is_left()
+        self._update_only_tunnels()
         if not self._connections:
             self._empty.set()
 
     def count_tunnel(self, change: int) -> None:
         """Count an opened (1) or ended (-1) tunnel."""
         self._tunnel_count += change
-        self._see_who_is_left()
+        self._update_only_tunnels()
 
-    def _see_who_is_left(self) -> None:
+    def _update_only_tunnels(self) -> None:
         if len(self._connections) <= self._tunnel_count:
             self._only_tunnels.set()
         else:
@@ -253,9 +253,9 @@ class HttpServer:
                 self._sweep.cancel()
             delay_s = max(_SWEEP_SPACING_S, due_s - self.clock())
             self.sweep_s = self.clock() + delay_s
-            self._sweep = asyncio.get_running_loop().call_later(delay_s, self._look_at_all)
+            self._sweep = asyncio.get_running_loop().call_later(delay_s, self._check_connections)
 
-    def _look_at_all(self) -> None:
+    def _check_connections(self) -> None:
         now_s = self.clock()
         # No other sweep is scheduled while this one runs: its result covers all connections.
         self.sweep_s = -math.inf

@@ -138,14 +138,14 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def write_eof(self) -> None:
         """Close the sending direction; the other stays open."""
         if not self._write_ended and not self._closing:
-            self._say_end()
+            self._send_close_notify()
             self._outer.write_eof()
 
     def close(self) -> None:
         """Send pending data and close_notify, then close."""
         if not self._closing:
             self._closing = True
-            self._say_end()
+            self._send_close_notify()
             self._outer.close()
 
     def truncate(self) -> None:
@@ -276,20 +276,20 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
                 assert self._app is not None
                 self._app.data_received(data)
             elif data is not None or self._outer_ended:
-                self._tell_eof()
+                self._report_eof()
             if data is None or not (records.has_more or self._outer_ended):
                 break
         if records.outgoing.pending and not self._closing:
             # A change of keys wants a response.
             self._flush()
 
-    def _tell_eof(self) -> None:
+    def _report_eof(self) -> None:
         assert self._app is not None
         self._eof_passed = True
         if not self._app.eof_received():
             self.close()
 
-    def _say_end(self) -> None:
+    def _send_close_notify(self) -> None:
         if not self._write_ended:
             self._write_ended = True
             if not self._is_truncated and (goodbye := self._records.goodbye()):

@@ -78,7 +78,7 @@ class Triggered:
             self._spec = spec
             self.due_s = now_s
 
-    def hear(self, pod: str, *, concurrency: float) -> bool:
+    def take_report(self, pod: str, *, concurrency: float) -> bool:
         """Handle a pod's report; whether it took its first request and the policy needs a decision at once."""
         if not self._spec.panic_scale:
             return False

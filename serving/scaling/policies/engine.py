@@ -173,10 +173,10 @@ class Triggers:
         for other in self._policies.drop(key):
             self._on_news(other)
 
-    def hear(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
+    def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
         """Handle a pod's report; whether it needs a decision at once."""
         held = self._held.get(key)
-        return held is not None and held.triggered.hear(pod, concurrency=concurrency)
+        return held is not None and held.triggered.take_report(pod, concurrency=concurrency)
 
     def forget_pod(self, key: RevisionKey, pod: str) -> None:
         """Drop a deleted pod."""

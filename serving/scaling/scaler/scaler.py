@@ -204,10 +204,10 @@ class Scaler:
         if self.shadow is not None:
             self.shadow.arrive(stat.request_count - stat.proxied_request_count, stat.at_s)
         if source is StatSource.POD:
-            self._sources.tell_pod(stat)
+            self._sources.record_pod(stat)
             self.target.take(stat)
             return stat.concurrency > stat.proxied_concurrency and not self._latest_count
-        self._sources.tell_activator(stat)
+        self._sources.record_activator(stat)
         if not stat.concurrency and not stat.request_count:
             return False
         # Requests wake a revision whatever its metric is: while it has no pod, no app reports anything.

@@ -313,7 +313,7 @@ def test_a_cache_can_report_all_objects_again() -> None:
         await followed.reflector.synced.wait()
         await turn()
         followed.reported.clear()
-        followed.reflector.tell_again()
+        followed.reflector.repeat_all()
         await turn()
 
     assert sorted(follow(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]

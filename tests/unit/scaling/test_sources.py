@@ -19,7 +19,7 @@ def of_pods(*stats: Stat) -> Sources:
     sources = Sources()
     for one in stats:
         sources.complete(one.at_s)
-        sources.tell_pod(one)
+        sources.record_pod(one)
     return sources
 
 
@@ -27,7 +27,7 @@ def of_activators(*stats: Stat) -> Sources:
     sources = Sources()
     for one in stats:
         sources.complete(one.at_s)
-        sources.tell_activator(one)
+        sources.record_activator(one)
     return sources
 
 
@@ -60,7 +60,7 @@ def test_a_report_counts_until_it_is_too_old() -> None:
 
 def test_what_came_through_an_activator_is_left_to_it() -> None:
     sources = of_pods(stat(10.1, 5, proxied=3, requests=8))
-    sources.tell_activator(stat(10.2, 4, by="activator", requests=3))
+    sources.record_activator(stat(10.2, 4, by="activator", requests=3))
     (second,) = sources.complete(11.0)
     assert second.load == Stat(concurrency=6, request_count=8)
 
@@ -123,7 +123,7 @@ def test_a_pod_that_is_gone_counts_no_more() -> None:
 
 def test_sources_that_went_silent_take_no_room() -> None:
     sources = of_pods(stat(10.1, 5))
-    sources.tell_activator(stat(10.1, 5, by="activator"))
+    sources.record_activator(stat(10.1, 5, by="activator"))
     sources.complete(20.0)
     assert sources.pods == {}
 

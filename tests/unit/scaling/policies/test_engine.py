@@ -62,7 +62,7 @@ def test_without_policies_nothing_is_looked_at() -> None:
     stage = TriggerStage()
     assert stage.decide() == ()
     assert (stage.look_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
-    assert not stage.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    assert not stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
     stage.triggers.forget_pod(HELLO.key, "a")
     stage.triggers.forget(HELLO.key)
     assert stage.news == []
@@ -261,12 +261,12 @@ def test_panic_is_asked_at_each_decision() -> None:
     stage.triggers.take_policy(policy(up=PANIC, panicScale=True))
     quiet = pods(idle=2)
     stage.decide(observed=quiet)
-    assert stage.triggers.hear(HELLO.key, "a", concurrency=1.0)
-    assert stage.triggers.hear(HELLO.key, "b", concurrency=1.0)
+    assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
+    assert stage.triggers.take_report(HELLO.key, "b", concurrency=1.0)
     found = stage.decide(observed=pods(occupied=2), now_s=1.0)
     assert [(one.decider, one.desired) for one in found][1:] == [("panic of policy p", 3)]
     stage.triggers.forget_pod(HELLO.key, "a")
-    assert stage.triggers.hear(HELLO.key, "a", concurrency=1.0)
+    assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
 
 
 def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:

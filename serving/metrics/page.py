@@ -101,7 +101,7 @@ class MetricsPage:
 
 
 def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
-    """An empty family for values that are pulled; by its older name if ``is_old``."""
+    """An empty family for values collected with each page; under its older name if ``is_old``."""
     name = metric.old_name if is_old else metric.name
     if metric.kind is MetricKind.GAUGE:
         return GaugeMetricFamily(name, metric.help_text)

@@ -197,8 +197,8 @@ class Scaler:
     def record(self, stat: Stat, source: StatSource) -> bool:
         """Add a stat with the time of its receipt; whether it needs a decision at once.
 
-        That is so when there is load and nothing was wanted, and when an activator has more inside than what was wanted
-        is for: 71 requests, with 1 pod wanted for 70.
+        A decision is urgent for load at a scale of 0, and for more requests in an activator than the wanted pods have room
+        for: 71 requests, with 1 pod wanted for 70.
         """
         self._advance(stat.at_s)
         if self.shadow is not None:

@@ -157,7 +157,7 @@ def _auto_scaling_groups(boto3: Any, url: str) -> tuple[list[str], str]:  # noqa
 
 
 class Provider:
-    """A provider of the externalgrpc protocol, as anybody might write one."""
+    """A minimal provider of the externalgrpc protocol."""
 
     def __init__(self) -> None:
         self.target, self.owners = 3, {"a": "workers", "b": "workers", "c": "workers", "other": "others"}

@@ -1,8 +1,8 @@
 """Rules of a kube-apiserver for built-in kinds beyond types, for the fields that this project writes.
 
 Each rule follows the server's own validation: pkg/apis/{core,apps,discovery,coordination,autoscaling}/validation and
-apimachinery's of metadata. Input: an object as it was stored; output: what is wrong, each with its path. ``strict`` has the
-types. What is not here is not known to be right.
+apimachinery's of metadata. Input: a stored object; output: each violation with its path. ``strict`` checks the
+types. Other fields are not validated.
 """
 
 import ipaddress

@@ -48,6 +48,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bytes of a body, or of requests sent ahead, that are read while the request waits; then the client's connection
     is not read any more. Range: 1 to 1Gi. Default: ours, one full read of a socket."""
 
+    slot_after_body: Annotated[bool, Knob(key="slot-after-body", unit=FLAG)] = True
+    """Whether a request takes a slot of a pod only when its body is here, or ``body_held_bytes_max`` of it. A body without
+    Content-Length counts with its first byte, and gRPC calls wait for none. Default: nginx, true (it waits for the whole
+    body); Envoy and Knative, false."""
+
     head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
     """Longest time from the connection, or from the first byte of a head, to its end; then 408. Range: above 0 to 1h.
     Default: ours; nginx waits 60s, Knative's Go server for ever."""

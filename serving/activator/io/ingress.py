@@ -144,9 +144,12 @@ class Ingress:
         exchange.response_headers = headers
         exchange.is_timed = self._settings.tell_timing
         exchange.timeouts = self._timeouts.of(key)
-        self._arrive(exchange, visit, session)
-        if known.site.policy.has_placeholder and exchange.is_waiting and visit.is_cold:
-            _offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
+        if exchange.request_complete:
+            self._arrive(exchange, visit, session)
+            if known.site.policy.has_placeholder and exchange.is_waiting and visit.is_cold:
+                _offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
+        else:
+            exchange.await_body(lambda: self._arrive(exchange, visit, session))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """A pod or its app took no connection: send the request to another pod, or requeue it."""
@@ -183,6 +186,8 @@ class Ingress:
             visit.rows.ended(exchange.status, at_s - exchange.started_s, at_s=at_s, traceparent=visit.traceparent)
             if visit.trace is not None and self.tracer is not None:
                 self.tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
+            if exchange.awaits_body:
+                return
             has_response = exchange.outcome is ExchangeOutcome.ANSWERED
             for dispatch in self.router.finish(visit.key, exchange, at_s, has_response=has_response):
                 self._dispatch(dispatch)

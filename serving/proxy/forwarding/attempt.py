@@ -94,6 +94,7 @@ class Attempted(Protocol):
     request_complete: bool
     request_trailers: bytes
     is_timed: bool
+    is_continued: bool
     response_bytes: int
     response_headers: bytes
     response_wire: bytes
@@ -192,7 +193,9 @@ class Attempt:
 
     def on_interim(self, head: ResponseHead) -> None:
         """Forward a 1xx response to clients that understand it."""
-        if self.head.minor == 1 and (head.status != 100 or self.head.expects_continue):
+        if self.head.minor == 1 and (
+            head.status != 100 or (self.head.expects_continue and not self._exchange.is_continued)
+        ):
             self._client.write(render_interim(head))
 
     def on_upgraded(self, head: ResponseHead, data: bytes) -> Tunnel:

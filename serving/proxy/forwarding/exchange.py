@@ -23,6 +23,7 @@ from typing import Protocol
 import msgspec
 
 from serving.proxy.forwarding.attempt import NO_BODY, Attempt, RequestBuffer
+from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.client import Client, Pause, Tunnel
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
@@ -63,8 +64,10 @@ class Handler(Protocol):
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """What all exchanges of one listener share.
 
-    ``pool`` has connections to upstreams, ``stream_pool`` those that speak HTTP/2, whatever ``pool`` has. ``tunnel_limits`` are the longest silence and the longest life of a tunnel, in seconds. ``trusts`` says whether the
-    X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each exchange.
+    ``pool`` has connections to upstreams, ``stream_pool`` those that speak HTTP/2, whatever ``pool`` has. ``tunnel_limits`` are
+    the longest silence and the longest life of a tunnel, in seconds. ``body_wait`` has the requests that wait for their bodies.
+    ``trusts`` says whether the X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each
+    exchange.
     """
 
     handler: Handler
@@ -74,6 +77,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     listener: str
     held_bytes_max: int
     tunnel_limits: tuple[float, float]
+    body_wait: BodyWait = msgspec.field(default_factory=lambda: BodyWait(0, is_on=False))
     trusts: Callable[[str], bool] = member_of("")
     on_end: "Callable[[Exchange], None] | None" = None
 
@@ -95,6 +99,9 @@ class Exchange:
 
     __slots__ = (
         *(
+            "awaits_body",
+            "is_continued",
+            "on_body",
             "response_bytes",
             "response_headers",
             "response_wire",
@@ -155,6 +162,10 @@ class Exchange:
         """The lines after the request's body."""
         self.closing = False
         """Whether the connection is to be closed after this answer."""
+        self.awaits_body = False
+        """Whether it waits for its body before it takes a slot."""
+        self.is_continued = False
+        """Whether the proxy itself has sent 100 Continue."""
         self.written_s = now_s
         """When a piece of the response was written last; at first the time of its head."""
         self.now_s = wiring.clock
@@ -165,6 +176,7 @@ class Exchange:
         self._client = client
         self._wiring = wiring
         self._attempt: Attempt | None = None
+        self.on_body: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         target = self.head.target.decode("latin-1")
@@ -207,6 +219,10 @@ class Exchange:
         if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
             self._client.pause(Pause.HELD)
 
+    def await_body(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once enough of the body is here to take a slot (``bodywait.py``); that may be now."""
+        self._wiring.body_wait.begin(self, self._client, then)
+
     def forward(
         self,
         address: Address,
@@ -239,7 +255,7 @@ class Exchange:
         if self.status:
             self.cut()
             return
-        self._leave_upstream()
+        _leave(self._attempt)
         keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
         self.status = status
         bodiless = self.head.method == b"HEAD"
@@ -254,7 +270,7 @@ class Exchange:
         """
         if self.phase is not _SENT or not self.body.can_replay or not self.head.may_be_repeated:
             return False
-        self._leave_upstream()
+        _leave(self._attempt)
         self.body.rewind()
         self.phase = _ON_GIVE_BACK[self.phase]
         return True
@@ -265,7 +281,7 @@ class Exchange:
         Written data still reaches the client; the connection then closes without the last chunk, or with bytes missing.
         A body that ends with its connection would look complete, so that connection is reset.
         """
-        self._leave_upstream()
+        _leave(self._attempt)
         if self.status and self._attempt is not None and self._attempt.is_end_visible:
             self._client.truncate()
         else:
@@ -284,6 +300,8 @@ class Exchange:
                 body.drop()
         elif self.phase is not _DONE:
             body.hold(payload)
+            if self.awaits_body:
+                self._wiring.body_wait.received(self, len(payload))
             # What came with the head waits for the handler first: most requests are forwarded at once.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
                 self._client.pause(Pause.HELD)
@@ -304,7 +322,7 @@ class Exchange:
             self._attempt.leave(flush=True)
             self.end(ExchangeOutcome.ANSWERED, keep=False)
             return
-        self._leave_upstream()
+        _leave(self._attempt)
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
@@ -350,6 +368,8 @@ class Exchange:
             return
         self.phase = _ON_END[self.phase]
         if self.body is not NO_BODY:
+            if self.awaits_body:
+                self._wiring.body_wait.end(self)
             self.body.drop()
         self.outcome = outcome
         if self.begun:
@@ -357,9 +377,10 @@ class Exchange:
             if self._wiring.on_end is not None:
                 self._wiring.on_end(self)
         # An attempt refers to its exchange: without this, each would wait for the garbage collector.
-        self._attempt = None
+        self._attempt = self.on_body = None
         self._client.exchange_done(keep=keep)
 
-    def _leave_upstream(self) -> None:
-        if self._attempt is not None:
-            self._attempt.leave()
+
+def _leave(attempt: Attempt | None) -> None:
+    if attempt is not None:
+        attempt.leave()

@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
 
     def _may_hold_back(self, exchange: Exchange) -> bool:
         """Whether the client waits for 100 Continue before its body."""
-        return exchange.head.expects_continue and not self._body_bytes
+        return exchange.head.expects_continue and not (self._body_bytes or exchange.is_continued)
 
     def _time_is_up(self) -> None:
         if self._closing:

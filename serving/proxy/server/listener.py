@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from serving.proxy.forwarding.accesslog import AccessLog, ExchangeLog
+from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
 from serving.proxy.forwarding.policy import member_of
 from serving.proxy.forwarding.registry import Member
@@ -282,6 +283,7 @@ class HttpServer:
             clock=self.clock,
             listener=listener,
             held_bytes_max=settings.body_held_bytes_max,
+            body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),

@@ -157,7 +157,13 @@ class PodHandler(PodRequests[Exchange]):
             origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
         exchange.context = origin
         exchange.timeouts = self._timeouts
-        decision = self._arrive(exchange, exchange.started_s, proxied=origin[0])
+        if exchange.request_complete:
+            self._admit(exchange, exchange.started_s)
+        else:
+            exchange.await_body(lambda: self._admit(exchange, self._clock()))
+
+    def _admit(self, exchange: Exchange, now_s: float) -> None:
+        decision = self._arrive(exchange, now_s, proxied=_is_proxied(exchange))
         if isinstance(decision, Admitted):
             self._run(exchange)
         elif isinstance(decision, Queued):
@@ -202,6 +208,8 @@ class PodHandler(PodRequests[Exchange]):
         now_s = self._clock()
         self.gauges.take(exchange.response_wire, now_s)
         self.request_metrics.note(exchange.status, now_s - exchange.started_s)
+        if exchange.awaits_body:
+            return
         has_response = exchange.outcome is ExchangeOutcome.ANSWERED
         for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
             self._run(granted.request_id)

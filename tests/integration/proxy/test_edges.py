@@ -255,8 +255,9 @@ async def test_100_and_103_pass_before_the_response(daemon: Daemon) -> None:
         client = await running.client()
         client.send(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
         assert (await client.head()).startswith(b"HTTP/1.1 100 ")
-        assert (await client.head()).startswith(b"HTTP/1.1 103 ")
+        # The proxy's own: the app sees the request when its body is here, and its 100 goes no further.
         client.send(b"ab")
+        assert (await client.head()).startswith(b"HTTP/1.1 103 ")
         _, body = await client.message()
     assert body == b"ok"
 

@@ -115,10 +115,9 @@ async def _body(stop: asyncio.Event) -> None:
             config.attach(controller, watch)
             tasks = [group.create_task(runtime.run(), name="runtime")]
             await kubelet.take_over()
+            await kubelet.sweep()
             rules.enforce()
             tasks.append(group.create_task(NamespaceObjects(cluster).run(), name="namespaces"))
-            if containers is not None:
-                await asyncio.to_thread(containers.sweep, [one.pod for one in runtime.held])
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(scheduler.run(), name="scheduler"))
             tasks += (
@@ -152,7 +151,8 @@ def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, Name
         kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> Object:
         settings = config.scaling.settings
-        whole = admit(kind, new, old, subresource=subresource, scaling=settings, is_one_machine=True)
+        features = config.own.settings
+        whole = admit(kind, new, old, subresource=subresource, scaling=settings, features=features, is_one_machine=True)
         return rules.admit(kind, whole, old, subresource=subresource)
 
     cluster = MemoryCluster(Journal(journal), admit=admitted)

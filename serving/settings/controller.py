@@ -30,6 +30,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?):[0-9
 _LOCALHOST_PORT = 8080
 _LOCALHOST_INNER_PORT = 8081
 _LOCALHOST_TLS_PORT = 8443
+_FEATURE_STATES = ("disabled", "allowed", "enabled")
 
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
 
@@ -85,6 +86,12 @@ def _read_host(text: str) -> Value:
     return text
 
 
+def _read_feature(text: str) -> Value:
+    """Knative takes any case."""
+    return text.lower()
+
+
+_FEATURE = msgspec.structs.replace(TEXT, read=_read_feature, read_plain=_read_feature)
 _DURATION_OR_DISABLED = _or_disabled(DURATION)
 _COUNT_OR_DISABLED = _or_disabled(COUNT)
 _HOST_NAME = msgspec.structs.replace(TEXT, name="host name", read=_read_host, read_plain=_read_host)
@@ -136,6 +143,30 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         str, Knob(key="init-container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)
     ] = "init-container"
     """Name of an init container that has none; with several its number follows. Default: Knative, init-container."""
+
+    add_capabilities: Annotated[
+        str,
+        Knob(
+            key="kubernetes.containerspec-addcapabilities",
+            config_map=FEATURES,
+            unit=_FEATURE,
+            choices=_FEATURE_STATES,
+            live=True,
+        ),
+    ] = "disabled"
+    """Whether the containers of revisions may add capabilities other than NET_BIND_SERVICE. Default: Knative, disabled."""
+
+    host_path_volumes: Annotated[
+        str,
+        Knob(
+            key="kubernetes.podspec-volumes-hostpath",
+            config_map=FEATURES,
+            unit=_FEATURE,
+            choices=_FEATURE_STATES,
+            live=True,
+        ),
+    ] = "disabled"
+    """Whether revisions may mount folders of their node; only enabled allows it. Default: Knative, disabled."""
 
     secure_pod_defaults: Annotated[
         str,

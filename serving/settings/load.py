@@ -20,12 +20,11 @@ _POD_FIELDS = (
     *("affinity", "dnsconfig", "dnspolicy", "fieldref", "hostaliases", "hostipc", "hostnetwork", "hostpid"),
     *("init-containers", "nodeselector", "persistent-volume-claim", "persistent-volume-write", "priorityclassname"),
     *("runtimeclassname", "schedulername", "securitycontext", "shareprocessnamespace", "tolerations"),
-    *("topologyspreadconstraints", "volumes-csi", "volumes-emptydir", "volumes-ephemeral", "volumes-hostpath"),
+    *("topologyspreadconstraints", "volumes-csi", "volumes-emptydir", "volumes-ephemeral"),
     *("volumes-image", "volumes-mount-propagation"),
 )
 ACCEPTED_FEATURES = frozenset(
     {
-        "kubernetes.containerspec-addcapabilities",
         "multi-container",
         "multi-container-probing",
         "queueproxy.mount-podinfo",

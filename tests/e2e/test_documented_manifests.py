@@ -176,8 +176,8 @@ LIMITED = {
     ),
     "host-path": (
         service("host-path", container=mounted("v", "/data"), spec=volume("v", hostPath={"path": "/"})),
-        "hostPath: accepted without effect",
-        0,
+        "HostPath volume support is disabled, but found HostPath volume v",
+        1,
     ),
     "init-port": (
         service("init-port", spec={"initContainers": [{"image": IMAGE, "ports": [{"containerPort": 80}]}]}),

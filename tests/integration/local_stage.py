@@ -175,6 +175,7 @@ async def controlled(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(runtime.run())]
         await kubelet.take_over()
+        await kubelet.sweep()
         tasks += [group.create_task(kubelet.run()), group.create_task(Manager(cluster).run())]
         yield Machine(cluster, state, kubelet)
         for task in tasks:

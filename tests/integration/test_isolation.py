@@ -77,6 +77,21 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
     assert found["read the token"].startswith("FileNotFoundError")
 
 
+async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        (template.state.pods / "gone" / ".volumes" / "secret").mkdir(parents=True)
+        async with controlled(template.state) as machine:
+            await machine.start(manifest(command=command(HELLO)))
+            await machine.ready()
+            kept = {path.name for path in template.state.pods.iterdir()}
+            assert kept == {machine.kubelet.find("default", "p").id}
+        # The pod is taken over, and its folder with it.
+        async with controlled(template.state) as machine:
+            pod = await machine.ready()
+            assert {path.name for path in template.state.pods.iterdir()} == kept
+            assert (await machine.get(pod))[0] == 200
+
+
 async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
     """The test can fail."""
     if os.geteuid() != 0:

@@ -172,6 +172,15 @@ def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
         yield Finding(name="isolation", state="ok", text=text)
 
 
+def check_secrets(*, is_root: bool | None = None) -> Iterator[Finding]:
+    """Whether Secrets that pods mount are kept off the disk."""
+    if (os.geteuid() == 0) if is_root is None else is_root:
+        yield Finding(name="secrets", state="ok", text="Secrets that pods mount are in memory")
+        return
+    text = "Secrets that pods mount are files of the state folder until the pod ends"
+    yield Finding(name="secrets", state="warn", text=text, advice="run `serving up` as root, or on an encrypted disk")
+
+
 def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Finding]:
     """Whether memory and cpu limits of pods can be the kernel's."""
     instead = "memory is watched and pods above their limit are ended; cpu limits become priorities"

@@ -24,6 +24,7 @@ from serving.cli.client.checks import (
     check_names,
     check_pod_names,
     check_python,
+    check_secrets,
     check_state,
     holder_of,
 )
@@ -186,6 +187,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     yield from check_names()
     yield from check_pod_names()
     yield from check_isolation()
+    yield from check_secrets()
     yield from check_clock(state)
     if holder is None:
         yield Finding(name="system", state="ok", text="does not run; `serving up` starts it")

@@ -12,7 +12,7 @@ import msgspec
 
 from serving.cluster import kinds
 from serving.cluster.port import Create, Patch, Write
-from serving.controller.revisions.defaults import spec_with_defaults, timeouts_too_long
+from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
 from serving.controller.revisions.revision import desired_revision, revision_name_for
 from serving.controller.revisions.revision_status import serving_state_of, was_ready
 from serving.controller.values.conditions import Condition, updated_conditions
@@ -189,6 +189,7 @@ def _latest(
     problems = [
         *read_annotations(annotations_of(template), scaling).problems,
         *timeouts_too_long(template.get("spec") or {}, settings),
+        *fields_not_allowed(template.get("spec") or {}, settings),
     ]
     return _Latest(revision=None, refusal="; ".join(str(problem) for problem in problems))
 

@@ -16,6 +16,8 @@ _WITHOUT_ROOT = "Enabled"
 _SECURED = {"AllowRootBounded", _WITHOUT_ROOT}
 # Ports below need a capability.
 _LOW_PORT_MAX = 1024
+_LOW_PORT_CAPABILITY = "NET_BIND_SERVICE"
+_DISABLED = "disabled"
 _TIMEOUTS = ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds")
 
 
@@ -51,6 +53,35 @@ def timeouts_too_long(spec: Object, settings: ControllerSettings) -> Iterator[Pr
                 what=f"expected 0 <= {spec[key]} <= {longest}",
                 expected=f"at most max-revision-timeout-seconds, {longest}",
             )
+
+
+def fields_not_allowed(
+    spec: Object, settings: ControllerSettings, where: str = "spec.template.spec"
+) -> Iterator[Problem]:
+    """Yield the fields that would give a revision's pods rights over their node, unless a feature flag allows them.
+
+    Who may write a Service gets no pod by it that Kubernetes could deny them. Messages are Knative's
+    (knative/serving 01a70b23, pkg/apis/serving/fieldmask.go and k8s_validation.go).
+    """
+    for field in ("containers", "initContainers"):
+        for index, one in enumerate(spec.get(field) or ()):
+            at = f"{where}.{field}[{index}].securityContext"
+            context = one.get("securityContext") or {}
+            if context.get("privileged"):
+                yield _not_allowed(f"{at}.privileged")
+            if context.get("procMount") not in (None, "", "Default"):
+                yield _not_allowed(f"{at}.procMount")
+            added = set((context.get("capabilities") or {}).get("add") or ())
+            if added - {_LOW_PORT_CAPABILITY} and settings.add_capabilities == _DISABLED:
+                yield _not_allowed(f"{at}.capabilities.add")
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        if volume.get("hostPath") is not None and settings.host_path_volumes != "enabled":
+            what = f"HostPath volume support is disabled, but found HostPath volume {volume.get('name', '')}"
+            yield Problem(where=f"{where}.volumes[{index}].hostPath", what=what, expected="another volume")
+
+
+def _not_allowed(where: str) -> Problem:
+    return Problem(where=where, what="must not set the field(s)", expected="a container without it")
 
 
 def _containers(containers: Sequence[Object], settings: ControllerSettings) -> list[Object]:

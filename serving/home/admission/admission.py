@@ -26,8 +26,9 @@ from serving.cluster.kinds import (
 )
 from serving.cluster.port import Subresource
 from serving.cluster.schedules import schedule_problems
+from serving.controller.revisions.defaults import fields_not_allowed
 from serving.home.admission.defaults import fill_in_defaults, with_requests
-from serving.home.admission.kuberules.findings import Json, forbidden, items_of, map_of
+from serving.home.admission.kuberules.findings import Json, forbidden, items_of
 from serving.home.admission.kuberules.objects import kube_problems, pod_type_problems, undecodable
 from serving.home.admission.kuberules.pods import spec_problems
 from serving.home.schemas.crds import crds
@@ -42,6 +43,7 @@ from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scal
 from serving.scaling.policies.triggertypes import REGISTRY
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
@@ -63,9 +65,10 @@ _TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "te
 # Kinds that say how long a rollout lasts.
 _ROLLED_OUT = {SERVING_SERVICE, ROUTE}
 _SETTINGS = AutoscalerSettings()
+_FEATURES = ControllerSettings()
 
 
-def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON
+def template_problems(spec: Any, where: str, features: ControllerSettings) -> Iterator[Problem]:  # noqa: ANN401 - JSON
     """Yield what is wrong with the spec of a revision's pods."""
     wrong = list(pod_type_problems(spec, where))
     if wrong or not isinstance(spec, dict):
@@ -78,10 +81,7 @@ def template_problems(spec: Any, where: str) -> Iterator[Problem]:  # noqa: ANN4
     given = items_of(spec, "containers")
     containers = [_with_ports(one, serves=len(given) == 1 or bool(one.get("ports"))) for one in given]
     yield from spec_problems({**spec, "containers": containers, "initContainers": first}, where, is_template=True)
-    for field in ("containers", "initContainers"):
-        for index, one in enumerate(items_of(spec, field)):
-            if map_of(one, "securityContext").get("privileged"):
-                yield forbidden(f"{where}.{field}[{index}].securityContext.privileged", "must not be set in a revision")
+    yield from fields_not_allowed(spec, features, where)
     for index, one in enumerate(first):
         if items_of(one, "ports"):
             yield forbidden(f"{where}.initContainers[{index}].ports", "field not allowed in an init container")
@@ -172,18 +172,19 @@ def _immutable(annotation: str, before: dict[str, str]) -> Problem:
     return Problem(where=where, what="Invalid value: annotation value is immutable", expected=kept)
 
 
-def admit(
+def admit(  # noqa: PLR0913 - settings
     kind: Kind,
     new: Object,
     old: Object | None = None,
     *,
     subresource: Subresource | None = None,
     scaling: AutoscalerSettings = _SETTINGS,
+    features: ControllerSettings = _FEATURES,
     is_one_machine: bool = False,
 ) -> Object:
     """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
 
-    ``scaling`` is what annotations are held to; ``is_one_machine`` checks what a real API server checks in its own kinds.
+    ``scaling`` is what annotations are held to; ``features`` are the feature flags. ``is_one_machine`` checks what a real API server checks in its own kinds.
     """
     crd = crds().get(kind)
     if crd is None:
@@ -204,7 +205,7 @@ def admit(
     before = old or {}
     problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key, old=before.get(key))]
     if not problems and subresource is None:
-        problems = _rule_problems(kind, whole, old, scaling=scaling, is_one_machine=is_one_machine)
+        problems = _rule_problems(kind, whole, old, scaling=scaling, features=features if is_one_machine else None)
     if problems:
         raise _invalid(kind, name_of(whole), problems)
     return whole
@@ -217,7 +218,7 @@ def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
 
 
 def _rule_problems(
-    kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, is_one_machine: bool
+    kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, features: ControllerSettings | None
 ) -> list[Problem]:
     """The problems of an object that matches its schema: one per place, of the first rule broken."""
     found = [
@@ -225,8 +226,8 @@ def _rule_problems(
         *own_problems(kind, whole),
         *user_info_problems(kind, whole, old),
     ]
-    if is_one_machine and kind in _TEMPLATES and not found:
-        found += template_problems(*_pod_spec(kind, whole))
+    if features is not None and kind in _TEMPLATES and not found:
+        found += template_problems(*_pod_spec(kind, whole), features)
     by_place = {problem.where: problem for problem in reversed(found)}
     return [*(one for one in found if by_place[one.where] is one), *_annotation_problems(kind, whole, scaling)]
 

@@ -23,6 +23,7 @@ import msgspec
 from serving.aio.cooperative import finished_in_thread
 from serving.home.containers.cgroups import find_cgroups
 from serving.home.pods.locations import PodLocation, PodLocations, host_part
+from serving.home.pods.podfolder import sweep_folders
 
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
 _HTTP_PORT = 80
@@ -198,7 +199,8 @@ def cgroup_name_of(state: Path) -> str:
 
 
 def remove_leftovers(state: Path) -> None:
-    """Remove networks and cgroups of a stopped system, to free its state folder. Blocks."""
+    """Remove folders, networks and cgroups of a stopped system's pods, to free its state folder. Blocks."""
+    sweep_folders(state / "pods", ())
     if not (state / "networks").is_dir():
         # It had no containers.
         return

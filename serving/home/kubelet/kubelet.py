@@ -27,7 +27,7 @@ from serving.home.kubelet.pod import PodNote, PodRun
 from serving.home.kubelet.virtualnodes import network_of
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
-from serving.home.pods.podfolder import count_oom_kill, disk_error, remove_folder, rotate
+from serving.home.pods.podfolder import count_oom_kill, disk_error, remove_folder, rotate, sweep_folders
 from serving.home.pods.podplan import has_own_network, runs_images
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
@@ -138,6 +138,15 @@ class Kubelet:
         self._running[manifest["metadata"]["uid"]] = pod
         if note.is_draining:
             await self._node.cluster.delete(POD, *pod.key)
+
+    async def sweep(self) -> None:
+        """Remove what no pod owns: folders with their mounts, networks, cgroups. Call it after ``take_over``."""
+        kept = [pod.id for pod in self._running.values()]
+        removed = await asyncio.to_thread(sweep_folders, self._node.pods, kept)
+        if removed:
+            _log.info("pods.swept", extra={"pods": removed})
+        if self._node.containers is not None:
+            await asyncio.to_thread(self._node.containers.sweep, kept)
 
     async def run(self) -> None:
         """Run pods until cancelled. The pods themselves keep running."""

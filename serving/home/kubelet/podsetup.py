@@ -20,7 +20,7 @@ from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
-from serving.home.pods.podfolder import mount
+from serving.home.pods.podfolder import is_secret, keep_in_memory, mount
 from serving.home.pods.podplan import (
     all_containers,
     proxy_environment,
@@ -144,6 +144,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return
         volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
         mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
+        keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
         mount(self.folder, volumes, mounts)
 
     def environment(self, container: Object) -> dict[str, str]:

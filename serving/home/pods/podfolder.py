@@ -11,11 +11,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from serving.home.pods.sources import VolumeFile
-from serving.home.processes.mounts import MountPoint
+from serving.home.processes.mounts import MountPoint, mount_memory, unmount
 from serving.home.trees import discard_tree
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
@@ -36,6 +36,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
+# As many as a Secret of the API may have, some times.
+_SECRETS_BYTES_MAX = 8 * 2**20
 
 
 def disk_error(error: Exception, folder: Path) -> str:
@@ -118,12 +120,44 @@ def _inside(folder: Path, path: str) -> Path:
 
 def remove_folder(path: Path) -> None:
     """Remove a pod's folder and its contents. Links are not followed."""
+    _unmount_memory(path)
     for _ in range(_REMOVALS_MAX):
         discard_tree(path)
         if not path.exists():
             return
         # A command that was starting in the pod, such as a probe, has just written its error.
         time.sleep(_REMOVAL_PAUSE_S)
+
+
+def sweep_folders(pods: Path, kept: Collection[str]) -> list[str]:
+    """Remove the folders of pods that are not in ``kept``, such as after a system was killed; returns their names."""
+    gone = [path for path in pods.iterdir() if path.name not in kept] if pods.is_dir() else []
+    for path in gone:
+        remove_folder(path)
+    return sorted(path.name for path in gone)
+
+
+def is_secret(volume: Object) -> bool:
+    """Whether a volume has the content of a Secret, or a token."""
+    parts = [volume, *((volume.get("projected") or {}).get("sources") or ())]
+    return any("secret" in part or "serviceAccountToken" in part for part in parts)
+
+
+def keep_in_memory(folder: Path, volumes: Iterable[str]) -> None:
+    """Give these volumes of a pod a file system in memory, where this process may mount one; elsewhere they are on the disk."""
+    for name in volumes:
+        volume = _inside(folder / _VOLUMES, name)
+        make_folder(volume)
+        if not volume.is_mount():
+            with contextlib.suppress(OSError):
+                mount_memory(str(volume), bytes_max=_SECRETS_BYTES_MAX)
+
+
+def _unmount_memory(folder: Path) -> None:
+    for volume in folder.glob(f"{_VOLUMES}/*"):
+        if volume.is_mount() and not volume.is_symlink():
+            with contextlib.suppress(OSError):
+                unmount(str(volume))
 
 
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:

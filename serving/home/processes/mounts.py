@@ -26,7 +26,8 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_UNBINDABLE, _MS_PRIVATE = 1 << 17, 1 << 18
 _MNT_DETACH = 2
 # What a remount in a user namespace must not take away: nosuid, nodev, noexec.
-_KEPT_FLAGS = 2 | 4 | 8
+_NOSUID, _NODEV, _NOEXEC = 2, 4, 8
+_KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC
 
 
 class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +69,13 @@ def join_user(pid: int) -> None:
 def hide(folder: str) -> None:
     """Cover a folder by an empty one. Raises ``OSError``."""
     _mount("tmpfs", folder, kind="tmpfs")
+
+
+def mount_memory(folder: str, *, bytes_max: int) -> None:
+    """Mount a file system in memory that only its owner sees into. Needs root. Raises ``OSError``."""
+    data = f"mode=700,size={bytes_max}".encode()
+    result = _LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC), data)
+    _checked(result, folder)
 
 
 def mount_overlay(overlay: OverlayMount) -> None:

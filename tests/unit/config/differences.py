@@ -23,6 +23,7 @@ __all__ = ["BEGIN", "END", "PAGE", "page_with_tables", "tables"]
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes-reference.md"
 BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"
 _SPEC: Mapping[str, Any] = crds()[REVISION].schema["properties"]["spec"]
+_FLAGGED = "refused unless `kubernetes.podspec-volumes-hostpath` of `config-features` is enabled"
 
 
 def tables() -> str:
@@ -54,6 +55,8 @@ def _of_kubernetes(prefix: str, model: Any, schema: Mapping[str, Any]) -> Iterat
     for name in known:
         if not prefix and name in _refused():
             yield f"`{prefix}{name}`", "refused", "refused"
+        elif f"{prefix}{name}" == "volumes[].hostPath":
+            yield f"`{prefix}{name}`", _FLAGGED, _FLAGGED
         else:
             reason = _without_effect(prefix, name)
             yield f"`{prefix}{name}`", f"ignored aloud: {reason}" if reason else "honoured", "honoured"

@@ -13,10 +13,12 @@ from serving.cli.client.checks import (
     check_clock,
     check_descriptors,
     check_free_ports,
+    check_isolation,
     check_journal,
     check_names,
     check_pod_names,
     check_python,
+    check_secrets,
     check_state,
     holder_of,
 )
@@ -134,3 +136,14 @@ def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_sa
     (found,) = check_pod_names(can_mount=False)
     assert found.state == "warn"
     assert "user.max_user_namespaces" in found.advice
+
+
+def test_layers_that_are_missing_are_named() -> None:
+    assert states(check_isolation([])) == [("isolation", "ok")]
+    (found,) = check_isolation(["landlock: Function not implemented"])
+    assert (found.state, "landlock" in found.text) == ("warn", True)
+
+
+def test_secrets_on_the_disk_are_worth_knowing() -> None:
+    assert states(check_secrets(is_root=True)) == [("secrets", "ok")]
+    assert states(check_secrets(is_root=False)) == [("secrets", "warn")]

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.controller.revisions.defaults import spec_with_defaults, timeouts_too_long
+from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import SETTINGS
@@ -129,3 +129,45 @@ def test_secure_defaults_keep_what_is_stated() -> None:
 def test_init_containers_get_names(given: list[Object], names: list[str]) -> None:
     spec = {**ONE, "initContainers": [{"image": "i", **one} for one in given]}
     assert [one["name"] for one in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names
+
+
+def refused(spec: Object, **features: str) -> list[str]:
+    return [str(one.where) for one in fields_not_allowed(spec, msgspec.structs.replace(SETTINGS, **features))]
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_rights_over_the_node_are_refused(field: str) -> None:
+    context = {"privileged": True, "procMount": "Unmasked", "capabilities": {"add": ["SYS_ADMIN"]}}
+    at = f"spec.template.spec.{field}[0].securityContext"
+    assert refused({field: [{"securityContext": context}]}) == [
+        f"{at}.privileged",
+        f"{at}.procMount",
+        f"{at}.capabilities.add",
+    ]
+
+
+def test_harmless_values_are_allowed() -> None:
+    context = {
+        "privileged": False,
+        "procMount": "Default",
+        "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]},
+    }
+    assert refused({"containers": [{"securityContext": context}], "volumes": [{"name": "v", "emptyDir": {}}]}) == []
+
+
+@pytest.mark.parametrize("state", ["allowed", "enabled"])
+def test_a_feature_flag_allows_added_capabilities(state: str) -> None:
+    spec = {"containers": [{"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}
+    assert refused(spec, add_capabilities=state) == []
+
+
+def test_only_an_enabled_feature_allows_folders_of_the_node() -> None:
+    spec = {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}
+    where = "spec.template.spec.volumes[0].hostPath"
+    assert [refused(spec, host_path_volumes=one) for one in ("disabled", "allowed", "enabled")] == [
+        [where],
+        [where],
+        [],
+    ]
+    (problem,) = fields_not_allowed(spec, SETTINGS)
+    assert problem.what == "HostPath volume support is disabled, but found HostPath volume v"

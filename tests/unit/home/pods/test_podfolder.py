@@ -1,9 +1,22 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from serving.home.pods.podfolder import disk_error, excerpt, make_folder, mount, remove_folder, rotate, size_of, tail
+from serving.home.pods.podfolder import (
+    disk_error,
+    excerpt,
+    is_secret,
+    keep_in_memory,
+    make_folder,
+    mount,
+    remove_folder,
+    rotate,
+    size_of,
+    sweep_folders,
+    tail,
+)
 from serving.home.pods.sources import VolumeFile
 from serving.model.errors import InvalidValue
 
@@ -118,3 +131,38 @@ def test_an_error_of_the_disk_has_a_path_and_a_full_disk_a_way_out(tmp_path: Pat
     assert disk_error(PermissionError(errno.EACCES, "Permission denied", "/x"), tmp_path) == "/x: Permission denied"
     assert disk_error(OSError("no port is free"), tmp_path) == f"{tmp_path}: no port is free"
     assert disk_error(ValueError("other"), tmp_path) == "other"
+
+
+def test_folders_that_no_pod_owns_are_removed(tmp_path: Path) -> None:
+    for name in ("kept", "gone"):
+        mount(tmp_path / name, {"v": {"a": VolumeFile(content=b"secret")}}, [])
+    assert sweep_folders(tmp_path, ["kept"]) == ["gone"]
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert sweep_folders(tmp_path / "nothing", []) == []
+
+
+@pytest.mark.parametrize(
+    ("volume", "expected"),
+    [
+        ({"secret": {"secretName": "s"}}, True),
+        ({"projected": {"sources": [{"configMap": {}}, {"secret": {"name": "s"}}]}}, True),
+        ({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}, True),
+        ({"projected": {"sources": [{"configMap": {}}]}}, False),
+        ({"configMap": {"name": "c"}}, False),
+    ],
+)
+def test_secrets_and_tokens_are_secret(volume: dict[str, object], *, expected: bool) -> None:
+    assert is_secret({"name": "v", **volume}) is expected
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root only")
+def test_secrets_are_in_memory_and_go_with_the_pod(tmp_path: Path) -> None:
+    pod = tmp_path / "pod"
+    for _ in range(2):
+        keep_in_memory(pod, ["v"])
+    mount(pod, {"v": {"a": VolumeFile(content=b"x")}}, [{"name": "v", "mountPath": "/m"}])
+    assert (pod / ".volumes/v").is_mount()
+    assert (pod / "m/a").read_bytes() == b"x"
+    remove_folder(pod)
+    assert not pod.exists()
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()

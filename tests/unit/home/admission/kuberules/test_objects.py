@@ -106,7 +106,7 @@ def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], s
             {"resources": {"limits": {"memory": "-1"}}},
             r"containers\[0\].resources.limits\[memory\]: Invalid value: \"-1\"",
         ),
-        ({"securityContext": {"privileged": True}}, "securityContext.privileged: Forbidden"),
+        ({"securityContext": {"privileged": True}}, "securityContext.privileged: must not set the field"),
         ({"env": [{"name": "A=B"}]}, r"env\[0\].name: Invalid value"),
         ({"livenessProbe": {"exec": {"command": []}}}, "livenessProbe.exec.command: Required value"),
         ({"readinessProbe": {"httpGet": {"scheme": "FTP"}}}, 'httpGet.scheme: Unsupported value: "FTP"'),

@@ -2,14 +2,18 @@ import pytest
 
 from serving.model.errors import (
     AlreadyExists,
+    ApplyConflict,
     ClusterError,
     Conflict,
     Forbidden,
     Gone,
     IllegalTransition,
     Invalid,
+    InvalidCertificate,
     InvalidValue,
+    JournalDamaged,
     NotFound,
+    OwnedField,
     Problem,
     SettingsError,
     Unavailable,
@@ -50,3 +54,32 @@ def test_errors_of_the_cluster_carry_the_apis_code_and_word() -> None:
 def test_an_invalid_object_carries_every_breach() -> None:
     problem = Problem(where="spec.traffic", what="percents add up to 90", expected="100")
     assert Invalid("Route a is invalid", [problem]).problems == (problem,)
+
+
+def test_conflicts_with_several_managers_are_listed_by_manager() -> None:
+    error = ApplyConflict(
+        [
+            OwnedField(path=".spec.a", manager="helm"),
+            OwnedField(path=".spec.b", manager="kubectl"),
+            OwnedField(path=".spec.c", manager="helm"),
+        ]
+    )
+    assert str(error) == (
+        "Apply failed with 3 conflicts: conflicts with helm:\n- .spec.a\n- .spec.c\nconflicts with kubectl:\n- .spec.b"
+    )
+
+
+def test_a_single_conflict_is_one_line() -> None:
+    error = ApplyConflict([OwnedField(path=".spec.a", manager='"helm"')])
+    assert str(error) == 'Apply failed with 1 conflict: conflict with "helm": .spec.a'
+
+
+def test_a_certificate_error_names_the_file_and_the_problem() -> None:
+    error = InvalidCertificate(where="tls.key", reason="no private key")
+    assert (error.where, error.reason, str(error)) == ("tls.key", "no private key", "tls.key: no private key")
+
+
+def test_a_damaged_journal_is_named_and_kept() -> None:
+    error = JournalDamaged(path="state/journal", detail="no header")
+    assert (error.path, error.detail) == ("state/journal", "no header")
+    assert str(error).startswith("the journal state/journal cannot be used: no header. The file is kept")

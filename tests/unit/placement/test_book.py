@@ -95,3 +95,11 @@ def test_what_nodes_use_is_in_the_table() -> None:
     assert float(table.mean_percent[0, 0]) == 40.0
     book.take_usages({})
     assert not book.table().measured.any()
+
+
+def test_the_other_pods_of_a_node_keep_what_they_took() -> None:
+    book = book_of("a")
+    take(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="2"))
+    book.drop_pod(("default", "p"))
+    assert requested(book) == {"a": 2000}
+    assert book.pod_count("a") == 1

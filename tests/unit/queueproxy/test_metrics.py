@@ -87,3 +87,11 @@ def test_the_latest_answer_with_gauges_counts_for_a_minute() -> None:
     found.take(b"content-type: text/plain\r\nendpoint-load-metrics: TEXT queue_length=6\r\n", 12.0)
     assert found.current(71.9) == {"queue_length": 6.0}
     assert found.current(72.0) == {}
+
+
+def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
+    found = AppGauges()
+    found.take(b"endpoint-load-metrics: TEXT queue_length=5\r\n", 10.0)
+    found.take(b"endpoint-load-metrics-format: TEXT queue_length=6\r\n", 11.0)
+    found.take(b"content-type: text/plain\r\n", 11.0)
+    assert found.current(12.0) == {"queue_length": 5.0}

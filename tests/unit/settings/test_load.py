@@ -3,7 +3,7 @@ import pytest
 from serving.model.errors import Problem, SettingsError
 from serving.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS
 from serving.settings.knob import ConfigMap, ConfigMapEntry
-from serving.settings.load import Layer, Origin, in_reading_order, load, unknown_config_maps
+from serving.settings.load import Layer, Origin, in_reading_order, load, unknown_config_maps, wrong_variables
 
 
 def config_map(name: str, **data: str) -> ConfigMap:
@@ -123,3 +123,10 @@ def test_a_config_map_that_no_daemon_reads_is_reported() -> None:
     (problem,) = unknown_config_maps([config_map("config-autoscaler"), config_map("config-logging")], DAEMONS)
     assert problem.where == "config-logging.yaml:1"
     assert "config-autoscaler" in problem.expected
+
+
+def test_variables_are_checked_without_the_other_layers() -> None:
+    environment = {"SERVING_AUTOSCALER_DECISION_PERIOD_S": "often"}
+    (problem,) = wrong_variables(AUTOSCALER, registry=DAEMONS, environment=environment)
+    assert "SERVING_AUTOSCALER_DECISION_PERIOD_S" in str(problem)
+    assert not wrong_variables(AUTOSCALER, registry=DAEMONS, environment={})

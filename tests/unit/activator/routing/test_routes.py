@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from serving.activator.routing.hostclaims import ServedRoute, claims_of, route_of
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, Site, choose
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION
+from serving.model.knative import (
+    ACCESS_ANNOTATION,
+    CLAIMED_TAGS_ANNOTATION,
+    ROLLOUT_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+)
 from serving.model.nodata import NoData
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
 from serving.settings.controller import ControllerSettings
@@ -408,3 +413,42 @@ def test_a_tag_whose_url_is_cluster_local_is_not_public() -> None:
     for host in ("blue-hello.default.svc.cluster.local", "blue-hello.default.localhost"):
         assert made.find(PUBLIC, host) is None
     assert revision_at(made, PUBLIC, "hello.default.localhost") == "hello-00001"
+
+
+def test_a_route_that_is_served_has_the_digest_of_its_facts() -> None:
+    made, read = routes(facts()), facts()
+    assert made.digest_of(read.key) == read.digest
+    made.remove(read.key)
+    assert made.digest_of(read.key) is None
+
+
+def test_only_public_hosts_are_held_against_mappings() -> None:
+    made = routes(facts())
+    assert made.holds("hello.default.localhost")
+    assert not made.holds("hello.default.svc.cluster.local")
+
+
+def test_a_revision_of_a_private_route_is_as_private_until_the_route_is_gone() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), annotations={ACCESS_ANNOTATION: "private"}))
+    made.set_revision(("default", "hello-00001"))
+    named = ([b"default"], [b"hello-00001"])
+    found = made.find(INNER, "anything", named=named)
+    assert found is not None
+    assert found.access is not None
+    assert found.access.route == "hello"
+    made.remove("default/hello")
+    opened = made.find(INNER, "anything", named=named)
+    assert opened is not None
+    assert opened.access is None
+
+
+def test_a_host_that_chooses_by_session_is_kept_for_a_revision_of_its_own() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), annotations={SESSION_AFFINITY_ANNOTATION: "cookie"}))
+    for name in ("hello-00001", "hello-00002"):
+        made.set_revision(("default", name))
+    host = "hello.default.localhost"
+    kept = made.find(INNER, host, named=([b"default"], [b"hello-00001"]))
+    assert kept == made.find(PUBLIC, host)
+    other = made.find(INNER, host, named=([b"default"], [b"hello-00002"]))
+    assert other is not None
+    assert other.revisions == ("hello-00002",)

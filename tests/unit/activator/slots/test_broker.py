@@ -156,6 +156,16 @@ def test_who_was_given_nothing_asks_again_after_100_ms() -> None:
     assert asks(world) == [(1, 1), (1, 1)]
 
 
+def test_an_ask_that_says_nothing_new_waits_for_100_ms() -> None:
+    world, (_, second) = world_of()
+    second.see([PODS[0]])
+    come(second, 1)
+    second.tick()
+    second.broker.settle(KEY, 0.05)
+    assert asks(world) == [(1, 1)]
+    assert second.router.next_due_s() == pytest.approx(0.1)
+
+
 def test_who_waits_no_more_says_so() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)

@@ -131,3 +131,7 @@ def test_the_original_cuts_off_a_request_that_runs_for_longer_than_the_threshold
     settings = ClassicSettings(quirks=ORIGINAL)
     scaler.decide(settings, target_concurrency=TARGET, now_s=1.0)
     assert decide(scaler, now_s=399.5, settings=settings).mode is ClassicMode.IDLE
+
+
+def test_the_points_that_are_kept_are_counted() -> None:
+    assert scaler_with(pods=2, to_s=5).point_count == 10

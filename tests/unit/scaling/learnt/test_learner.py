@@ -328,3 +328,10 @@ def test_reports_of_pods_and_killed_containers_reach_the_learner() -> None:
     assert outcome.inputs.learnt.bound == "memory"
     assert outcome.inputs.spec.total_value < 30
     assert scaler.target.due_save(12.0) is not None
+
+
+def test_a_limit_of_cpu_without_measured_cpu_bounds_nothing() -> None:
+    learner = TargetLearner()
+    for second in (0.0, 30.0):
+        learner.take(5.0, 5.0, 1.0)
+        assert learner.look(DEFAULTS, Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=second) is None

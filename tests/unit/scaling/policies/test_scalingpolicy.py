@@ -7,6 +7,7 @@ from serving.model.quantity import Resources
 from serving.scaling.policies.scalingpolicy import (
     Direction,
     ScalingPolicySpec,
+    TargetRef,
     Trigger,
     check_scaling_policy,
     limit_percent_of,
@@ -220,3 +221,17 @@ def test_a_schedule_without_a_name_is_called_by_its_times() -> None:
     assert (schedule.min_count, schedule.time_zone) == (2, "Asia/Tokyo")
     assert schedule.shown_name == "0 8 * * * to 0 9 * * *"
     assert msgspec.structs.replace(schedule, name="morning").shown_name == "morning"
+
+
+@pytest.mark.parametrize(
+    ("target", "where"),
+    [
+        (TargetRef(kind="Revision", name="r"), []),
+        (TargetRef(kind="Pod", name="r"), ["spec.targetRef.kind"]),
+        (TargetRef(kind="Service", name="s", api_version="v1"), ["spec.targetRef.apiVersion"]),
+        (TargetRef(kind="Service", name=""), ["spec.targetRef.name"]),
+    ],
+)
+def test_a_target_is_checked_field_by_field(target: TargetRef, where: list[str]) -> None:
+    spec = msgspec.structs.replace(policy(up=(trigger(),)), target_ref=target)
+    assert [one for one in wrong(spec) if "targetRef" in one] == where

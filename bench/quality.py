@@ -21,6 +21,7 @@ from bench.parts.page import fill
 from bench.parts.program import options_of
 from bench.parts.quality_cells import read_cells
 from bench.parts.quality_page import QualityResult, cell_lines, result_lines
+from bench.parts.rival_table import rival_lines
 from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import POLICIES, CurvePoint, DialPosition
@@ -216,9 +217,12 @@ def main() -> None:
         kept = [options.results / f"{name}.json" for name in WORKLOADS]
         found = [msgspec.json.decode(path.read_bytes(), type=QualityResult) for path in kept if path.exists()]
         cells = cell_lines(read_cells(options.results / "grid.json"))
-        fill(
-            options.docs / "scaling-quality.md", {"cells": cells, "results": result_lines(found, options.docs / "img")}
-        )
+        blocks = {
+            "cells": cells,
+            "rivals": rival_lines(options.results),
+            "results": result_lines(found, options.docs / "img"),
+        }
+        fill(options.docs / "scaling-quality.md", blocks)
         return
     if options.traces is None:
         sys.exit("quality: --traces DIR is missing")

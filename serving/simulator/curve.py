@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from serving.scaling.adaptive.policy import policy_of
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, ORIGINAL, AutoscalerSettings
+from serving.simulator.decisions import PolicyOf
 from serving.simulator.foresight import Foresight
 from serving.simulator.report import PolicyReport
 
@@ -31,6 +33,9 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     change: SettingsChange
     dial: tuple[DialPosition, ...]
+    policy_of: PolicyOf = policy_of
+    """Makes the policy of a revision; another than the product's for its rivals."""
+
     foresight: Foresight | None = None
     """The policy knows the future, and makes no decisions of the product."""
 

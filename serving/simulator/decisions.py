@@ -8,6 +8,7 @@ window and no second of it was above the target of one pod; and while only the g
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -15,7 +16,7 @@ from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.adaptive.gaps import GapPrior
-from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.scaling.scaler.deciders import Inside, KpaDecider
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
@@ -23,6 +24,9 @@ from serving.scaling.scaler.view import ScalerView
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
+
+PolicyOf = Callable[..., RevisionPolicy | None]
+"""Makes the policy of a revision from its spec and the settings, with ``prior`` and ``explains``, as ``policy_of`` does."""
 
 # Share of a period by which sums of floating-point times may be off.
 _SLACK = 1e-9
@@ -81,8 +85,12 @@ class Decisions:
         has_burst_switch: bool,
         skips: bool = True,
         prior: GapPrior | None = None,
+        policy_of: PolicyOf = policy_of,
     ) -> None:
-        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions; None: with none."""
+        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions; None: with none.
+
+        ``policy_of`` makes the policy.
+        """
         self._settings, self._spec = settings, spec
         self._periods = Periods(settings.decision_period_s)
         self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)

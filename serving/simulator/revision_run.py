@@ -18,13 +18,14 @@ import msgspec
 
 from serving.model.knative import TrafficPath
 from serving.scaling.adaptive.gaps import GapPrior
+from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.decisions import Decisions, RevisionCounts
+from serving.simulator.decisions import Decisions, PolicyOf, RevisionCounts
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, SimulatedPod
 from serving.simulator.results import Durations, Moment, PodSeries, Quantiles, RevisionResult, RunLog, durations_of
@@ -61,6 +62,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     has_burst_switch: bool = True
     """Whether requests bypass the activator while the pods have enough excess burst capacity."""
+
+    policy_of: PolicyOf = policy_of
+    """Makes the policy; another than the product's for its rivals."""
 
     skips: bool = True
     """Whether periods are skipped whose decision is known; False is for tests."""
@@ -113,6 +117,7 @@ class RevisionRun:
             has_burst_switch=config.has_burst_switch,
             skips=config.skips and config.log is None,
             prior=prior,
+            policy_of=config.policy_of,
         )
         self._queue: deque[tuple[float, float]] = deque()
         self._events: list[tuple[float, int, int, SimulatedPod]] = []

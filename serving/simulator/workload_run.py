@@ -107,6 +107,7 @@ def run_workload(  # noqa: PLR0913 - what a run is
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
         log=workload.log,
+        policy_of=policy.policy_of,
     )
     job = _Job(workload=workload, config=config, foresight=policy.foresight)
     progress = on_progress or _ignore

@@ -69,6 +69,7 @@ FORMS = {
     "fuzz_http2.py": [Form(arguments="--json", keys=("frames", "warm_mib", "end_mib"))],
     "quality.py": [Form(arguments="--traces {folder} --results {folder}", lines=(r"azure-uniform: \d+ functions",))],
     "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
+    "quality_rivals.py": [Form(arguments="--traces {folder}", lines=(r"^\| oracle \| ", r"^\| pattern rules \| "))],
     "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: \d+ pieces"))],
     "replay.py": [
         Form(

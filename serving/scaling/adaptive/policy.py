@@ -60,7 +60,7 @@ _WINDOW_SLACK_S = 3.0
 _RECHECK_MIN_S = 0.05
 
 
-class _Idle(msgspec.Struct, frozen=True):
+class GapPlan(msgspec.Struct, frozen=True):
     """The plan for one gap: the windows, and the worth of a start.
 
     The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
@@ -116,7 +116,7 @@ class RevisionPolicy:
         self._counts_pods = False
         self._credit = PodCredit()
         self.idle_since_s: float | None = None
-        self._idle: _Idle | None = None
+        self._idle: GapPlan | None = None
         self.start_s = _START_S
         # Requests that would have waited for one cold start, and those of the last gap's end so far.
         self._arrivals_per_start = 1.0
@@ -303,7 +303,7 @@ class RevisionPolicy:
         hazard = self._gaps.hazard(self._prior)
         return curve_of(hazard, idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
 
-    def _plan(self) -> _Idle:
+    def _plan(self) -> GapPlan:
         hazard = self._gaps.hazard(self._prior)
         settings = self._settings
         bounds = KeepBounds(
@@ -315,7 +315,7 @@ class RevisionPolicy:
             start_s=self.start_s,
             pre_warms=settings.pre_warming,
         )
-        return _Idle(keep_windows(hazard, bounds), bounds.worth_s)
+        return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
         """The window for having or starting a pod now, and the time of the next change."""

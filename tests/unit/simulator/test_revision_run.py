@@ -193,6 +193,14 @@ def test_no_request_is_lost_and_no_pod_stays(
     assert sum(result.pod_series) / len(result.pod_series) * 2000.0 == pytest.approx(result.pod_seconds)
 
 
+def test_another_policy_decides_in_place_of_the_product_s() -> None:
+    times_s = [10.0 + 90.0 * index for index in range(12)]
+    adaptive = config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY))
+    none = msgspec.structs.replace(adaptive, policy_of=lambda *_, **__: None)
+    cold = [simulated(*times_s, given_config=one, until_s=2000.0).cold_requests for one in (adaptive, none)]
+    assert cold[0] < cold[1] == 12
+
+
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
 def test_the_first_requests_of_a_newcomer_to_a_slow_app_are_warm_but_one(policy: str) -> None:
     """Three requests, each 20 s after the last response, to an app that starts in 10 s."""

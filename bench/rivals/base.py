@@ -1,0 +1,50 @@
+"""What the rivals share: Knative's pods while there are requests, and windows after the last one.
+
+A rival sees the gaps of a revision and the calls of each second, and says from when until when a pod is ready after the last
+request. Like the adaptive policy it begins with Knative's keep-alive, until five gaps are known.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from serving.scaling.adaptive.gaps import KeepWindow
+from serving.scaling.adaptive.policy import GapPlan, RevisionPolicy
+
+
+class GapRival(RevisionPolicy):
+    """The policy of one revision, with other windows."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:  # noqa: ANN401 - those of the policy
+        super().__init__(*given, **more)
+
+    def learn(self, gap_s: float) -> None:
+        """A gap has ended."""
+
+    def observe(self, second: int, request_count: float) -> None:
+        """A second with load is over."""
+
+    def windows(self) -> list[KeepWindow]:
+        """When a pod is ready, in seconds since the last request ended."""
+        raise NotImplementedError
+
+    def take(self, second: int, concurrency: float, request_count: float) -> None:
+        """A second that is over."""
+        since_s = self.idle_since_s
+        if since_s is not None and second - since_s >= 1.0:
+            self.learn(second - since_s)
+        self.observe(second, request_count)
+        super().take(second, concurrency, request_count)
+
+    def _plan(self) -> GapPlan:
+        return GapPlan(joined(self.windows(), self._kept_min_s), self._spec.cold_start_worth_s)
+
+
+def joined(windows: Iterable[KeepWindow], min_s: float) -> tuple[KeepWindow, ...]:
+    """Windows in order, without overlaps; the first begins at 0 and lasts for ``min_s`` at least."""
+    found = [KeepWindow(0.0, min_s)]
+    for one in sorted(windows, key=lambda window: window.from_s):
+        if one.from_s <= found[-1].to_s:
+            found[-1] = KeepWindow(found[-1].from_s, max(found[-1].to_s, one.to_s))
+        else:
+            found.append(one)
+    return tuple(found)

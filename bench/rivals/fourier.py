@@ -1,0 +1,61 @@
+"""Forecasts calls a minute by a Fourier transform of the past, after IceBreaker.
+
+Source: Roy et al., "IceBreaker: Warming Serverless Functions Better with Heterogeneity", ASPLOS 2022, section 4: a trend and the
+strongest harmonics of the recent past are continued; a pod is ready in the minutes for which a call is forecast. Left out: the
+choice between kinds of nodes. The forecast is made once for each gap, for the next hour.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from bench.rivals.base import GapRival
+from serving.scaling.adaptive.gaps import KeepWindow
+
+_MINUTE_S = 60.0
+_PAST_MINUTES = 240
+_AHEAD_MINUTES = 60
+_HARMONICS = 10
+
+
+class FourierForecast(GapRival):
+    """One revision. A pod is ready in each minute with a forecast of ``threshold`` calls at least."""
+
+    def __init__(self, *given: object, threshold: float = 0.5, **more: object) -> None:
+        super().__init__(*given, **more)
+        self._threshold = threshold
+        self._calls: Counter[int] = Counter()
+
+    def observe(self, second: int, request_count: float) -> None:
+        """Count the calls of a minute."""
+        self._calls[int(second / _MINUTE_S)] += int(request_count)
+
+    def windows(self) -> list[KeepWindow]:
+        """The minutes of the next hour for which calls are forecast, from the end of the last request."""
+        now = max(self._calls)
+        first = max(min(self._calls), now - _PAST_MINUTES + 1)
+        past = np.array([float(self._calls[minute]) for minute in range(first, now + 1)])
+        for minute in [minute for minute in self._calls if minute < first]:
+            del self._calls[minute]
+        ahead = np.nonzero(continued(past, _AHEAD_MINUTES) >= self._threshold)[0]
+        begun_s = (now + 2) * _MINUTE_S - (self.idle_since_s or 0.0)
+        # A pod stays to the end of the minute with its last call, and for one more.
+        return [
+            KeepWindow(0.0, max(0.0, begun_s)),
+            *(KeepWindow(begun_s + _MINUTE_S * (at - 1), begun_s + _MINUTE_S * at) for at in ahead.tolist()),
+        ]
+
+
+def continued(
+    past: "np.ndarray[tuple[int], np.dtype[np.float64]]", ahead: int
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """The next values of a series: its linear trend and its strongest harmonics, continued."""
+    count = len(past)
+    at, later = np.arange(count), np.arange(count, count + ahead)
+    slope, level = np.polyfit(at, past, 1) if count > 2 else (0.0, past.mean())
+    spectrum = np.fft.rfft(past - (level + slope * at))
+    found = level + slope * later
+    for index in np.argsort(-np.abs(spectrum))[:_HARMONICS]:
+        weight = (1.0 if index in (0, count / 2) else 2.0) * np.abs(spectrum[index]) / count
+        found = found + weight * np.cos(2 * np.pi * index * later / count + np.angle(spectrum[index]))
+    return np.asarray(found)

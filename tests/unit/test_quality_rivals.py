@@ -1,0 +1,81 @@
+"""The rivals of ``bench/quality_rivals.py``: when a pod is ready after a call, by their papers' rules, and their table."""
+
+import numpy as np
+import pytest
+
+from bench.parts.rival_table import RivalPoint, cold_at
+from bench.rivals.base import GapRival, joined
+from bench.rivals.fourier import FourierForecast, continued
+from bench.rivals.histogram import HybridHistogram
+from bench.rivals.rules import PatternRules
+from serving.scaling.adaptive.advice import PreWarmBudget
+from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior, KeepWindow
+from serving.scaling.resolve import resolve
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+
+
+def rival(kind: type[GapRival], *gaps_s: int, **parameters: float) -> GapRival:
+    """A rival that saw a call of one second after each gap."""
+    autoscaler = AutoscalerSettings(policy=ADAPTIVE_POLICY)
+    spec = resolve(autoscaler, ScalingAnnotations(), container_concurrency=1, reachable=True)
+    made = kind(spec, autoscaler, prior=GapPrior(SHIPPED_PRIOR), budget=PreWarmBudget(60), **parameters)
+    second = 0
+    made.take(second, 1.0, 1.0)
+    for gap_s in gaps_s:
+        second += 1 + gap_s
+        made.take(second, 1.0, 1.0)
+    return made
+
+
+def windows(made: GapRival) -> list[tuple[float, float]]:
+    return [(round(one.from_s), round(one.to_s)) for one in made.windows()]
+
+
+def test_a_histogram_with_one_length_has_a_pod_ready_around_it() -> None:
+    """Minute 10, less 10 %, to the end of minute 10, and 10 % more."""
+    assert windows(rival(HybridHistogram, *[630] * 20)) == [(540, 726)]
+
+
+def test_a_histogram_without_a_pattern_keeps_a_pod_for_a_fixed_time() -> None:
+    spread = [60 * minute for minute in range(1, 200)]
+    assert windows(rival(HybridHistogram, *spread, standard_s=900.0)) == [(0, 900)]
+    assert windows(rival(HybridHistogram, *[20_000] * 6, standard_s=900.0)) == [(0, 900)]
+
+
+def test_a_series_is_continued_by_its_harmonics() -> None:
+    at = np.arange(120)
+    wave = 1.0 + np.cos(2 * np.pi * at / 12)
+    assert continued(wave[:96], 24) == pytest.approx(wave[96:], abs=0.2)
+
+
+def test_a_forecast_has_a_pod_ready_in_the_minutes_of_periodic_calls() -> None:
+    found = windows(rival(FourierForecast, *[599] * 24, threshold=0.5))
+    assert found[0][0] == 0
+    assert any(from_s <= 599 <= to_s for from_s, to_s in found[1:])
+    assert all(to_s - from_s == 60 for from_s, to_s in found[1:])
+
+
+def test_rules_know_regular_dense_and_repeated_gaps() -> None:
+    assert windows(rival(PatternRules, *[1200] * 9)) == [(0, 60), (1080, 1320)]
+    assert windows(rival(PatternRules, *[30] * 9)) == [(0, 120)]
+    two = windows(rival(PatternRules, *[600, 3000] * 5))
+    assert sorted(two[1:]) == [(480, 720), (2880, 3120)]
+
+
+def test_windows_are_joined_in_order_and_begin_at_once() -> None:
+    given = [KeepWindow(100.0, 200.0), KeepWindow(150.0, 300.0), KeepWindow(5.0, 20.0)]
+    assert joined(given, 10.0) == (KeepWindow(0.0, 20.0), KeepWindow(100.0, 300.0))
+
+
+def test_a_rival_plans_each_gap_by_its_windows() -> None:
+    made = rival(HybridHistogram, *[630] * 20)
+    assert [(one.from_s, round(one.to_s)) for one in made._plan().windows] == [(0.0, 6), (540.0, 726)]
+
+
+def test_cold_requests_are_read_between_two_positions() -> None:
+    points = [
+        RivalPoint(dial=str(cost), requests=100, cold_requests=cold, pod_seconds=cost)
+        for cost, cold in ((100.0, 50), (200.0, 30))
+    ]
+    assert [cold_at(points, cost) for cost in (90.0, 100.0, 150.0, 500.0)] == [None, 50.0, 40.0, 30.0]

@@ -23,6 +23,7 @@ Json = Any
 
 _SERVICE, _POD = "services.serving.knative.dev spec.template.", "pods "
 _SIDECAR = 'spec.initContainers=[{"name": "i", "image": "x", "restartPolicy": "Always", "rea...'
+_HOST_PATH = "spec.template.spec.volumes[0].hostPath"
 _SECURITY = "spec.template.spec.containers[0].securityContext"
 DIFFERENCES: dict[str, Json] = {
     # An admission plug-in of a kube-apiserver answers before its rules do.
@@ -46,6 +47,18 @@ DIFFERENCES: dict[str, Json] = {
         422,
         [_SECURITY, f"{_SECURITY}.privileged"],
     ),
+    # Nor, without the flags of config-features, capabilities that are added or folders of the node.
+    f'{_SERVICE}spec.containers.0.securityContext={{"capabilities": {{"add": ["SYS_ADMIN"]}}, "allowPrivilegeEsca...': (
+        422,
+        [f"{_SECURITY}.capabilities.add"],
+    ),
+    **{
+        f'{_SERVICE}spec.volumes=[{{"name": "v", "hostPath": {{"path": {wrong}}}}}]': (
+            422,
+            [_HOST_PATH, f"{_HOST_PATH}.{field}"],
+        )
+        for wrong, field in (('""', "path"), ('"/a/../b"', "path"), ('"/a", "type": "Some"', "type"))
+    },
     # Nor ports of containers that end before the others begin.
     f'{_SERVICE}spec.initContainers=[{{"name": "i", "image": "x", "ports": [{{"containerPort": 0}}]...': (
         422,

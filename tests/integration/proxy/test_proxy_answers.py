@@ -138,7 +138,7 @@ async def test_a_response_may_come_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
         b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc",
@@ -176,7 +176,7 @@ async def test_bytes_on_an_idle_connection_end_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"",
         b"HTTP/1.1 200 OK\r\nContent-Le",
@@ -237,7 +237,7 @@ async def test_an_undelivered_request_is_retried_with_its_body() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         OK_3 + b"ab",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",

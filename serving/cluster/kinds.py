@@ -6,7 +6,7 @@ ours; the rest is Kubernetes'. The memory store knows only these kinds.
 
 import msgspec
 
-from serving.model.knative import OWN_GROUP, SERVING_GROUP
+from serving.model.knative import OWN_API_VERSION, SERVING_GROUP
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,35 +42,45 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-def _core(name: str, plural: str, *short_names: str, durable: bool = False, has_status: bool = False) -> Kind:
+def _kind(
+    api_version: str, name: str, plural: str, *short_names: str, categories: tuple[str, ...] = (), **flags: bool
+) -> Kind:
+    group, _, version = api_version.rpartition("/")
     return Kind(
-        group="",
-        version="v1",
-        name=name,
-        plural=plural,
-        short_names=short_names,
-        has_status=has_status,
-        durable=durable,
-    )
-
-
-def _knative(name: str, plural: str, *short_names: str, categories: tuple[str, ...]) -> Kind:
-    return Kind(
-        group=SERVING_GROUP,
-        version="v1",
+        group=group,
+        version=version,
         name=name,
         plural=plural,
         short_names=short_names,
         categories=categories,
-        durable=True,
+        **flags,
     )
 
 
-NAMESPACE = msgspec.structs.replace(
-    _core("Namespace", "namespaces", "ns", durable=True, has_status=True), namespaced=False
-)
+def _core(name: str, plural: str, *short_names: str, has_status: bool = False, **flags: bool) -> Kind:
+    return _kind("v1", name, plural, *short_names, categories=(), has_status=has_status, **flags)
+
+
+def _knative(version: str, name: str, plural: str, *short_names: str) -> Kind:
+    categories = ("all", "knative", "serving")
+    return _kind(f"{SERVING_GROUP}/{version}", name, plural, *short_names, categories=categories, durable=True)
+
+
+def _machines(name: str, plural: str, *short_names: str, has_scale: bool = True) -> Kind:
+    """A kind of Cluster API, which installs its own definitions."""
+    version, categories = "cluster.x-k8s.io/v1beta1", ("cluster-api",)
+    return _kind(version, name, plural, *short_names, categories=categories, has_scale=has_scale)
+
+
+def _internal(group: str, name: str, plural: str, *short_names: str, **flags: bool) -> Kind:
+    """One of Knative's internal kinds."""
+    version, categories = f"{group}.internal.knative.dev/v1alpha1", ("knative-internal", group)
+    return _kind(version, name, plural, *short_names, categories=categories, **flags)
+
+
+NAMESPACE = _core("Namespace", "namespaces", "ns", durable=True, has_status=True, namespaced=False)
 # Durable, because users cordon and taint.
-NODE = msgspec.structs.replace(_core("Node", "nodes", "no", has_status=True, durable=True), namespaced=False)
+NODE = _core("Node", "nodes", "no", has_status=True, durable=True, namespaced=False)
 POD = _core("Pod", "pods", "po", has_status=True)
 SERVICE = _core("Service", "services", "svc", has_status=True)
 CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)
@@ -79,100 +89,36 @@ SERVICE_ACCOUNT = _core("ServiceAccount", "serviceaccounts", "sa", durable=True)
 RESOURCE_QUOTA = _core("ResourceQuota", "resourcequotas", "quota", durable=True, has_status=True)
 LIMIT_RANGE = _core("LimitRange", "limitranges", "limits", durable=True)
 EVENT = _core("Event", "events", "ev")
-DEPLOYMENT = Kind(
-    group="apps", version="v1", name="Deployment", plural="deployments", short_names=("deploy",), has_scale=True
-)
-ENDPOINT_SLICE = Kind(
-    group="discovery.k8s.io", version="v1", name="EndpointSlice", plural="endpointslices", has_status=False
-)
-HORIZONTAL_POD_AUTOSCALER = Kind(
-    group="autoscaling",
-    version="v2",
-    name="HorizontalPodAutoscaler",
-    plural="horizontalpodautoscalers",
-    short_names=("hpa",),
-)
+DEPLOYMENT = _kind("apps/v1", "Deployment", "deployments", "deploy", has_scale=True)
+ENDPOINT_SLICE = _kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", has_status=False)
+HORIZONTAL_POD_AUTOSCALER = _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa")
 # Of the Gateway API, which installs its own definitions.
-HTTP_ROUTE = Kind(
-    group="gateway.networking.k8s.io",
-    version="v1",
-    name="HTTPRoute",
-    plural="httproutes",
-    categories=("gateway-api",),
-)
-LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
-POD_DISRUPTION_BUDGET = Kind(
-    group="policy",
-    version="v1",
-    name="PodDisruptionBudget",
-    plural="poddisruptionbudgets",
-    short_names=("pdb",),
-    durable=True,
-)
-
-
-def _machines(name: str, plural: str, *short_names: str, has_scale: bool = True) -> Kind:
-    """A kind of Cluster API, which installs its own definitions."""
-    return Kind(
-        group="cluster.x-k8s.io",
-        version="v1beta1",
-        name=name,
-        plural=plural,
-        short_names=short_names,
-        categories=("cluster-api",),
-        has_scale=has_scale,
-    )
-
-
+HTTP_ROUTE = _kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", categories=("gateway-api",))
+LEASE = _kind("coordination.k8s.io/v1", "Lease", "leases", has_status=False)
+POD_DISRUPTION_BUDGET = _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", durable=True)
 MACHINE = _machines("Machine", "machines", "ma", has_scale=False)
 MACHINE_SET = _machines("MachineSet", "machinesets", "ms")
 MACHINE_DEPLOYMENT = _machines("MachineDeployment", "machinedeployments", "md")
 MACHINE_POOL = _machines("MachinePool", "machinepools", "mp")
 # Resource usage of nodes and pods. In a cluster metrics-server serves it, without watches.
-NODE_METRICS = Kind(
-    group="metrics.k8s.io", version="v1beta1", name="NodeMetrics", plural="nodes", namespaced=False, has_status=False
-)
-POD_METRICS = Kind(group="metrics.k8s.io", version="v1beta1", name="PodMetrics", plural="pods", has_status=False)
+NODE_METRICS = _kind("metrics.k8s.io/v1beta1", "NodeMetrics", "nodes", namespaced=False, has_status=False)
+POD_METRICS = _kind("metrics.k8s.io/v1beta1", "PodMetrics", "pods", has_status=False)
 # A query and not an object: only the response to its creation exists.
-TOKEN_REVIEW = Kind(
-    group="authentication.k8s.io", version="v1", name="TokenReview", plural="tokenreviews", namespaced=False
+TOKEN_REVIEW = _kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
+SERVING_SERVICE = _knative("v1", "Service", "services", "kservice", "ksvc")
+CONFIGURATION = _knative("v1", "Configuration", "configurations", "config", "cfg")
+REVISION = _knative("v1", "Revision", "revisions", "rev")
+ROUTE = _knative("v1", "Route", "routes", "rt")
+DOMAIN_MAPPING = _knative("v1beta1", "DomainMapping", "domainmappings", "dm")
+CLUSTER_DOMAIN_CLAIM = _internal(
+    "networking", "ClusterDomainClaim", "clusterdomainclaims", "cdc", namespaced=False, durable=True
 )
-SERVING_SERVICE = _knative("Service", "services", "kservice", "ksvc", categories=("all", "knative", "serving"))
-CONFIGURATION = _knative("Configuration", "configurations", "config", "cfg", categories=("all", "knative", "serving"))
-REVISION = _knative("Revision", "revisions", "rev", categories=("all", "knative", "serving"))
-ROUTE = _knative("Route", "routes", "rt", categories=("all", "knative", "serving"))
-DOMAIN_MAPPING = msgspec.structs.replace(
-    _knative("DomainMapping", "domainmappings", "dm", categories=("all", "knative", "serving")), version="v1beta1"
-)
-CLUSTER_DOMAIN_CLAIM = Kind(
-    group="networking.internal.knative.dev",
-    version="v1alpha1",
-    name="ClusterDomainClaim",
-    plural="clusterdomainclaims",
-    namespaced=False,
-    short_names=("cdc",),
-    categories=("knative-internal", "networking"),
-    durable=True,
-)
-# Knative's internal kinds. Here they are views of a revision's scale and traffic path.
-SERVERLESS_SERVICE = Kind(
-    group="networking.internal.knative.dev",
-    version="v1alpha1",
-    name="ServerlessService",
-    plural="serverlessservices",
-    short_names=("sks",),
-    categories=("knative-internal", "networking"),
-    is_view=True,
-)
-POD_AUTOSCALER = Kind(
-    group="autoscaling.internal.knative.dev",
-    version="v1alpha1",
-    name="PodAutoscaler",
-    plural="podautoscalers",
-    short_names=("kpa", "pa"),
-    categories=("knative-internal", "autoscaling"),
-    is_view=True,
-)
+# Views of a revision's scale and traffic path.
+SERVERLESS_SERVICE = _internal("networking", "ServerlessService", "serverlessservices", "sks", is_view=True)
+POD_AUTOSCALER = _internal("autoscaling", "PodAutoscaler", "podautoscalers", "kpa", "pa", is_view=True)
+SCALING_POLICY = _kind(OWN_API_VERSION, "ScalingPolicy", "scalingpolicies", "sp", durable=True)
+# Cluster-scoped, as the nodes are.
+NODE_GROUP = _kind(OWN_API_VERSION, "NodeGroup", "nodegroups", "ng", namespaced=False, durable=True)
 
 
 def _unused(group: str, name: str, plural: str, *, namespaced: bool = True) -> Kind:
@@ -192,25 +138,6 @@ UNUSED_KINDS = (
     _unused("networking.k8s.io", "Ingress", "ingresses"),
 )
 """Kinds that clients list although nothing here runs them: ``kubectl apply --prune`` asks for each. They are only read."""
-
-SCALING_POLICY = Kind(
-    group=OWN_GROUP,
-    version="v1alpha1",
-    name="ScalingPolicy",
-    plural="scalingpolicies",
-    short_names=("sp",),
-    durable=True,
-)
-# Cluster-scoped, as the nodes are.
-NODE_GROUP = Kind(
-    group=OWN_GROUP,
-    version="v1alpha1",
-    name="NodeGroup",
-    plural="nodegroups",
-    namespaced=False,
-    short_names=("ng",),
-    durable=True,
-)
 
 KINDS: tuple[Kind, ...] = (
     NAMESPACE,

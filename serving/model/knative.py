@@ -15,6 +15,7 @@ AUTOSCALING_GROUP = "autoscaling.knative.dev"
 OWN_AUTOSCALING_GROUP = "autoscaling.serving.dev"
 NETWORKING_GROUP = "networking.knative.dev"
 OWN_GROUP = "serving.dev"
+OWN_API_VERSION = f"{OWN_GROUP}/v1alpha1"
 
 RevisionKey = tuple[str, str]
 """Namespace and name of a revision."""

@@ -93,7 +93,7 @@ def app_plan(
         environment["PORT"] = str(port)
     return AppPlan(
         name=container_name_of(container),
-        arguments=tuple(_expanded(word, environment) for word in command),
+        arguments=tuple(expanded(word, environment) for word in command),
         environment=environment,
         folder=container.get("workingDir")
         or snapshot
@@ -185,8 +185,8 @@ def names_commands(pod: Object) -> bool:
     return all(container.get("command") for container in all_containers(pod))
 
 
-def _expanded(word: str, given: Mapping[str, str]) -> str:
-    """``$(NAME)`` as Kubernetes expands it in commands."""
+def expanded(word: str, given: Mapping[str, str]) -> str:
+    """``$(NAME)`` as Kubernetes expands it in commands and variables; a name that is not there stays as it is."""
     for name, value in given.items():
         word = word.replace(f"$({name})", value)
     return word

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 import msgspec
 
+from serving.home.pods.podplan import expanded
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes, parse_millicores
@@ -158,7 +159,7 @@ def container_environment(facts: PodFacts, container: Object, *, sources: Source
         if "valueFrom" in one:
             found.update(_from(facts, container, one, sources=sources))
         else:
-            found[one["name"]] = _expanded(one.get("value", ""), found)
+            found[one["name"]] = expanded(one.get("value", ""), found)
     return found
 
 
@@ -255,10 +256,3 @@ def _data(sources: Sources, reference: Reference, *, is_optional: bool) -> Mappi
     if found is None and not is_optional:
         raise InvalidValue(text=reference.name, expected=f"the name of a {reference.kind} that exists")
     return found or {}
-
-
-def _expanded(word: str, given: Mapping[str, str]) -> str:
-    """``$(NAME)`` as Kubernetes expands it; a name that is not there stays as it is."""
-    for name, value in given.items():
-        word = word.replace(f"$({name})", value)
-    return word

@@ -30,6 +30,7 @@ from serving.home.admission.kuberules.findings import (
     not_found,
     port_problems,
     required,
+    text_problems,
     unsupported,
 )
 from serving.model.errors import Problem
@@ -61,11 +62,8 @@ def container_problems(
     one: Json, where: str, volumes: Collection[str], *, is_template: bool = False
 ) -> Iterator[Problem]:
     """Yield the problems of a container, except for duplicates among containers."""
-    name, image = one.get("name") or "", one.get("image") or ""
-    if not name:
-        yield required(f"{where}.name", DNS_LABEL)
-    elif not is_label(name):
-        yield invalid(f"{where}.name", name, DNS_LABEL)
+    image = one.get("image") or ""
+    yield from text_problems(one.get("name"), f"{where}.name", DNS_LABEL, is_valid=is_label)
     if not image:
         yield required(f"{where}.image", "the name of an image")
     elif image != image.strip() and not is_template:
@@ -163,15 +161,8 @@ def _environment_problems(one: Json, where: str) -> Iterator[Problem]:
         if len(given) != 1:
             yield invalid(f"{where}.envFrom", "", "one of configMapRef and secretRef in each")
             continue
-        yield from _name_problems(source[given[0]], f"{at}.{given[0]}")
-
-
-def _name_problems(reference: Json, where: str) -> Iterator[Problem]:
-    name = reference.get("name") or ""
-    if not name:
-        yield required(f"{where}.name", DNS_SUBDOMAIN)
-    elif not is_subdomain(name):
-        yield invalid(f"{where}.name", name, DNS_SUBDOMAIN)
+        name = source[given[0]].get("name")
+        yield from text_problems(name, f"{at}.{given[0]}.name", DNS_SUBDOMAIN, is_valid=is_subdomain)
 
 
 def _source_problems(variable: Json, where: str) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ Follows k8s.io/apimachinery, pkg/util/validation and pkg/util/validation/field. 
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from serving.model.errors import InvalidValue, Problem
@@ -22,6 +22,11 @@ _QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}\Z")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?\Z")
+
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_OPERATORS_EXPECTED = "In, NotIn, Exists or DoesNotExist"
+_NODE_OPERATORS = (*_OPERATORS, "Gt", "Lt")
+_NODE_OPERATORS_EXPECTED = f"one of {', '.join(_NODE_OPERATORS)}"
 
 
 def required(where: str, expected: str = "a value") -> Problem:
@@ -62,6 +67,31 @@ def chosen(one: Json, field: str, where: str, *, choices: Sequence[str]) -> Iter
     """The problem of a value outside a field's choices; an empty one has the default."""
     if (value := one.get(field)) and value not in choices:
         yield unsupported(f"{where}.{field}", value, choices)
+
+
+def text_problems(value: object, where: str, expected: str, *, is_valid: Callable[[str], bool]) -> Iterator[Problem]:
+    """The problem of a text that is missing, or not as expected."""
+    if not value:
+        yield required(where, expected)
+    elif not is_valid(str(value)):
+        yield invalid(where, value, expected)
+
+
+def expression_problems(expressions: Sequence[Json], where: str, *, is_of_node: bool = False) -> Iterator[Problem]:
+    """The problems of the expressions of a selector of labels; those of a node may compare numbers too."""
+    key_expected = "the key of a node's label" if is_of_node else "the key of a label"
+    for index, one in enumerate(expressions):
+        at, operator, values = f"{where}[{index}]", one.get("operator"), items_of(one, "values")
+        if operator in {"In", "NotIn"} and not values:
+            yield required(f"{at}.values", f"values for the operator {operator}")
+        elif operator in {"Exists", "DoesNotExist"} and values:
+            yield forbidden(f"{at}.values", f"may not be specified when `operator` is '{operator}'")
+        elif is_of_node and operator in {"Gt", "Lt"} and len(values) != 1:
+            yield required(f"{at}.values", f"one value for the operator {operator}")
+        elif operator not in (_NODE_OPERATORS if is_of_node else _OPERATORS):
+            yield invalid(f"{at}.operator", operator, _NODE_OPERATORS_EXPECTED if is_of_node else _OPERATORS_EXPECTED)
+        if not is_qualified(one.get("key") or ""):
+            yield invalid(f"{at}.key", one.get("key"), key_expected)
 
 
 def at_least(one: Json, field: str, where: str, *, least: int) -> Iterator[Problem]:

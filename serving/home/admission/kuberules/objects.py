@@ -33,6 +33,7 @@ from serving.home.admission.kuberules.findings import (
     at_least,
     chosen,
     duplicates,
+    expression_problems,
     forbidden,
     invalid,
     is_address,
@@ -45,6 +46,7 @@ from serving.home.admission.kuberules.findings import (
     map_of,
     port_problems,
     required,
+    text_problems,
     unsupported,
 )
 from serving.home.admission.kuberules.pods import spec_problems
@@ -136,10 +138,7 @@ def _service(whole: Json) -> Iterator[Problem]:
     yield from chosen(spec, "type", "spec", choices=("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"))
     if kind == "ExternalName":
         external = (spec.get("externalName") or "").removesuffix(".")
-        if not external:
-            yield required("spec.externalName", DNS_SUBDOMAIN)
-        elif not is_subdomain(external):
-            yield invalid("spec.externalName", external, DNS_SUBDOMAIN)
+        yield from text_problems(external, "spec.externalName", DNS_SUBDOMAIN, is_valid=is_subdomain)
     elif not items_of(spec, "ports") and spec.get("clusterIP") != "None":
         yield required("spec.ports", "a list of ports")
     has_node_ports = kind in {"LoadBalancer", "NodePort"}
@@ -191,18 +190,8 @@ def _service_port_problems(ports: list[Json], *, has_node_ports: bool) -> Iterat
 
 
 def _selector_problems(selector: Json, where: str) -> Iterator[Problem]:
-    labels = list(label_problems(map_of(selector, "matchLabels"), f"{where}.matchLabels"))
-    yield from labels
-    for index, one in enumerate(items_of(selector, "matchExpressions")):
-        at, operator, values = f"{where}.matchExpressions[{index}]", one.get("operator"), items_of(one, "values")
-        if operator in {"In", "NotIn"} and not values:
-            yield required(f"{at}.values", f"values for the operator {operator}")
-        elif operator in {"Exists", "DoesNotExist"} and values:
-            yield forbidden(f"{at}.values", f"may not be specified when `operator` is '{operator}'")
-        elif operator not in {"In", "NotIn", "Exists", "DoesNotExist"}:
-            yield invalid(f"{at}.operator", operator, "In, NotIn, Exists or DoesNotExist")
-        if not is_qualified(one.get("key") or ""):
-            yield invalid(f"{at}.key", one.get("key"), "the key of a label")
+    yield from label_problems(map_of(selector, "matchLabels"), f"{where}.matchLabels")
+    yield from expression_problems(items_of(selector, "matchExpressions"), f"{where}.matchExpressions")
 
 
 def _deployment(whole: Json) -> Iterator[Problem]:

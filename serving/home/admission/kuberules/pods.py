@@ -15,6 +15,7 @@ from serving.home.admission.kuberules.findings import (
     chosen,
     duplicate,
     duplicates,
+    expression_problems,
     forbidden,
     invalid,
     is_address,
@@ -26,6 +27,7 @@ from serving.home.admission.kuberules.findings import (
     label_problems,
     map_of,
     required,
+    text_problems,
     unsupported,
 )
 from serving.home.admission.kuberules.volumes import volume_problems
@@ -35,7 +37,6 @@ _RESTARTS = ("Always", "OnFailure", "Never")
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 _NAMESERVERS_MAX = 3
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _WEIGHT_MAX = 100
 _SYSCTL = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*\Z")
 # Of a container that ends before the others begin.
@@ -164,10 +165,7 @@ def _spread_problems(constraints: Sequence[Json], where: str) -> Iterator[Proble
         at = f"{where}[{index}]"
         if (one.get("maxSkew") or 0) <= 0:
             yield invalid(f"{at}.maxSkew", one.get("maxSkew"), "greater than 0")
-        if not one.get("topologyKey"):
-            yield required(f"{at}.topologyKey", "the key of a node's label")
-        elif not is_qualified(one["topologyKey"]):
-            yield invalid(f"{at}.topologyKey", one["topologyKey"], "the key of a node's label")
+        yield from _topology_problems(one, at)
         actions = ("DoNotSchedule", "ScheduleAnyway")
         if one.get("whenUnsatisfiable") not in actions:
             yield unsupported(f"{at}.whenUnsatisfiable", one.get("whenUnsatisfiable"), actions)
@@ -198,26 +196,13 @@ def _affinity_problems(affinity: Json, where: str) -> Iterator[Problem]:
 
 
 def _topology_problems(term: Json, where: str) -> Iterator[Problem]:
-    key = term.get("topologyKey") or ""
-    if not key:
-        yield required(f"{where}.topologyKey", "the key of a node's label")
-    elif not is_qualified(key):
-        yield invalid(f"{where}.topologyKey", key, "the key of a node's label")
+    expected = "the key of a node's label"
+    yield from text_problems(term.get("topologyKey"), f"{where}.topologyKey", expected, is_valid=is_qualified)
 
 
 def _term_problems(term: Json, where: str) -> Iterator[Problem]:
-    for index, one in enumerate(items_of(term, "matchExpressions")):
-        at, operator, values = f"{where}.matchExpressions[{index}]", one.get("operator"), items_of(one, "values")
-        if operator in {"In", "NotIn"} and not values:
-            yield required(f"{at}.values", f"values for the operator {operator}")
-        elif operator in {"Exists", "DoesNotExist"} and values:
-            yield forbidden(f"{at}.values", f"may not be specified when `operator` is '{operator}'")
-        elif operator in {"Gt", "Lt"} and len(values) != 1:
-            yield required(f"{at}.values", f"one value for the operator {operator}")
-        elif operator not in _OPERATORS:
-            yield invalid(f"{at}.operator", operator, f"one of {', '.join(_OPERATORS)}")
-        if not is_qualified(one.get("key") or ""):
-            yield invalid(f"{at}.key", one.get("key"), "the key of a node's label")
+    expressions = items_of(term, "matchExpressions")
+    yield from expression_problems(expressions, f"{where}.matchExpressions", is_of_node=True)
 
 
 def _security_problems(context: Json, where: str) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from serving.home.admission.kuberules.findings import (
     is_path_below,
     items_of,
     required,
+    text_problems,
     unsupported,
 )
 from serving.model.errors import Problem
@@ -29,11 +30,8 @@ _HOST_PATH_TYPES = (
 def volume_problems(volumes: list[Json], where: str) -> Iterator[Problem]:
     """Yield the problems of a pod's volumes."""
     for index, volume in enumerate(volumes):
-        at, name = f"{where}[{index}]", volume.get("name") or ""
-        if not name:
-            yield required(f"{at}.name", DNS_LABEL)
-        elif not is_label(name):
-            yield invalid(f"{at}.name", name, DNS_LABEL)
+        at = f"{where}[{index}]"
+        yield from text_problems(volume.get("name"), f"{at}.name", DNS_LABEL, is_valid=is_label)
         yield from _source_problems(volume, at)
     yield from duplicates([volume.get("name") for volume in volumes], where, ".name")
 

@@ -34,7 +34,7 @@ http {{
   client_body_temp_path {folder}/{name}-body; proxy_temp_path {folder}/{name}-proxy;
   fastcgi_temp_path {folder}/{name}-f; uwsgi_temp_path {folder}/{name}-u; scgi_temp_path {folder}/{name}-s;
   upstream app {{ server 127.0.0.1:{backend}; keepalive 1024; keepalive_requests 100000000; }}
-  server {{ listen 127.0.0.1:{port} backlog=4096 {listen}; location / {{ {answer} }} location /big {{ root {folder}; }} }}
+  server {{ listen 127.0.0.1:{port} backlog=4096 {listen}; location / {{ {response} }} location /big {{ root {folder}; }} }}
 }}
 """
 _PROXIED = "proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Host $host; "

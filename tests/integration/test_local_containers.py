@@ -191,7 +191,7 @@ async def test_a_pod_that_goes_while_its_container_is_started_leaves_nothing(mac
         await machine.start(boxed())
         await machine.cluster.delete(POD, "default", "p", grace_s=0)
         await machine.until_gone()
-    assert not list((machine.state.path / "pods").iterdir())
+    await until(lambda: not list((machine.state.path / "pods").iterdir()))
     left = [path.name for path in (machine.state.path / "networks").iterdir()]
     assert [name for name in left if not name.startswith("ahead-")] == []
 

@@ -1,6 +1,7 @@
 """The system calls that pods may make: Docker's default list, as a filter program (seccomp(2)) and as an OCI profile.
 
-``syscalls.json`` has the number of each allowed call on x86_64 and aarch64, -1 where there is none. What is not in the list fails
+``syscalls.json`` has the number of each allowed call on x86_64 and aarch64, -1 where there is none; calls without any are those of
+programs with 32 bits. What is not in the list fails
 with EPERM, and what is newer than the list with ENOSYS, as if the kernel did not know it. Source: moby/profiles, seccomp/default.json,
 for a container with no capability, without io_uring.
 """
@@ -29,70 +30,6 @@ _NAMESPACES = 0x7E020000
 _PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
 _AF_VSOCK = 40
 _CONDITIONAL = ("clone", "clone3", "personality", "socket")
-# Of programs with 32 bits.
-_OLD_NAMES = frozenset(
-    [
-        "_llseek",
-        "_newselect",
-        "chown32",
-        "clock_getres_time64",
-        "clock_gettime64",
-        "clock_nanosleep_time64",
-        "fadvise64_64",
-        "fchown32",
-        "fcntl64",
-        "fstat64",
-        "fstatat64",
-        "fstatfs64",
-        "ftruncate64",
-        "futex_time64",
-        "getegid32",
-        "geteuid32",
-        "getgid32",
-        "getgroups32",
-        "getresgid32",
-        "getresuid32",
-        "getuid32",
-        "io_pgetevents_time64",
-        "ipc",
-        "lchown32",
-        "lstat64",
-        "mmap2",
-        "mq_timedreceive_time64",
-        "mq_timedsend_time64",
-        "ppoll_time64",
-        "pselect6_time64",
-        "recv",
-        "recvmmsg_time64",
-        "rt_sigtimedwait_time64",
-        "sched_rr_get_interval_time64",
-        "semtimedop_time64",
-        "send",
-        "sendfile64",
-        "setfsgid32",
-        "setfsuid32",
-        "setgid32",
-        "setgroups32",
-        "setregid32",
-        "setresgid32",
-        "setresuid32",
-        "setreuid32",
-        "setuid32",
-        "sigprocmask",
-        "sigreturn",
-        "socketcall",
-        "stat64",
-        "statfs64",
-        "timer_gettime64",
-        "timer_settime64",
-        "timerfd_gettime64",
-        "timerfd_settime64",
-        "truncate64",
-        "ugetrlimit",
-        "utimensat_time64",
-        "waitpid",
-    ]
-)
 
 Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, value."""
@@ -101,12 +38,19 @@ Instruction = tuple[int, int, int, int]
 @functools.cache
 def syscall_numbers() -> dict[str, dict[str, int]]:
     """The numbers of the calls by machine and name."""
-    text = resources.files(__package__).joinpath("syscalls.json").read_text(encoding="ascii")
-    listed: dict[str, list[int]] = json.loads(text)
     return {
-        machine: {name: numbers[at] for name, numbers in listed.items() if numbers[at] >= 0}
+        machine: {name: numbers[at] for name, numbers in _listed().items() if numbers[at] >= 0}
         for at, machine in enumerate(MACHINES)
     }
+
+
+@functools.cache
+def _listed() -> dict[str, list[int]]:
+    """The number of each allowed call on each of ``MACHINES``."""
+    found: dict[str, list[int]] = json.loads(
+        resources.files(__package__).joinpath("syscalls.json").read_text(encoding="ascii")
+    )
+    return found
 
 
 def filter_program(machine: str | None = None) -> bytes:
@@ -171,7 +115,6 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 @functools.cache
 def oci_profile() -> dict[str, Any]:
     """The same list as ``linux.seccomp`` of an OCI runtime's configuration (config-linux.md)."""
-    names = {name for numbers in syscall_numbers().values() for name in numbers} - set(_CONDITIONAL)
 
     def argument(value: int, op: str, **more: int) -> list[dict[str, Any]]:
         return [{"index": 0, "value": value, "op": f"SCMP_CMP_{op}", **more}]
@@ -184,7 +127,7 @@ def oci_profile() -> dict[str, Any]:
         "defaultErrnoRet": _EPERM,
         "architectures": list(_OCI_ARCHITECTURES),
         "syscalls": [
-            {"names": sorted(names | _OLD_NAMES), "action": "SCMP_ACT_ALLOW"},
+            {"names": sorted(_listed().keys() - set(_CONDITIONAL)), "action": "SCMP_ACT_ALLOW"},
             rule("clone", argument(_NAMESPACES, "MASKED_EQ", valueTwo=0)),
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
             rule("socket", argument(_AF_VSOCK, "NE")),

@@ -73,9 +73,7 @@ def hide(folder: str) -> None:
 
 def mount_memory(folder: str, *, bytes_max: int) -> None:
     """Mount a file system in memory that only its owner sees into. Needs root. Raises ``OSError``."""
-    data = f"mode=700,size={bytes_max}".encode()
-    result = _LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC), data)
-    _checked(result, folder)
+    _mount("tmpfs", folder, kind="tmpfs", flags=_NOSUID | _NODEV | _NOEXEC, data=f"mode=700,size={bytes_max}")
 
 
 def mount_overlay(overlay: OverlayMount) -> None:
@@ -85,9 +83,7 @@ def mount_overlay(overlay: OverlayMount) -> None:
         one.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
         for one in (overlay.lower, overlay.upper, overlay.work)
     ]
-    data = "lowerdir={},upperdir={},workdir={}".format(*folders)
-    result = _LIBC.mount(b"overlay", overlay.target.encode(), b"overlay", ctypes.c_ulong(0), data.encode())
-    _checked(result, overlay.target)
+    _mount("overlay", overlay.target, kind="overlay", data="lowerdir={},upperdir={},workdir={}".format(*folders))
 
 
 def unmount(target: str) -> None:
@@ -207,8 +203,8 @@ def _new_user_namespace(*, user: int, group: int) -> None:
         Path(f"/proc/self/{name}").write_text(text)
 
 
-def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0) -> None:
-    result = _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None)
+def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0, data: str = "") -> None:
+    result = _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None)
     _checked(result, target)
 
 

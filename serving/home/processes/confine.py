@@ -70,13 +70,11 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     if is_root:
         layer("proc", _guard_proc)
     os.chdir(folder)
+    layer("capabilities", _drop_bounds)
     if is_root and plan["user"]:
-        layer("capabilities", _drop_bounds)
         layer("user", lambda: _become(int(plan["user"])))
     layer("no_new_privs", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1))
     layer("landlock", lambda: _landlock("" if is_hidden else hidden, plan["shown"], plan["ports"]))
-    if not plan["user"]:
-        layer("capabilities", _drop_bounds)
     layer("capabilities", _drop)
     layer("seccomp", lambda: _filter(base64.b64decode(plan["filter"])))
     return failed

@@ -223,7 +223,7 @@ class Activator:
         _log.info("activator.serving", extra=addresses)
 
     async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Serve public hosts over TLS too, from the first certificate on; the listener makes no difference to routing."""
+        """Serve public hosts over TLS once there is a certificate. Both listeners route alike."""
         is_wanted = self.settings.tls.is_on or self.certificates.certificates.count
         if self.tls_address is not None or self.ingress.is_draining or not is_wanted:
             return
@@ -246,7 +246,7 @@ class Activator:
         return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)
 
     def _stays_plain(self, head: RequestHead) -> bool:
-        """Probes, challenges of certificate authorities, and hosts of no service: those get a 404 either way."""
+        """Whether a request is served without TLS: probes, ACME challenges, and unknown hosts (a 404 either way)."""
         agent = head.get(b"user-agent") or b""
         host = head.host.decode("latin-1")
         is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
@@ -324,7 +324,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each request is two descriptors."""
+    """Raise the limit of open files: each request uses two descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

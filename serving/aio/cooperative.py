@@ -20,7 +20,7 @@ from typing import ParamSpec
 _P = ParamSpec("_P")
 
 BUDGET_S = 0.004
-"""How long the steps of one turn of a loop may take together, in seconds. More of it is fewer looks at the sockets; at 4
+"""Longest run of a loop's turn, in seconds. Longer turns mean fewer looks at the sockets; at 4
 ms a look, which takes 10 µs, is nothing."""
 
 # Steps of one turn, however short they are: who reads what they make has room for a hundred.
@@ -32,7 +32,7 @@ _WOKEN_MAX = 16
 
 
 class _Turns:
-    """The turns of one loop. A turn begins with who first asks for its time, and ends when the loop comes round."""
+    """Tracks the turns of one loop. A turn lasts from the first request for time to the loop's next round."""
 
     __slots__ = ("_ends_s", "_is_open", "_numbers", "_passed", "_steps", "_waiting", "loop")
 
@@ -94,7 +94,7 @@ class _Turns:
 
 
 class _Present(threading.local):
-    """The turns of the loop that ran last in this thread: asked for at each step, so it is kept at hand."""
+    """Caches the turns of this thread's last loop, because each step looks them up."""
 
     turns: _Turns | None = None
 

@@ -39,12 +39,12 @@ class LineFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Write what waits, and end."""
+        """Write the pending lines and close."""
         self._waiting.put(None)
         self._thread.join()
 
     def add(self, line: bytes) -> None:
-        """A line without its end."""
+        """Queue a line, given without its line end."""
         try:
             self._waiting.put_nowait(line)
         except queue.Full:

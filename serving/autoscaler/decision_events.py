@@ -33,7 +33,7 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
     samples: bool = False
 
     def lets_through(self, event: str, key: RevisionKey) -> bool:
-        """Whether an event about a revision is for it."""
+        """Whether the subscriber wants an event about a revision."""
         return (
             (self.samples or event != "sample")
             and self.key in {None, key}
@@ -49,14 +49,14 @@ def asked(target: str) -> tuple[str, dict[str, str]]:
 
 
 def wish_of(names: Mapping[str, str]) -> FollowRequest:
-    """The wish of a query: ``namespace``, ``revision`` and ``samples``, each if it is wanted."""
+    """Parse a subscription's query: ``namespace``, ``revision`` and ``samples``, each optional."""
     namespace, revision = names.get("namespace"), names.get("revision")
     key = (namespace or "default", revision) if revision else None
     return FollowRequest(key=key, namespace=namespace, samples="samples" in names)
 
 
 class Followers:
-    """All of them."""
+    """All subscribers."""
 
     __slots__ = ("_wishes",)
 
@@ -68,7 +68,7 @@ class Followers:
 
     @property
     def want_samples(self) -> bool:
-        """Whether a subscriber wants every decision."""
+        """Whether any subscriber wants every decision."""
         return any(wish.samples for wish in self._wishes.values())
 
     def add(self, wish: FollowRequest, write: Write) -> Callable[[], None]:
@@ -94,7 +94,7 @@ def event_bytes(event: str, body: bytes) -> bytes:
 
 
 class PolicyBook:
-    """All revisions. ``scaler`` gives the scaler of one, None while it has none."""
+    """The costs of both policies, by revision. ``scaler`` returns a revision's scaler; None while it has none."""
 
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]

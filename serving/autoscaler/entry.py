@@ -18,7 +18,7 @@ _PENDING, _RUNNING = "Pending", "Running"
 
 
 class PodStarts:
-    """The pods of one revision that start."""
+    """Tracks the starting pods of one revision."""
 
     __slots__ = ("_seen_s",)
 
@@ -128,7 +128,7 @@ class RevisionEntry:
         return not is_known and not self.ready_names
 
     def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> None:
-        """A pod's state, the obstacle to its start, the seconds of its start, and whether it ran out of memory."""
+        """Update a pod: its state, the obstacle to its start, its start time, and its OOM kills."""
         self.pod_states.take(pod, is_gone=is_gone)
         self._count_kills(pod, is_gone=is_gone)
         if self.scaler is not None:

@@ -202,7 +202,7 @@ class AutoscalerDaemon:
                     task.cancel()
 
     def _sharing_out(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Our part of the revisions where leases say which; all of them where they do not."""
+        """Own the revisions that leases assign to this process, or all of them without leases."""
         if not self._election.enabled:
             return contextlib.nullcontext()
         host = os.environ.get(_HOST_VARIABLE) or self.address[0]

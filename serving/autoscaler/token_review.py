@@ -46,7 +46,7 @@ class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodProof(msgspec.Struct, frozen=True, kw_only=True):
-    """A token is that of this pod, made by an account of its namespace."""
+    """Proof that a token belongs to this pod and was issued to an account of its namespace."""
 
     namespace: str
     pod: str
@@ -91,7 +91,7 @@ def objection_to(claim: PodClaim, verdict: Verdict, seen: SeenPod | None) -> str
 
 
 def _digest_of(token: str) -> bytes:
-    """By what a token is remembered."""
+    """The digest under which a token's verdict is stored."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 

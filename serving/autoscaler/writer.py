@@ -40,7 +40,7 @@ class Calls(Protocol):
         ...
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set a scale; the version after that."""
+        """Set a Deployment's scale; return its new version."""
         ...
 
     async def mark(self, namespace: str, costs: Costs) -> None:
@@ -161,7 +161,7 @@ class Writer:
         return written
 
     async def _wake(self, key: RevisionKey) -> None:
-        """Take a revision out of reserve that gets pods without a request: no activator will do it."""
+        """Take a revision out of reserve that gets pods without a request: no activator does so."""
         view = self._view(key)
         if view is None or view.revision is None or view.revision.serving_state is not ServingState.RESERVE:
             return
@@ -191,7 +191,7 @@ class Writer:
 def cost_changes(
     pods: Iterable[ScaledPod], reports: Mapping[str, Stat], *, victim_count: int
 ) -> list[tuple[str, str | None]]:
-    """Pods and their new cost; None takes the annotation away.
+    """Changed deletion costs by pod; None removes the annotation.
 
     Of a, b and c with 3, 0 and 1 requests inside, two go: b and c get -1, unless they have it. Equally idle pods go by
     name, so that the same ones are chosen again by a decision that repeats.

@@ -68,7 +68,7 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """From the first packet to an open connection, in seconds."""
 
     call_s: float = 15.0
-    """From sending a request to the last byte of its answer, in seconds; watches have none."""
+    """From sending a request to the last byte of its response, in seconds; watches have none."""
 
     watch_s: float = 240.0
     """Timeout that is requested for a watch, in seconds; readers then open a new one."""

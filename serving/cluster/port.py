@@ -209,7 +209,7 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """Pods."""
+        """The kind of the evicted object."""
         return POD
 
 

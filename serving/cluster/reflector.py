@@ -47,7 +47,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait of all, in seconds."""
 
     kept: Callable[[Object], Object] = lambda one: one
-    """Reduces an object to what the cache and callbacks get; it must keep name, namespace and version. For readers of very
+    """Reduces an object to the parts that the cache keeps; name, namespace and version must stay. For readers of very
     many objects. Default: the whole object."""
 
 

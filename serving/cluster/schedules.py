@@ -88,7 +88,7 @@ def _name_problems(schedules: Sequence[Schedule]) -> Iterator[Problem]:
 
 
 def _is_cron(text: str) -> bool:
-    """Whether it can be read, and comes at all."""
+    """Whether a cron expression is valid and fires at some time."""
     if len(text.split()) != _FIELDS:
         return False
     try:
@@ -99,14 +99,14 @@ def _is_cron(text: str) -> bool:
 
 
 def _times_of(text: str) -> tuple[object, ...]:
-    """What the fields mean, however they are written: "00 08 * * mon-fri" is "0 8 * * 1-5"."""
+    """The normalized fields of a cron expression: "00 08 * * mon-fri" is "0 8 * * 1-5"."""
     sim = CronSim(text, _SOME_TIME)
     weekdays = {one if isinstance(one, tuple) else one % _DAYS for one in sim.weekdays}
     return sim.minutes, sim.hours, sim.days, sim.months, weekdays, sim.day_and
 
 
 def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
-    """The first time after another one. In the hour that comes twice, the parser also gives times of the first one.
+    """The first time after ``wall_s``. In a repeated hour of a clock change the parser also yields earlier times.
 
     Times are compared as seconds: datetimes of one zone are compared by what its clocks show.
     """

@@ -89,7 +89,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
 
 
 def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """What a resource with a plan of its own affects beside itself and its owner."""
+    """Further keys affected by a resource with a plan of its own, beside itself and its owner."""
     namespace, name = change.key
     match change.kind:
         case kinds.SERVING_SERVICE if change.before is None:
@@ -112,7 +112,7 @@ def _owners(change: Change, label: str) -> set[str]:
 
 
 def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
-    """By name and not by owner: an object of another owner that has the name matters, too."""
+    """Find owners by name: an object of another owner with that name matters too."""
     namespace, name = change.key
     owner = _OWNER_NAMES[change.kind](name)
     for one in (kinds.REVISION, kinds.ROUTE):

@@ -163,7 +163,7 @@ class ControllerCache:
         return self._confirmed.get(route, "") if self.activator_addresses() else None
 
     def set_httproutes_missing(self, why: str) -> set[WorkKey]:
-        """Why the server has no HTTPRoutes, "" if it has; returns the affected keys."""
+        """Store why the server has no HTTPRoutes, "" if it has them; return the affected keys."""
         if why == self.httproutes_missing:
             return set()
         self.httproutes_missing = why

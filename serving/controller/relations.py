@@ -57,7 +57,7 @@ class Relations:
         return self._revisions.get(configuration, ())
 
     def pods_of(self, revision: Key) -> Collection[str]:
-        """By its label."""
+        """Pods of a revision, by label."""
         return self._pods.get(revision, ())
 
     def httproutes_of(self, route: Key) -> Collection[str]:

@@ -45,7 +45,7 @@ class _WakeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _ScaleRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of its pods; None leaves one as it is, 0 is "may go to zero" and "no limit"."""
+    """The bounds of a service's pods; None leaves one unchanged, 0 means "may go to zero" and "no limit"."""
 
     min: _Count | None = None
     max: _Count | None = None

@@ -62,7 +62,7 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 
 
 class Feed:
-    """Fills a board. ``on_tick`` receives the time of each tick and the rows that changed, ``on_decision`` each decision."""
+    """Feeds a board. ``on_tick`` gets the time and the changed rows of each tick, ``on_decision`` each decision."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Gate:
         return refused
 
     def _unfit(self, headers: Mapping[str, str]) -> GateRefusal | None:
-        """The reason to refuse such a request from any caller."""
+        """The reason to refuse a request from any caller."""
         if not self._token:
             return GateRefusal(status=403, why="this dashboard is read-only: it was started without token-file")
         foreign = _foreign(headers)

@@ -54,7 +54,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One message to a page."""
 
     lines: list[tuple[str, str]]
-    """Pod and text of each line, oldest first; a pod of "" is the dashboard's own remark."""
+    """Pod and text of each line, oldest first; a pod of "" marks the dashboard's own remark."""
 
     dropped: int
     """Lines before these that the reader was too slow for."""
@@ -68,7 +68,7 @@ class LineSplitter:
         self._is_cut = False
 
     def feed(self, piece: bytes) -> list[str]:
-        """The lines that a piece completes."""
+        """The lines completed by a piece."""
         *ends, rest = piece.split(b"\n")
         lines = []
         for end in ends:
@@ -78,7 +78,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[str]:
-        """The last line, if it has no end."""
+        """The last line, if it lacks a line end."""
         return [self._text()] if self._rest else []
 
     def _grow(self, part: bytes) -> None:
@@ -93,7 +93,7 @@ class LineSplitter:
 
 
 class LogQueue:
-    """The newest ``lines_max`` lines that wait for one reader."""
+    """The newest ``lines_max`` lines queued for one reader."""
 
     def __init__(self, lines_max: int) -> None:
         self._lines: deque[tuple[str, str]] = deque(maxlen=lines_max)

@@ -42,7 +42,7 @@ SCORE_WORDS: Mapping[str, str] = {
 """Display names of node scores by their names in the settings."""
 
 NODES_MAX = 100
-"""Most nodes in one answer. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
+"""Most nodes in one response. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
 
 # metrics-server measures each 15 s; four of its rounds.
 _VALID_S = 60.0

@@ -53,7 +53,7 @@ def quantile(counts: Sequence[tuple[float, float]], ratio: float) -> float | Non
 
 
 def _solved(bounds: Sequence[float], passed: Sequence[float], place: int, *, wanted: float) -> float:
-    """The point between bound ``place`` and the next where the curve reaches ``wanted``."""
+    """The point after bound ``place`` at which the curve reaches ``wanted``."""
     width, rise = bounds[place + 1] - bounds[place], passed[place + 1] - passed[place]
     begins, ends = (_slope(bounds, passed, one) * width for one in (place, place + 1))
     low, high = 0.0, 1.0
@@ -85,7 +85,7 @@ class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates of one revision: responses a second by class 2xx to 5xx, latencies at the quantiles, and requests that wait.
+    """Rates of one revision: responses a second by class 2xx to 5xx, latency quantiles, and queued requests.
 
     None where there is no earlier reading.
     """
@@ -96,7 +96,7 @@ class RequestRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CounterReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of one activator, and its time in seconds."""
+    """The counters of one activator and their time in seconds."""
 
     at_s: float
     page: MetricsReading
@@ -109,7 +109,7 @@ class Requests:
         self._before: dict[str, _CounterReading] = {}
 
     def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
-        """Rates by "namespace/revision" since the last readings, and waiting requests. ``pages`` by source."""
+        """Rates by "namespace/revision" since the last readings, and queued requests. ``pages`` by source."""
         before = self._before
         self._before = {source: _CounterReading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
         rates: dict[str, list[float]] = {}
@@ -135,7 +135,7 @@ class Requests:
 
 
 def parse(text: str) -> MetricsReading:
-    """The histograms of requests on a page, those of several spellings added up, and what waits."""
+    """Parse a metrics page: histograms of requests, those of several spellings summed, and queued requests."""
     found = MetricsReading(buckets={}, waiting={})
     for line in text.splitlines():
         match = _LINE.match(line)

@@ -29,13 +29,13 @@ class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
     pod: Mapping[str, Any]
     node_names: tuple[str, ...]
     is_by_name: bool
-    """Whether the scheduler wants names in the answer; if not, the Nodes that it sent."""
+    """Whether the scheduler wants names in the response; if not, the Nodes that it sent."""
 
     nodes: tuple[Mapping[str, Any], ...] = ()
 
 
 class BindingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that a scheduler has found a node for."""
+    """A pod for which a scheduler has found a node."""
 
     pod: str
     namespace: str

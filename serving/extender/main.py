@@ -112,7 +112,7 @@ class PlacementDaemon:
                 task.cancel()
 
     async def _look(self) -> None:
-        """Ask for the load of nodes, each period."""
+        """Query the load of nodes periodically."""
         period_s, is_logged = self._settings.load_period_s, False
         if not period_s:
             return

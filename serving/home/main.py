@@ -145,7 +145,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 
 def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, NamespaceRules]:
-    """The store with its admission, and the rules among the objects of a namespace, which are not enforced yet."""
+    """The store with its admission; the rules among a namespace's objects are not enforced yet."""
 
     def admitted(
         kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None

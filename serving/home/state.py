@@ -209,7 +209,7 @@ class StateFolder:
         write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
 
     def read_ports(self) -> dict[str, int]:
-        """The ports by name. Raises ``OSError`` or ``ValueError`` if they are not noted."""
+        """The ports by name. Raises ``OSError`` or ``ValueError`` if they were not written."""
         ports: dict[str, int] = json.loads(self.ports.read_text())
         return ports
 

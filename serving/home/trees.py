@@ -86,7 +86,7 @@ def _opened(name: str, folder: int | None = None) -> int:
 
 
 def _take_rights(name: str, folder: int | None) -> None:
-    """Let its owner, who may be no root, read and write a folder."""
+    """Give the owner, who may be no root, the right to read and write a folder."""
     if os.geteuid() == 0:
         return
     # Not by name: a link in its place would be followed.

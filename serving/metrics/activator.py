@@ -14,7 +14,7 @@ from serving.metrics.names import ACTIVATOR_METRICS, REVISION_LABELS, named
 from serving.metrics.page import MetricsPage, family_of
 
 Inside = tuple[tuple[str, str], int, int]
-"""A revision, the requests inside, and those of them that wait."""
+"""A revision with its number of requests, and of queued ones."""
 
 # Up to Knative 1.18; its only sample is what the histogram counts too.
 _OLD_COUNT = "activator_request_count"
@@ -32,7 +32,7 @@ _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 
 
 class RevisionRows:
-    """The rows of one revision, each made when it is first needed."""
+    """The rows of one revision, each created on first use."""
 
     __slots__ = ("_by_class", "_cold", "_labels", "_metrics", "_queue", "cold_turn", "cold_until_s", "is_gone")
 
@@ -60,7 +60,7 @@ class RevisionRows:
         row.note(took_s, at_s=at_s, traceparent=traceparent)
 
     def durations(self) -> Iterator[tuple[str, Durations]]:
-        """The rows of requests that ended, by the class of their status."""
+        """Durations of ended requests, by status class."""
         for by_class, text in enumerate(_CLASSES):
             if by_class in self._by_class:
                 yield text, self._by_class[by_class]
@@ -74,7 +74,7 @@ class RevisionRows:
         self._queue.observe(waited_s, _exemplar(traceparent))
 
     def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
-        """Count a cold start: a request without a pod has got one, as the first of its ``turn`` or after the first."""
+        """Count a cold start. The first request of a ``turn`` that gets a pod counts as one, later ones as waiting."""
         if self.is_gone or turn != self.cold_turn:
             return
         self.cold_turn += 1
@@ -95,7 +95,7 @@ class RevisionRows:
 
 
 class ActivatorMetrics:
-    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` return the present state."""
+    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` give the present state."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class ActivatorMetrics:
         return key[0], self._configuration_of(key), key[1]
 
     def _keep(self) -> None:
-        """Drop the rows of revisions that are gone."""
+        """Drop the rows of deleted revisions."""
         keys = set(self._keys())
         for key, (labels, rows) in list(self._rows.items()):
             # A revision may have been named before it was seen, and its Configuration not be known.

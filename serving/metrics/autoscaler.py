@@ -56,7 +56,7 @@ class AutoscalerMetrics:
         self.page.pull(self._pull)
 
     def decided(self, numbers: RevisionNumbers) -> None:
-        """Measure a decision."""
+        """Record the numbers of a decision."""
         self._reporter.report(numbers)
         self._decisions.labels(numbers.rule).inc()
         self._latest[numbers.namespace, numbers.revision] = numbers
@@ -99,7 +99,7 @@ class AutoscalerMetrics:
             yield _family(metric, rows, is_old=True)
 
     def _loads(self) -> Iterator[tuple[str, list[Row]]]:
-        """What no measure is needed for: the loads of the latest decisions."""
+        """The loads of the latest decisions, which need no measure."""
         latest = list(self._latest.values())
         for metric in LOAD_METRICS:
             measured, prefix = [one for one in latest if one.metric == metric], load_prefix(metric)

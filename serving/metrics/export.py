@@ -149,7 +149,7 @@ def _beat_s(settings: OtlpSettings) -> float:
 
 
 async def _families(page: MetricsPage) -> list[Family]:
-    """All families as they are now; others have a turn of the loop between them."""
+    """All families as they are now. Other tasks run between them."""
     found = []
     for family in page.families():
         found.append(family)

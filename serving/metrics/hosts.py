@@ -1,4 +1,4 @@
-"""Checks a request's Host against this daemon's names, against other sites that point a name here to read decisions.
+"""Checks a request's Host against this daemon's names, so that no other site can point a name here to read decisions.
 
 The owner of a name can let it point to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read what is
 there; it cannot make the browser say another Host. Addresses and names that cannot be registered always pass: those of
@@ -12,12 +12,12 @@ _SERVICE_ENDS = (".svc", ".svc.cluster.local")
 
 
 def host_names_of(text: str) -> frozenset[str]:
-    """The names of a setting, in lower case; they are separated by commas."""
+    """The names in a comma-separated setting, in lower case."""
     return frozenset(name.strip().lower() for name in text.split(",")) - {""}
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header, with or without a port, is an address, a name of one label, a Service's, or one of ``names``."""
+    """Whether a Host header is an address, a name of one label, a Service's, or one of ``names``. A port is ignored."""
     name, colon, port = host.lower().rpartition(":")
     if not colon or not port.isdecimal():
         name = host.lower()

@@ -15,7 +15,7 @@ from serving.model.loadmetric import CONCURRENCY, LOAD_METRICS, RPS
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
-"""What the same three were called up to Knative 1.18."""
+"""The names of the same three labels up to Knative 1.18."""
 
 # Names of gauges up to Knative 1.18.
 _OLD_NAMES = {
@@ -362,16 +362,16 @@ TABLES = (
     Table(daemon="queue-proxy", where="each pod, port 8022", metrics=QUEUEPROXY_METRICS),
     Table(daemon="all but the queue-proxy", where="the page of each", metrics=COMMON_METRICS),
 )
-"""All there is, in the order of the documentation page."""
+"""All tables, in the order of the documentation page."""
 
 
 def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
-    """The metric of a table with a name, which must exist."""
+    """The metric of a table by name; it must exist."""
     return next(one for one in metrics if one.name == name)
 
 
 def render_page() -> str:
-    """The whole page."""
+    """Render the documentation page of all metrics."""
     head = _HEAD.format(
         labels=_names(REVISION_LABELS),
         old_labels=_names(OLD_REVISION_LABELS),

@@ -40,7 +40,7 @@ class NodeGroupMetrics:
         self._rows: dict[str, tuple[str, str]] = {}
 
     def passed(self, duration_s: float, groups: Collection[str]) -> None:
-        """A pass over all groups is over; rows of other groups go."""
+        """Drop the rows of other groups after a pass over all groups."""
         self._duration.observe(duration_s)
         self._gauges["escalator_run_count"].inc()
         for name in self._rows.keys() - set(groups):
@@ -52,7 +52,7 @@ class NodeGroupMetrics:
                     gauge.remove(name)
 
     def looked(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
-        """Set the gauges of one group after its pass, by metric name; those of the cloud come without its prefix."""
+        """Set the gauges of one group after its pass, by metric name; the cloud's come without their prefix."""
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():
             gauge = self._gauges[name]
@@ -60,7 +60,7 @@ class NodeGroupMetrics:
             gauge.labels(*labels).set(value)
 
     def lasted(self, group: str, name: str, duration_s: float) -> None:
-        """One duration of a histogram of minutes: ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
+        """Observe one duration in minutes, for ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
         self._lags[name].labels(group).observe(duration_s)
 
     def counted(self, group: str, name: str, count: int, *more: str) -> None:

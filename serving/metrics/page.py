@@ -30,7 +30,7 @@ _PERIOD_S = 0.25
 
 
 class Pulled(Collector):
-    """Families that are made when the page is read; ``pull`` gives them."""
+    """Families created when the page is read; ``pull`` returns them."""
 
     def __init__(self, pull: Callable[[], Iterator[Family]]) -> None:
         self._pull = pull
@@ -79,7 +79,7 @@ class MetricsPage:
         self.registry.register(Pulled(pull))
 
     def families(self) -> Iterator[Family]:
-        """All families as they are now, one after the other."""
+        """All families now, one after the other."""
         self.before()
         yield from self.registry.collect()
 
@@ -109,7 +109,7 @@ def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
 
 
 def is_openmetrics(accept: str) -> bool:
-    """Whether an Accept header names OpenMetrics; Prometheus names it first, people seldom do."""
+    """Whether an Accept header asks for OpenMetrics. Prometheus names it first, people seldom do."""
     return any(one.split(";")[0].strip() == _OPENMETRICS for one in accept.split(","))
 
 

@@ -47,7 +47,7 @@ class _Views(MeasureToViewMap):  # type: ignore[misc] # opencensus has no types
         """Do nothing: data is fetched when the page is read."""
 
     def drop(self, gone: Collection[tuple[str, str, str]]) -> None:
-        """Forget rows of all views."""
+        """Drop the rows of all views."""
         for views in self._measure_to_view_data_list_map.values():
             for view in views:
                 for row in gone:

@@ -35,7 +35,7 @@ async def running(
     tls: ssl.SSLContext | None = None,
     shutdown_s: float = _SHUTDOWN_S,
 ) -> AsyncIterator[None]:
-    """Serve, over TLS if there is a context for it, while the context lasts. Leaving it ends watches, lets calls finish, and leaves the socket open."""
+    """Serve while the context lasts, over TLS if ``tls`` is set. The listener's socket stays open."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
@@ -82,7 +82,7 @@ async def serve_page(
 async def _check_host(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer 421 to a name that any site may point here; Prometheus uses an address, or the name of a Service."""
+    """Respond 421 to any Host that a site could point here; Prometheus uses an address or a Service's name."""
     if not is_own_host(request.host, ()):
         return web.Response(status=421, text=f"{request.host!r} is no name of this daemon; use its address\n")
     return await handler(request)
@@ -112,7 +112,7 @@ class _PageHandlers:
         self._page = page
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """The page; others have a turn of the loop between its pieces."""
+        """Serve the page, with a turn of the loop for other tasks between its pieces."""
         accept = ",".join(request.headers.getall("Accept", []))
         pieces = []
         for piece in self._page.slices(accept):

@@ -80,7 +80,7 @@ class Tracer:
         self._draw = draw
 
     def begin(self, traceparent: bytes) -> RequestTrace | None:
-        """Draw ids for a request, given its traceparent or None; None when it is not traced."""
+        """Generate ids for a request, given its traceparent or None; None when it is not sampled."""
         parent = read_traceparent(traceparent) if traceparent else None
         if parent is not None:
             if not parent.is_sampled:

@@ -1,4 +1,4 @@
-"""Amounts of any resource: exact, and written in the form of a kube-apiserver.
+"""Exact amounts of any resource, written as a kube-apiserver writes them.
 
 A ``Quantity`` of Kubernetes is a whole number of 10^-9 and a form, decimal ("500m") or binary ("1Gi"). A sum has the form of its
 first part that is not zero. Follows k8s.io/apimachinery, pkg/api/resource/quantity.go.

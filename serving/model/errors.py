@@ -107,7 +107,7 @@ class OwnedField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplyConflict(Conflict):
-    """Other managers own fields with other values; ``fields`` holds every one. Apply again with force, or leave them out."""
+    """Other managers own fields with other values; ``fields`` holds all of them. Apply with force, or omit them."""
 
     def __init__(self, fields: Sequence[OwnedField]) -> None:
         self.fields = tuple(fields)
@@ -226,7 +226,7 @@ class JournalDamaged(ServingError):
 
 
 class IllegalTransition(ServingError):
-    """An event that the phase of a state machine does not allow. The story is its last transitions, oldest first."""
+    """An event that the phase of a state machine does not allow. ``story`` has its last transitions, oldest first."""
 
     def __init__(self, *, subject: str, phase: str, event: str, story: Sequence[str] = ()) -> None:
         self.subject = subject

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 MESSAGE_LENGTH_MAX = 1024
-"""The API refuses longer messages."""
+"""The API refuses messages longer than this many bytes."""
 
 _NAME_LENGTH_MAX = 253
 _DIGEST_LENGTH = 16
@@ -38,7 +38,7 @@ class EventText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def about(body: Mapping[str, Any]) -> About:
-    """An object of the API, as it is spoken of."""
+    """The reference to an object of the API."""
     metadata = body["metadata"]
     return About(
         api_version=body["apiVersion"],
@@ -90,6 +90,6 @@ def new_event(
 
 
 def repeated(event: Mapping[str, Any], *, now: str) -> dict[str, Any]:
-    """The patch that counts a repetition, if no other writer has meanwhile."""
+    """The patch that counts a repetition, unless another writer has done so."""
     metadata = {"resourceVersion": event["metadata"].get("resourceVersion", "")}
     return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

@@ -1,4 +1,4 @@
-"""The part of Go's text/template that templates of log lines use.
+"""The part of Go's text/template used by templates of log lines.
 
 Input: a text with actions in ``{{`` and ``}}``; output: a function from values to text. Actions: fields (``.Request.Method``), calls
 (``index .Request.Header "Via"``, ``js .Request.URL``, ``.Request.Header.Get "Via"``), pipelines, parentheses, literals, comments,
@@ -46,7 +46,7 @@ _JS_CHARACTER = re.compile(r"[\x00-\x1f\\'\"<>&=]")
 
 
 class TemplateError(ValueError):
-    """A text is no template, or values do not fit it: a missing field, or a wrong argument of a function."""
+    """A text is no template, or values do not fit it, such as a missing field or a wrong argument."""
 
 
 class ValueMap(dict[str, Any]):
@@ -90,7 +90,7 @@ class _Parser:
         raise TemplateError(f"line {line}, at {self._text[max(0, self._at - _SHOWN) : self._at + _SHOWN]!r}: {what}")
 
     def _block(self, ends: Sequence[str]) -> tuple[_Render, str]:
-        """Everything up to one of the statements, which is returned."""
+        """Parse everything up to one of the given statements; return that statement too."""
         parts: list[_Render] = []
         while True:
             found = self._text.find(_OPEN, self._at)
@@ -113,7 +113,7 @@ class _Parser:
                 return _joined(parts), statement
 
     def _action(self, parts: list[_Render]) -> str:
-        """One action; "end" or "else" if it is that."""
+        """Parse one action; return "end" or "else" for these statements."""
         comment = _COMMENT.match(self._text, self._at)
         if comment:
             self._at = comment.end()
@@ -164,7 +164,7 @@ class _Parser:
         return kind, word
 
     def _pipeline(self, until: str) -> _Expression:
-        """Commands between ``|``, each of which gets the result of the one before as its last argument."""
+        """Parse commands between ``|``; each gets the previous result as its last argument."""
         value: _Expression | None = None
         while True:
             command, ended_by = self._command(value)
@@ -261,7 +261,7 @@ def _call(function: object, arguments: Sequence[object], name: str) -> object:
 
 
 def _printed(value: object) -> str:
-    """As Go prints a value: a list is "[a b]", a map "map[a:1]", 2.0 is "2"."""
+    """A value as Go prints it: a list is "[a b]", a map "map[a:1]", 2.0 is "2"."""
     if value is None or isinstance(value, bool):
         return "<no value>" if value is None else str(value).lower()
     if isinstance(value, float):

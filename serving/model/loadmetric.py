@@ -24,7 +24,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The load in one report, without the part that an activator reports too."""
 
     target_default: float | None = None
-    """Load that one pod takes where no annotation says so. None: a setting of the autoscaler says it."""
+    """Load that one pod takes by default. None: a setting of the autoscaler defines it."""
 
 
 def _concurrency(stat: Stat) -> float:

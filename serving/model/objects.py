@@ -183,7 +183,7 @@ def runs_in_queue_proxy(probe: object) -> bool:
 
 
 def with_kubernetes_scheme(probe: Object) -> Object:
-    """A readiness probe of the serving container for a pod: Knative takes "http", Kubernetes "HTTP" alone."""
+    """A readiness probe of the serving container for a pod: Knative accepts "http", Kubernetes only "HTTP"."""
     if not (runs_in_queue_proxy(probe) and nested(probe, "httpGet", "scheme")):
         return probe
     return {**probe, "httpGet": {**probe["httpGet"], "scheme": _PLAIN}}

@@ -1,4 +1,4 @@
-"""Quantities as people write them, and as the code means them.
+"""Parses and formats quantities: texts for people, numbers for the code.
 
 Inside the project there are seconds, ratios, millicores and bytes. "60s", "70" percent, "500m" and "1Gi" exist only
 here and where settings and manifests are read. Each ``parse_*`` raises ``InvalidValue``; each ``format_*`` writes the

@@ -54,7 +54,7 @@ def read_request_log_template(text: str) -> str:
 
 
 def values_of(request: ServedRequest, revision: ServingPod) -> dict[str, Any]:
-    """The values that a template prints."""
+    """The values available to a template."""
     headers: dict[str, list[str]] = {}
     for name, value in request.headers:
         headers.setdefault(_canonical(name), []).append(value)

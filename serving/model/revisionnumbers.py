@@ -4,16 +4,16 @@ import msgspec
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of a revision that are not ready, by why."""
+    """Pods of a revision that are not ready, by reason."""
 
     not_ready: int = 0
-    """They run, and are not ready yet or any more."""
+    """Running pods that are not ready, yet or any more."""
 
     pending: int = 0
-    """They have no node yet, or their containers were not started yet."""
+    """Pods without a node, or whose containers have not started."""
 
     terminating: int = 0
-    """They are being deleted."""
+    """Pods being deleted."""
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,13 +21,13 @@ class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     adaptive_pod_seconds: float
     adaptive_cold_requests: float
-    """Requests that came while no pod was ready."""
+    """Requests that arrived while no pod was ready."""
 
     knative_pod_seconds: float
     knative_cold_requests: float
 
     covered_s: float
-    """Time that they are of, in seconds: a day at most."""
+    """Time covered by these numbers, in seconds: a day at most."""
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
 
     desired_count: int | None
-    """Pods wanted, within the bounds; None while there is no data to decide on."""
+    """Pods wanted, within the bounds; None without the data to decide."""
 
     requested_count: int
-    """Pods that its scale asks for."""
+    """Pods requested by the present scale."""
 
     ready_count: int
 
@@ -49,7 +49,7 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the panic window decides."""
 
     rule: str
-    """The rule that had the last word; one of a closed list."""
+    """The rule that decided; one of a closed list."""
 
     metric: str = "concurrency"
     """Name of the load metric that scales it."""
@@ -59,7 +59,7 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     target_load: float | None = None
 
     excess_burst_capacity: int | None = None
-    """Requests that may still arrive at once; below 0 there is too little room."""
+    """Requests that may still arrive at once; below 0 the capacity is too small."""
 
     learnt_target: float | None = None
     """The learnt target of requests in flight per pod, in force or not."""

@@ -57,7 +57,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether no target is between two revisions."""
+        """Whether no target is split between two revisions."""
         return all(one.is_done for one in self.configurations)
 
 
@@ -82,7 +82,7 @@ def write_rollout(rollout: Rollout) -> str:
 
 
 def tag_splits(annotations: Mapping[str, str]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Revisions and percents by tag, for each tag whose target is between revisions; each sums to 100."""
+    """Revisions and percents by tag, for each tag in a rollout; each sums to 100."""
     if ROLLOUT_ANNOTATION not in annotations:
         return {}
     return {

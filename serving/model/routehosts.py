@@ -104,7 +104,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
 
 
 def kept_claims(route: Object) -> dict[str, str]:
-    """The recorded time of each tag's claim; none where the annotation cannot be read."""
+    """The recorded time of each tag's claim; none if the annotation is unreadable."""
     try:
         kept = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
     except ValueError:

@@ -69,12 +69,12 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chooses(self) -> bool:
-        """Whether sessions or headers have a part in the choice of the revision."""
+        """Whether sessions or headers influence the choice of the revision."""
         return bool(self.affinity or self.header_rules)
 
     @property
     def needs_activator(self) -> bool:
-        """Whether each request has to pass the activator, so that pods never become the endpoints of the public Service."""
+        """Whether each request must pass the activator, so that the public Service never leads to pods directly."""
         return self.is_private or self.chooses
 
 

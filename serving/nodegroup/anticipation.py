@@ -31,7 +31,7 @@ class AnticipatedBook:
         self._existing: Counter[RevisionKey] = Counter()
 
     def take_revision(self, found: Mapping[str, Any]) -> None:
-        """A Revision that is new or has changed."""
+        """Add or update a Revision."""
         key = (namespace_of(found), name_of(found))
         published = None if is_being_deleted(found) else anticipated_pods_of(annotations_of(found))
         if published is None:
@@ -80,7 +80,7 @@ class AnticipatedBook:
                 del self._existing[key]
 
     def pods(self, now_s: float) -> dict[str, GroupPod]:
-        """The pods that are missing at ``now_s`` (unix seconds), by name. With 8 published, a scale of 3 and 2 pods: 6."""
+        """The missing pods at ``now_s`` (unix seconds), by name. With 8 published, a scale of 3 and 2 pods: 6."""
         missing: dict[str, GroupPod] = {}
         for key, (replica_count, template) in self._templates.items():
             published = self._published.get(key)

@@ -1,4 +1,4 @@
-"""Keeps all nodes and pods up to date by single changes, sorted by group, so that a pass need not sum them up.
+"""Keeps nodes and pods sorted by group and summed, updated by single changes.
 
 Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to ``view.gathered`` over everything,
 which a property test compares. Without it a pass looks at every pod of the cluster for each group.
@@ -47,7 +47,7 @@ class _Shelf(msgspec.Struct):
             self.nodes.pop(node.name, None)
 
     def count(self, pod: GroupPod, sign: int) -> None:
-        """Add a pod (1) or take it away (-1)."""
+        """Add a pod (1) or remove it (-1)."""
         role = pod_role(pod, self.settings)
         if role is PodRole.OWN:
             pod = as_counted(pod, self.settings)
@@ -100,7 +100,7 @@ class NodeGroupBook:
             self._shelves[settings.name] = shelf
 
     def take_node(self, node: GroupNode) -> None:
-        """A node that is new or has changed."""
+        """Add or update a node."""
         self._nodes[node.name] = node
         for shelf in self._shelves.values():
             shelf.put_node(node)
@@ -112,7 +112,7 @@ class NodeGroupBook:
             shelf.nodes.pop(name, None)
 
     def take_pod(self, pod: GroupPod) -> None:
-        """A pod that is new or has changed."""
+        """Add or update a pod."""
         before = self._pods.get(pod.name)
         if before == pod:
             return

@@ -44,7 +44,7 @@ _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 
 
 class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
-    """At most ``count`` nodes may be asked for, because of ``limit``."""
+    """Limits growth to ``count`` nodes, because of ``limit``."""
 
     limit: GroupLimit
     count: int
@@ -64,7 +64,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Nodes that the group wins."""
+        """Nodes that the group gains."""
         return len(self.untainted) + self.added_count
 
 
@@ -167,7 +167,7 @@ def decide_on(
 
 
 def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failures) -> NodeGroupState:
-    """The state after what this snapshot says about the last plan, and about the nodes."""
+    """The state updated by this snapshot: the outcome of the last plan, and the nodes."""
     names = {node.name for node in view.nodes}
     return msgspec.structs.replace(
         state,
@@ -187,7 +187,7 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
 
 
 def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
-    """Since when as many machines, or more, are no nodes: each node that comes, and each new machine, begins the time again."""
+    """Since when at least this many machines have had no node; a new node or machine restarts the time."""
     if not view.coming_count:
         return None
     is_same = state.coming_since_s is not None and view.coming_count == state.coming_count
@@ -231,7 +231,7 @@ def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
 def _bounds_of_the_moment(
     state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, untainted: Sequence[str]
 ) -> list[GrowthBound]:
-    """The breaker's bound; below the minimum, where no lock stopped the pass, also the lock and coming nodes."""
+    """The breaker's bound; below the minimum also the lock and coming nodes, if no lock stopped the pass."""
     bounds: list[GrowthBound] = []
     allowed = allowance(state.breaker)
     if allowed is not None:
@@ -246,7 +246,7 @@ def _bounds_of_the_moment(
 
 
 def _unregistered_count(state: NodeGroupState, view: GroupView) -> int:
-    """Machines that should be nodes by now: none of them came for as long as a scale-up may take.
+    """Machines without a node for longer than a scale-up may take.
 
     With a window of 120 s and 2 machines on their way since 120 s: 2. They stay in the cloud, and no node carries the group's label.
     """
@@ -286,7 +286,7 @@ def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions, *, stat
 
 
 def _effects(view: GroupView, actions: _GroupActions) -> tuple[Effect, ...]:
-    """Sick nodes first; then capacity comes back before any goes, and deletions make room for growth."""
+    """The effects in order: unhealthy nodes, then growth from tainted nodes, deletions, and new machines."""
     effects: list[Effect] = [_taint(name, view) for name in view.unhealthy_tainted]
     effects += [Untaint(node_name=name) for name in actions.growth.untainted]
     for reaped in (actions.force_reaped, actions.reaped):
@@ -306,7 +306,7 @@ def _taint(name: str, view: GroupView) -> Taint:
 def _remembered(
     state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, actions: _GroupActions
 ) -> NodeGroupState:
-    """The state after the plan, taken as carried out."""
+    """The state after the plan, assumed to be carried out."""
     added, is_dry = actions.growth.added_count, view.settings.dry_mode
     lock, breaker = verdict.lock, state.breaker
     if added and (not is_dry or view.settings.quirks.dry_mode_takes_lock):

@@ -1,4 +1,4 @@
-"""By how many nodes a group should change, from how full it is.
+"""Computes by how many nodes a group should change, from its utilisation.
 
 Input: the utilisation and the thresholds; output: a signed number of nodes and the threshold that gave it. It knows no
 bounds, no lock and no cloud. Source: atlassian/escalator 043bb1b, pkg/controller/util.go, docs/calculations.md.
@@ -48,7 +48,7 @@ def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent
 
 
 def nodes_to_add(asked: int, *, target_size: int, max_size: int) -> int:
-    """The nodes asked for, limited by the cloud's maximum: 6 on top of 5 with a maximum of 10 are 5."""
+    """The requested nodes, limited by the cloud's maximum: 6 on top of 5 with a maximum of 10 are 5."""
     return min(asked, max_size - target_size)
 
 
@@ -60,7 +60,7 @@ def threshold_delta(
     node_capacity: Amount,
     settings: NodeGroupSettings,
 ) -> WantedNodes:
-    """The change by the thresholds. A utilisation equal to a threshold has not crossed it: 70 % at 70 is left alone."""
+    """The change by the thresholds. A utilisation equal to a threshold has not crossed it."""
     threshold = settings.scale_up_threshold_percent
     if isinstance(usage, FromZero):
         delta = from_zero_delta(request, node_capacity=node_capacity, threshold_percent=threshold)
@@ -83,7 +83,7 @@ def threshold_delta(
 
 
 def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
-    """As many nodes as the rate says, but for those without which the group would have to grow."""
+    """The nodes to remove at the given rate, except those without which the group would grow again."""
     if settings.quirks.shrinking_crosses_scale_up_threshold:
         return rate
     threshold = settings.scale_up_threshold_percent

@@ -92,7 +92,7 @@ def allowance(state: BreakerState) -> int | None:
 def growth_asked_for(
     state: BreakerState, *, node_count: int, settings: NodeGroupSettings, now_s: float
 ) -> BreakerState:
-    """The breaker after a request to the cloud; a scale-up that is being watched keeps its window."""
+    """The breaker after a request to the cloud; a watched scale-up keeps its window."""
     if settings.scale_up_failure_threshold == 0:
         return BreakerState()
     low = node_count if state.node_count_low is None else min(node_count, state.node_count_low)

@@ -102,7 +102,7 @@ def spec_keys() -> Mapping[str, str]:
 
 
 def _respelled(problem: Problem) -> Problem:
-    """A problem in the keys of the spec: the reader knows those of the file only."""
+    """The problem with the keys of the spec; the reader knows only those of the file."""
     return msgspec.structs.replace(
         problem,
         where=_in_camel(problem.where),
@@ -128,7 +128,7 @@ def _camel_of(key: str) -> str:
 
 
 def _snake_keys(value: object) -> object:
-    """The keys of aws and quirks; other values as they are."""
+    """The options with the keys of aws and quirks in snake case."""
     return {_snake_of(key): one for key, one in value.items()} if isinstance(value, Mapping) else value
 
 

@@ -34,7 +34,7 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
         return CloudGroup(target_size=len(self.asked_at_s), min_size=self.min_size, max_size=self.max_size)
 
     def increased(self, count: int, *, now_s: float) -> "LocalMachines":
-        """With ``count`` machines more. Raises ``CloudRefused`` above the maximum."""
+        """The machines with ``count`` more. Raises ``CloudRefused`` above the maximum."""
         if count < 1 or len(self.asked_at_s) + count > self.max_size:
             raise CloudRefused(f"{len(self.asked_at_s)} + {count} machines are above the maximum {self.max_size}")
         numbers = range(self.next_number, self.next_number + count)
@@ -44,7 +44,7 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without(self, names: Collection[str]) -> "LocalMachines":
-        """The machines without some; unknown names change nothing. Raises ``CloudRefused`` below the minimum."""
+        """The machines without the named ones; unknown names are ignored. Raises ``CloudRefused`` below the minimum."""
         left = {name: at_s for name, at_s in self.asked_at_s.items() if name not in names}
         if len(left) < min(self.min_size, len(self.asked_at_s)):
             raise CloudRefused(f"{len(left)} machines are below the minimum {self.min_size}")

@@ -53,7 +53,7 @@ _WHERE = "config-nodegroup"
 
 
 class _WrittenGroups:
-    """The groups of the settings, read again when the text changes; what is wrong is logged once."""
+    """The groups of the settings, parsed again when the text changes; problems are logged once."""
 
     def __init__(self, settings: Callable[[], NodeGroupDaemonSettings]) -> None:
         self._settings = settings
@@ -74,7 +74,7 @@ def _log_problem(problem: Problem) -> None:
 
 
 def _aws_options(groups: Sequence[WrittenGroup]) -> dict[str, AwsOptions]:
-    """The options of the cloud aws by the name of the Auto Scaling group; reading the groups has checked them."""
+    """The options of the cloud aws, by name of the Auto Scaling group. Parsing the groups has checked them."""
     return {
         one.settings.cloud_provider_group_name: msgspec.convert(one.options.get("aws") or {}, AwsOptions)
         for one in groups

@@ -37,7 +37,7 @@ Usage = Utilisation | FromZero | NoData
 
 
 def utilisation(request: Amount, capacity: Amount, *, untainted_count: int) -> Usage:
-    """Requests over capacity, each resource for itself.
+    """Requests over capacity, for each resource.
 
     5000 m asked of 2000 m is 250 %, 1000 MB of 8000 MB is 12.5 %: cpu decides. An empty group without requests
     of is at 0 %. Requests without an untainted node are ``FromZero``; untainted nodes that offer no cpu or no memory
@@ -109,7 +109,7 @@ class GroupRule(enum.StrEnum):
 
 
 class WantedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """By how many nodes one rule would change the group."""
+    """The change of the number of nodes that one rule wants."""
 
     rule: GroupRule
     delta: int

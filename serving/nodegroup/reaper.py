@@ -32,7 +32,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
-    """The fate of one tainted node; a protected one stays, and so does one with a taint without a time."""
+    """The fate of one tainted node. It stays if it is protected, or if its taint has no time."""
     if node.is_protected:
         return Fate(keep=KeptFor.PROTECTED)
     if node.removal_taint is None or node.removal_taint.at_s is None:
@@ -42,7 +42,7 @@ def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
 
 
 def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
-    """The fate by the grace periods.
+    """The fate of a node by its grace periods.
 
     With 60 s soft, 600 s hard and 300 s to drain: an empty node goes after 60 s; one with pods is drained after 600 s
     and goes after 900 s with what is left. Exactly at a time it has not passed.
@@ -80,7 +80,7 @@ def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
 
 
 def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, cloud: CloudGroup) -> Reaped:
-    """As many as the cloud's minimum leaves: with a target of 5 and a minimum of 3 two may go, whatever is due.
+    """As many deletions as the cloud's minimum allows: with a target of 5 and a minimum of 3, two.
 
     Draining takes part: a node that could not be deleted anyway is not emptied.
     """
@@ -109,7 +109,7 @@ def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, 
 
 
 def _most_dispensable_first(nodes: Sequence[GroupNode], view: GroupView) -> list[GroupNode]:
-    """Nodes on which nothing failed lately, then the empty ones, then those tainted longest, then by name."""
+    """Sort the nodes: those without recent failures, then empty ones, then by time of the taint, then by name."""
     return sorted(
         nodes,
         key=lambda node: (

@@ -26,7 +26,7 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
         return Amount(cpu_m=self.cpu_m - other.cpu_m, memory_bytes=self.memory_bytes - other.memory_bytes)
 
     def fits_in(self, other: "Amount") -> bool:
-        """Whether the other has at least as much of both."""
+        """Whether the other amount is at least as large in both."""
         return self.cpu_m <= other.cpu_m and self.memory_bytes <= other.memory_bytes
 
 

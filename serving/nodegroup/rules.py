@@ -133,7 +133,7 @@ def judge(state: NodeGroupState, view: GroupView) -> RuleVerdict:
 
 
 def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupView) -> RuleVerdict:
-    """The thresholds' wish, raised by the extra triggers, cut by the upper bound, and dropped if the group is sick."""
+    """The change wanted by thresholds and extra triggers, within the upper bound; none for an unhealthy group."""
     prevailing = threshold_delta(
         usage,
         request=view.request,
@@ -163,7 +163,7 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
 
 
 def _triggers(state: NodeGroupState, view: GroupView) -> Iterator[WantedNodes]:
-    """The rules that ask for one node more, whatever the thresholds say."""
+    """The rules that ask for one more node, regardless of the thresholds."""
     settings, untainted = view.settings, view.parts.untainted
     if settings.scale_on_starve and len(untainted) < settings.max_nodes and _starves(state, view):
         yield WantedNodes(rule=GroupRule.STARVE, delta=1)

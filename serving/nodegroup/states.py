@@ -60,7 +60,7 @@ _SPECIAL_STATES = tuple(STATES.items())[:-1]
 
 
 def state_of(node: GroupNode) -> NodeState:
-    """The first state of the table that applies: a cordoned node is cordoned, whatever its taints."""
+    """The first matching state of the table: a cordoned node is cordoned, whatever its taints."""
     for state, traits in _SPECIAL_STATES:
         if traits.applies(node):
             return state
@@ -135,7 +135,7 @@ def pod_belongs(placement: Placement, *, group_name: str, label_key: str, label_
 
 
 def holds_a_node(placement: Placement) -> bool:
-    """Whether a pod would be lost with its node: neither a DaemonSet's nor a static one."""
+    """Whether a pod would be lost with its node: it is neither a DaemonSet's nor static."""
     return placement.owner_kind != _DAEMON_SET and not placement.is_static
 
 

@@ -57,7 +57,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 
 def kept_text(state: NodeGroupState) -> str:
-    """The annotation's value: state needed to avoid requesting machines twice. "" without any."""
+    """The annotation's value: the state that prevents requesting machines twice. "" without any."""
     kept: Object = {}
     if state.lock is not None:
         kept["lock"] = msgspec.to_builtins(state.lock)
@@ -67,7 +67,7 @@ def kept_text(state: NodeGroupState) -> str:
 
 
 def written_state(state: NodeGroupState) -> Object:
-    """The state in the form of a status: a merge patch cannot write null, so an untaint of a dry run is "untainted"."""
+    """The state in the form of a status. A merge patch cannot write null, so an untaint of a dry run is "untainted"."""
     written: Object = _without_null(msgspec.to_builtins(state))
     written["dry_taints"] = {name: _UNTAINTED if at_s is None else at_s for name, at_s in state.dry_taints.items()}
     return written
@@ -212,7 +212,7 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
 
 
 def _registered(plan: GroupPlan) -> Verdict:
-    """Machines that never become nodes are paid for. They are left alone: only the cloud knows why they did not register."""
+    """The condition about machines that never become nodes. They are left alone: only the cloud knows the cause."""
     count = plan.unregistered_count
     if not count:
         return Verdict(is_true=True)

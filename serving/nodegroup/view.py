@@ -29,12 +29,12 @@ from serving.settings.nodegroup import NodeGroupSettings
 
 
 def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
-    """Whether a node's health counts yet: from exactly the grace period on."""
+    """Whether a node's health counts yet, which it does from exactly the grace period on."""
     return now_s - node.created_at_s >= grace_s
 
 
 def is_unhealthy(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
-    """Whether a node should be ready by now and is not. A cordoned node is under maintenance and never unhealthy."""
+    """Whether a node should be ready by now and is not. A cordoned node is under maintenance and counts as healthy."""
     return not node.is_cordoned and not node.is_ready and is_old_enough(node, grace_s=grace_s, now_s=now_s)
 
 
@@ -137,7 +137,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
 
 
 def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:
-    """The pod with the request that the group counts, by its own quirks."""
+    """The pod with its request as counted by the group's own quirks."""
     if pod.original_request is None or not settings.quirks.sidecars_count_as_init_containers:
         return pod
     return msgspec.structs.replace(pod, request=pod.original_request)
@@ -159,7 +159,7 @@ def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
 
 
 def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float) -> GroupView:
-    """Taint unhealthy nodes, sort the nodes by state and add up."""
+    """The view for a pass: unhealthy nodes tainted, nodes sorted by state, and sums."""
     group = facts.nodes
     unhealthy = unhealthy_names(group, settings=settings, now_s=now_s)
     is_healthy = group_is_healthy(group, settings=settings, now_s=now_s)

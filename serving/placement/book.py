@@ -1,4 +1,4 @@
-"""Keeps all nodes with the requests of their pods, up to date by single changes; as a table on request.
+"""Keeps nodes with their pods' requests, updated by single changes; as a table on request.
 
 Input: changes of nodes and pods, and the usage of nodes. Output: the ``NodeTable`` for node scores, and the number of pods on a node.
 A change of a pod costs a few additions. The table is built on request, and only the columns of changed nodes are
@@ -42,7 +42,7 @@ class NodeBook:
         return len(self._by_node.get(node, ()))
 
     def take_node(self, node: NodeFacts) -> None:
-        """A node that is new or has changed."""
+        """Add or update a node."""
         before = self._nodes.get(node.name)
         if before == node:
             return
@@ -56,7 +56,7 @@ class NodeBook:
             self._is_other_set = True
 
     def take_pod(self, pod: PlacedPod) -> None:
-        """A pod that is on a node, or has changed."""
+        """Add or update a pod on a node."""
         before = self._pods.get(pod.key)
         if before == pod:
             return

@@ -21,7 +21,7 @@ _NOTHING_MEASURED = NoData(missing="measurement of the node")
 
 
 class _LoadSample(msgspec.Struct, frozen=True):
-    """One measurement, in percent; None where it, or what it is a share of, is not known."""
+    """One measurement, in percent; None where the measurement or its whole is unknown."""
 
     stamp: str
     at_s: float

@@ -128,7 +128,7 @@ def _numbers(server: HttpServer) -> list[str]:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each request in flight takes two descriptors, and 1,024 is the usual soft limit."""
+    """Raise the limit of open files: each request takes two descriptors, and the soft limit is usually 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -54,7 +54,7 @@ class RequestMetrics:
         self._response_count, self._response_sum_s = 0, 0.0
 
     def note(self, status: int, took_s: float) -> None:
-        """A request has ended with a status, 0 for none, after ``took_s`` seconds."""
+        """Count a request that ended with a status, 0 for none, after ``took_s`` seconds."""
         hundreds = status // 100
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[hundreds] += took_s

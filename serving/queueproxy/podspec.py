@@ -17,7 +17,7 @@ from serving.settings.queueproxy import QueueProxySettings
 Address = tuple[str, int]
 
 APP_PROBE = b"app"
-"""The value of K-Network-Probe that asks the app itself, where its queue-proxy is in its process."""
+"""The value of K-Network-Probe for the app itself, where the queue-proxy is in its process."""
 
 _DAEMON = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
@@ -92,7 +92,7 @@ class _TcpSocket(msgspec.Struct, frozen=True):
 
 
 class _KubernetesProbe(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a probe of core/v1 that is used here. Kubernetes' own defaults but for ``period_seconds`` 0, once."""
+    """The used part of a probe of core/v1. Defaults are Kubernetes', except ``period_seconds`` 0: once."""
 
     http_get: _HttpGet | None = None
     tcp_socket: _TcpSocket | None = None

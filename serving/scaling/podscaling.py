@@ -174,7 +174,7 @@ def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> l
 
 
 def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
-    """The largest number that a metric asks for; no fewer than there are while one is missing."""
+    """The largest number wanted by a metric; at least the present one while a metric is missing."""
     found, missing = [], []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
@@ -245,7 +245,7 @@ def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, pr
 def _allowed(
     changes: Sequence[tuple[float, int]], scaling: PodScaling, wanted: int, *, present_count: int, now_s: float
 ) -> int:
-    """As far as the policies of the direction go now."""
+    """The number, limited by the present policies of its direction."""
     if wanted == present_count:
         return wanted
     is_up = wanted > present_count

@@ -115,7 +115,7 @@ def _total_value(
 def _target_concurrency(
     settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: LoadMetric, *, container_concurrency: int
 ) -> float:
-    """Requests in flight that a pod should have; a target in another unit says nothing about them."""
+    """Target requests in flight per pod; a target in another unit does not define it."""
     if metric is not CONCURRENCY:
         scaling = ScalingAnnotations()
     total_value = _total_value(settings, scaling, CONCURRENCY, container_concurrency=container_concurrency)

@@ -50,7 +50,7 @@ class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
     limits: Resources = Resources()
-    """Its limits. Without a limit of cpu, its request: the only cpu it is guaranteed. None: neither is set."""
+    """Its limits; a missing cpu limit is replaced by the request, the only guaranteed cpu. None: neither is set."""
 
 
 def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
@@ -76,28 +76,28 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     was_ready: bool
     spec: ScalingSpec
     configuration: str = ""
-    """Name of the Configuration that it is of; "" if it is of none."""
+    """Name of its Configuration; "" without one."""
 
     service: str = ""
-    """Name of the Service that it is of; "" if it is of none."""
+    """Name of its Service; "" without one."""
 
     path: TrafficPath = TrafficPath.PROXY
-    """The path that was written last."""
+    """The path written last."""
 
     anticipated: AnticipatedPods | None = None
-    """What was published last of the pods it will want; None for nothing."""
+    """Anticipated pods published last; None for none."""
 
     learnt: str = ""
-    """What the adaptive policy learnt and wrote last; "" for nothing."""
+    """Learnt state of the adaptive policy, as written last; "" for none."""
 
     savings: str = ""
-    """What it and Knative's cost by hour, as it was written last; "" for nothing."""
+    """Hourly costs of both policies, as written last; "" for none."""
 
     learnt_target: str = ""
-    """What was learnt of its target and written last; "" for nothing."""
+    """Learnt target, as written last; "" for none."""
 
     container: ServingContainer = ServingContainer()
-    """The container that takes requests, and its limits; without a name or limits where the revision has none."""
+    """The container that takes requests, and its limits; without name or limits where the revision has none."""
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,34 +114,34 @@ class Trouble(enum.StrEnum):
     """The reason a pod cannot start."""
 
     PENDING = "pending"
-    """No node has room for it."""
+    """No node has enough room."""
 
     FAILING = "failing"
-    """One of its containers cannot be started, or ended and waits to be started again."""
+    """A container cannot be started, or ended and waits for its restart."""
 
 
 class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision. One that is being deleted is not ready, whatever its status."""
+    """A pod of a revision. A pod being deleted is not ready, whatever its status."""
 
     name: str
     key: RevisionKey
     is_ready: bool
     is_ending: bool
     deletion_cost: str
-    """What its annotation says; pods of the least cost go first. "" if it has none."""
+    """The value of its annotation; pods of the lowest cost are removed first. "" if it has none."""
 
     phase: str = "Running"
     """Pending, Running, Succeeded or Failed."""
 
     trouble: Trouble | None = None
-    """What keeps it from starting; None if nothing does, or if it is ready or ending."""
+    """The obstacle to its start; None if there is none, or if it is ready or ending."""
 
     oom_kill_count: int = 0
-    """Ends of its containers of which the last was a kill for too much memory; 0 if the last was another."""
+    """OOM kills of its containers, if that was the last reason; otherwise 0."""
 
 
 def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
-    """Read a Revision; None if it is being deleted, or scaled by another autoscaler such as an hpa."""
+    """Read a Revision; None if it is being deleted, or scaled by another autoscaler such as an HPA."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     container_concurrency = int(spec.get("containerConcurrency") or 0)
@@ -195,7 +195,7 @@ def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
 
 
 def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
-    """A Pod of a revision; None for any other."""
+    """Read a Pod of a revision; None for any other."""
     metadata = found["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
@@ -226,7 +226,7 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
 
 
 def _oom_kill_count(status: Mapping[str, Any]) -> int:
-    """Counts OOM kills: the restarts of containers last killed for memory, plus one while not restarted yet."""
+    """Count OOM kills: the restarts of containers last killed for memory, plus one before the restart."""
     count = 0
     for one in status.get("containerStatuses") or ():
         restarts = int(one.get("restartCount") or 0)
@@ -253,7 +253,7 @@ def _is_true(found: Mapping[str, Any], condition: str) -> bool:
 
 
 def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
-    """The traffic path that was written last; proxy by default."""
+    """The traffic path written last; proxy by default."""
     is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
 

@@ -33,14 +33,14 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
     number: int
 
     pods: tuple[Stat, ...]
-    """The latest report of each pod, with the part that came through an activator."""
+    """The latest report of each pod, with the part that passed an activator."""
 
     activators: Stat | None
     """The sum of the activators' reports; None without one."""
 
     @property
     def load(self) -> Stat:
-        """The load of all sources. 5 in a pod, 3 of them by way of an activator that reports 4: 5 - 3 + 4 = 6."""
+        """The load of all sources. 5 in a pod, 3 of them through an activator that reports 4: 5 - 3 + 4 = 6."""
         return _sum((*self.pods, self.activators) if self.activators else self.pods)
 
 
@@ -60,7 +60,7 @@ class Sources:
         return dict(self._pods)
 
     def record_pod(self, stat: Stat) -> None:
-        """A pod's report, stamped with the time of its receipt."""
+        """Add a pod's report, stamped with the time of its receipt."""
         self._pods[stat.pod] = stat
 
     def record_activator(self, stat: Stat) -> None:
@@ -82,7 +82,7 @@ class Sources:
         self._pods.pop(name, None)
 
     def complete(self, now_s: float) -> list[Second]:
-        """Return the seconds completed since the last call, oldest first, without those without a report."""
+        """The seconds completed since the last call, oldest first, without those without a report."""
         number = math.floor(now_s)
         first, self._number = self._number, number
         if first is None or not (self._pods or self._activators):
@@ -114,7 +114,7 @@ class Sources:
         return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
 
     def _over(self, number: int) -> Second | None:
-        """The load of a completed second; None if nothing is known of it."""
+        """The load of a completed second; None if it is unknown."""
         end_s = number + 1
         pods = tuple(stat for stat in self._pods.values() if end_s - stat.at_s < REPORT_VALID_S)
         reports = [
@@ -163,7 +163,7 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 
 
 def _sum(stats: Iterable[Stat]) -> Stat:
-    """Several reports as one, without what came through an activator."""
+    """The sum of several reports, without the part that passed an activator."""
     concurrency = request_count = 0.0
     gauges: dict[str, float] = {}
     for stat in stats:

@@ -33,13 +33,13 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field is valid."""
 
     metric: str
-    """Name of the load metric that is held to the target. Source: annotation ``metric``."""
+    """Name of the load metric that the target applies to. Source: annotation ``metric``."""
 
     target_value: float
     """Load that one pod should have: the target times the utilisation. At least 0.01."""
 
     total_value: float
-    """Load that one pod can take: the target before the utilisation. At least 0.01."""
+    """Most load of one pod: the target before the utilisation. At least 0.01."""
 
     target_burst_capacity: float
     """Requests that may arrive at once and find a place, over all pods. 0: the activator leaves the path as soon as a
@@ -49,7 +49,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that one activator buffers for a revision. At least 1."""
 
     panic_threshold_ratio: float
-    """Desired over ready pods from which on the panic window decides too. Above 1 (1.1 to 10 by annotation)."""
+    """Ratio of desired to ready pods from which the panic window decides too. Above 1 (1.1 to 10 by annotation)."""
 
     max_scale_up_rate: float
     """Largest ratio of desired to ready pods in one decision. Above 1, or nothing could grow."""
@@ -68,13 +68,13 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How both windows are averaged."""
 
     scale_down_delay_s: float
-    """Time for which a lower answer must hold before it is given. 0: at once."""
+    """Time for which a lower count must hold before it takes effect. 0: at once."""
 
     initial_scale: int
     """Pods that must be ready once before the revision counts as initialised. 0: none."""
 
     activation_scale: int
-    """Pods that any load at all starts. 1: no more than the load needs."""
+    """Pods started by any load. 1: no more than the load needs."""
 
     min_scale: int
     """Fewest pods while the revision is reachable. 0: none."""
@@ -86,35 +86,35 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a route may send requests here. False: nothing slows the way down, and ``min_scale`` does not hold."""
 
     progress_deadline_s: float
-    """Time that the first pods have to become ready. Above 0."""
+    """Deadline for the first pods to become ready. Above 0."""
 
     enable_scale_to_zero: bool
-    """Whether the last pod may go. False: 1 stays."""
+    """Whether the last pod may be removed. False: 1 stays."""
 
     scale_to_zero_grace_s: float
-    """Longest wait, from the time the activators became the endpoints, before the last pod goes. Above 0."""
+    """Longest wait before the last pod is removed, from the time that activators became the endpoints. Above 0."""
 
     scale_to_zero_pod_retention_s: float
-    """Shortest time for which the last pod stays after the revision became inactive. 0: as short as the grace allows."""
+    """Shortest time that the last pod stays after the revision became inactive. 0: as short as the grace allows."""
 
     # Records of decisions that lack the fields below were written before there were any.
     class_name: str = KPA_CLASS
-    """Who scales the revision. Source: annotation ``class``."""
+    """The scaling class. Source: annotation ``class``."""
 
     target_concurrency: float = 70.0
     """Target requests in flight per pod, whatever the metric; equals ``target_value`` for concurrency."""
 
     container_concurrency: int = 0
-    """Requests that a pod takes at once, by its hard limit; 0: no limit."""
+    """Hard limit of concurrent requests per pod; 0: no limit."""
 
     policy: str = KNATIVE_POLICY
-    """Who decides on the last pod and on the room of the others. Source: annotation ``policy``."""
+    """The policy for the last pod and for spare capacity. Source: annotation ``policy``."""
 
     learns_target: bool = False
     """Whether the learnt target is in force, rather than shown only. Source: annotation ``autoscaling.serving.dev/target``."""
 
     cold_start_worth_s: float = 60.0
-    """What a cold start is worth under ``policy: adaptive``, in pod-seconds. At least 1."""
+    """Worth of a cold start under ``policy: adaptive``, in pod-seconds. At least 1."""
 
     decision_period_s: float = DECISION_PERIOD_S
     """Time between two decisions."""

@@ -85,7 +85,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest such pause, in seconds. Range: 10ms to 10m. Default: ours, 5s."""
 
     public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
-    """Where public requests come in, unless a socket is inherited: address and port. Default: ours, loopback only."""
+    """Address and port of the public listener, unless a socket is inherited. Default: ours, loopback only."""
 
     inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
     """Where requests to cluster-local hosts come in, unless a socket is inherited: address and port. It must not be
@@ -108,10 +108,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     up` sets false, because its pods report readiness at once."""
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
-    """The autoscaler's websocket for statistics. Default: ours, the port of `serving up`."""
+    """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Where the page of metrics is, unless a socket is inherited: address and port. It asks for no token. Default: ours,
+    """Address and port of the metrics page, unless a socket is inherited. It asks for no token. Default: ours,
     127.0.0.1:6082; in a cluster :9090 is usual."""
 
     metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
@@ -148,10 +148,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     timeout of a request, so that only longer streams are cut."""
 
     tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG, live=True)] = True
-    """Whether answers name their revision in X-Serving-Revision. Default: ours, true; off where clients must not see it."""
+    """Whether responses name their revision in X-Serving-Revision. Default: ours, true; off hides it from clients."""
 
     tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG, live=True)] = True
-    """Whether the answer to a request that waited for a pod to start carries X-Serving-Cold-Start. Default: ours, true."""
+    """Whether responses to requests that waited for a pod to start carry X-Serving-Cold-Start. Default: ours, true."""
 
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
     """Whether answers carry Server-Timing with the milliseconds that their request waited for a pod ("queue") and then for
@@ -176,10 +176,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     decides. 0 leaves it to that flag alone. Range: 0 to 100 percent. Default: Knative's sample-rate, 10."""
 
     otlp: OtlpSettings = OtlpSettings()
-    """Where spans of requests and the page's numbers are sent."""
+    """Receiver of spans of requests and of the page's numbers."""
 
     def check(self) -> Iterator[Clash]:
-        """All contradictions between fields."""
+        """Yield all contradictions between fields."""
         yield from self.tls.check()
         if self.index >= self.count:
             what = f"there are {self.count} activators, so that none has the index {self.index}"

@@ -48,28 +48,28 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
             choices=("linear", "weightedExponential", "weighted-exponential"),
         ),
     ] = None
-    """How points of a window are averaged. Knative has two spellings of the second choice."""
+    """The averaging of a window's points. Knative has two spellings of the second choice."""
 
     target: Annotated[float | None, Knob(key="target", unit=NUMBER, low=TARGET_MIN)] = None
-    """Requests in flight, or a second, that a pod takes."""
+    """Requests in flight, or per second, that a pod takes."""
 
     target_utilization_ratio: Annotated[
         float | None, Knob(key="target-utilization-percentage", unit=PERCENT, low=0.01, high=1)
     ] = None
-    """Share of the target that is aimed at."""
+    """The share of the target to aim at."""
 
     activation_scale: Annotated[int | None, Knob(key="activation-scale", unit=COUNT, low=2, high=_INT32_MAX)] = None
-    """Pods that any traffic starts at least."""
+    """Fewest pods started by any traffic."""
 
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=(LEARNT_TARGET,))] = None
-    """"learnt": the target that is learnt from response times, cpu and memory is in force; ``target`` is where it starts."""
+    """"learnt" puts the target learnt from response times, cpu and memory in force; ``target`` is its start."""
 
 
 class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
     """The scaling annotations of one revision."""
 
     overrides: tuple[tuple[str, Value], ...] = ()
-    """Fields of ``AutoscalerSettings`` for which the revision has a value of its own, each with it."""
+    """The revision's own values of fields of ``AutoscalerSettings``."""
 
     def override(self, field: str) -> Value | None:
         """The revision's own value of a setting; None leaves the choice to the settings."""
@@ -94,7 +94,7 @@ def annotation_fields() -> tuple[Field, ...]:
 
 
 def _as_annotation(field: Field) -> Field:
-    """A setting as revisions write it. Knative's counts of pods are 32 bits wide there."""
+    """A setting as revisions write it, where Knative's counts of pods have 32 bits."""
     knob = msgspec.structs.replace(field.knob, key=field.knob.annotation)
     if knob.unit is COUNT and knob.high is None:
         knob = msgspec.structs.replace(knob, high=_INT32_MAX)

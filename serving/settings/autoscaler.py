@@ -41,7 +41,7 @@ ADAPTIVE_POLICY = "adaptive"
 POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
 
 DECISION_PERIOD_S = 2.0
-"""Knative's tick."""
+"""Knative's decision period, in seconds."""
 
 # Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
 TARGET_MIN = 0.01
@@ -94,7 +94,7 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     1000, ten times Knative's default target."""
 
     def check(self) -> Iterator[Clash]:
-        """The shortest time is not above the longest."""
+        """Check that the shortest time is not above the longest."""
         if self.keep_alive_min_s > self.keep_alive_max_s:
             yield Clash(
                 fields=("adaptive.keep_alive_min_s", "adaptive.keep_alive_max_s"),
@@ -239,7 +239,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     scale_down_delay_s: Annotated[
         float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")
     ] = 0.0
-    """Time for which a lower answer must hold before it is given, in seconds, from the last higher one. 0 means at once.
+    """Time for which a lower count must hold before it takes effect, in seconds, from the last higher one. 0 means at once.
     Range: 0 to 1h, whole seconds. Default: Knative, 0s."""
 
     enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG, live=True)] = True
@@ -314,12 +314,12 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     what one process takes at one statistic a second."""
 
     decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
-    """Decisions of each revision kept for explanations; one equal to its predecessor takes no place. Range: 1 to
+    """Decisions of each revision kept for explanations; repetitions take no place. Range: 1 to
     10000. Default: ours, 50.
     """
 
     decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
-    """Disk that the decision log takes in the state folder of one machine, in bytes, over all its files. 0 means no log.
+    """Largest size of the decision log of one machine, in bytes, over all its files. 0 means no log.
     Range: 0 to 16Gi. Default: ours, 64Mi, some 20000 decisions."""
 
     metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
@@ -332,13 +332,13 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     empty; in ``config/`` serving-stats, as the controller's sidecar.stats-audience."""
 
     otlp: OtlpSettings = OtlpSettings()
-    """Where the page's numbers are sent."""
+    """Receiver of the page's numbers."""
 
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""
 
     triggers: TriggerSettings = TriggerSettings()
-    """Trigger policies; what a ScalingPolicy sets for itself stands in it."""
+    """Defaults of trigger policies; a ScalingPolicy overrides them."""
 
     adaptive: AdaptiveSettings = AdaptiveSettings()
     """The pieces of ``policy: adaptive``."""
@@ -347,7 +347,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Behaviours of Knative's algorithm that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
-        """Contradictions between fields: the target after its share, the scales, the windows of classic."""
+        """Yield contradictions between fields: the target after its share, the scales, the windows of classic."""
         target = self.container_concurrency_target_default * self.container_concurrency_target_ratio
         if target < TARGET_MIN:
             yield Clash(

@@ -15,7 +15,7 @@ class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Harmful behaviours of the algorithm of June 2018. Off by default; on restores the original's to the bit."""
 
     idle_while_requests_run: bool = False
-    """Only arriving requests keep a revision from idling: one running longer than the scale-to-zero threshold is cut
+    """Only arriving requests keep a revision active: one running longer than the scale-to-zero threshold is cut
     off. Off: a point with requests in flight counts as traffic too.
     """
 
@@ -58,7 +58,7 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     """Behaviours of the original that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
-        """The panic window lies within the stable one."""
+        """Check that the panic window lies within the stable one."""
         if self.panic_window_s > self.stable_window_s:
             yield Clash(
                 fields=("classic.panic_window_s", "classic.stable_window_s"),

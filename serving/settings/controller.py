@@ -36,7 +36,7 @@ _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live
 
 
 def _or_disabled(unit: Unit) -> Unit:
-    """The same unit in which "disabled" may be written; it is -1."""
+    """The same unit with "disabled" as another value, read as -1."""
 
     def read(text: str) -> Value:
         return DISABLED if text == _DISABLED_TEXT else unit.read(text)
@@ -51,12 +51,12 @@ def _or_disabled(unit: Unit) -> Unit:
 
 
 def _read_rollout_duration(text: str) -> Value:
-    """Knative writes whole seconds without a unit; its documentation writes "380s"."""
+    """Read a duration: Knative writes whole seconds without a unit, its documentation "380s"."""
     return float(text) if text.isdecimal() else DURATION.read(text)
 
 
 def _template(names: tuple[str, ...]) -> Unit:
-    """A template of a host, in which each of these names stands at most once, as ``{{.Name}}``."""
+    """Check a template of a host, with each of these names at most once, as ``{{.Name}}``."""
     expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
 
     def read(text: str) -> Value:
@@ -87,7 +87,7 @@ def _read_host(text: str) -> Value:
 
 
 def _read_feature(text: str) -> Value:
-    """Knative takes any case."""
+    """Read a feature flag in any case, as Knative does."""
     return text.lower()
 
 
@@ -110,7 +110,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the controller. Times are in seconds."""
 
     revision_timeout_s: Annotated[int, _timeout("revision-timeout-seconds", 1)] = 300
-    """Time for a whole request of revisions that do not say timeoutSeconds, in whole seconds, from its arrival to the
+    """Time for a whole request of revisions without timeoutSeconds, in whole seconds, from its arrival to the
     end of the answer. Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300."""
 
     max_revision_timeout_s: Annotated[int, _timeout("max-revision-timeout-seconds", 1)] = 3600
@@ -119,11 +119,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
-    """Time until the first byte of the answer, in whole seconds from the arrival of the request, for revisions that do
+    """Time until the first byte of the response, in whole seconds from the arrival of the request, for revisions that do
     not say. It is given only where it is smaller than the whole timeout. 0 means none. Default: Knative, 300."""
 
     revision_idle_timeout_s: Annotated[int, _timeout("revision-idle-timeout-seconds")] = 0
-    """Time without a byte of the answer, in whole seconds, for revisions that do not say. 0 means none. Range: 0 to
+    """Time without a byte of the response, in whole seconds, for revisions that do not say. 0 means none. Range: 0 to
     3600. Default: Knative, 0."""
 
     container_concurrency: Annotated[
@@ -136,13 +136,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_name: Annotated[
         str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME, live=True)
     ] = "user-container"
-    """Name of a container that has none; with several containers its number follows. Default: Knative,
+    """Name of a container without one; with several containers its number follows. Default: Knative,
     user-container."""
 
     init_container_name: Annotated[
         str, Knob(key="init-container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)
     ] = "init-container"
-    """Name of an init container that has none; with several its number follows. Default: Knative, init-container."""
+    """Name of an init container without one; with several its number follows. Default: Knative, init-container."""
 
     add_capabilities: Annotated[
         str,
@@ -178,7 +178,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "Disabled"
-    """Security context of containers that do not say: no privilege escalation, no capabilities, the seccomp profile of the
+    """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile of the
     runtime (AllowRootBounded), and no root either (Enabled). Default: Knative, Disabled."""
 
     retain_since_create_time_s: Annotated[
@@ -206,13 +206,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = 15 * 3600.0
-    """Time for which a revision is kept since a route named it last, in seconds. "disabled" (-1) asks the other time
+    """Time for which a revision is kept since a route last named it, in seconds. "disabled" (-1) asks the other time
     only; with both disabled age is no reason to collect. Range: from 0. Default: Knative, 15h."""
 
     min_non_active_revisions: Annotated[
         int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0, live=True)
     ] = 20
-    """Revisions without traffic of one Configuration that are kept whatever their age, to roll back to. Range: from 0.
+    """Revisions without traffic of one Configuration that are kept at any age, for rollbacks. Range: from 0.
     Default: Knative, 20."""
 
     max_non_active_revisions: Annotated[
@@ -221,7 +221,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,), live=True
         ),
     ] = 1000
-    """Revisions without traffic of one Configuration above which the oldest go whatever their age. "disabled" (-1) means
+    """Revisions without traffic of one Configuration above which the oldest are removed at any age. "disabled" (-1) means
     no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000."""
 
     domain_template: Annotated[
@@ -289,23 +289,23 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     gateway in config/. Empty means none. Default: ours, none."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
-    """Where the page of metrics is, unless a socket is inherited: address and port. It asks for no token. Default: ours,
+    """Address and port of the metrics page, unless a socket is inherited. It asks for no token. Default: ours,
     127.0.0.1:6083; in a cluster :9090 is usual."""
 
     workers: Annotated[int, Knob(key="workers", unit=COUNT, low=1, high=100)] = 8
-    """Resources that are reconciled at once, at least; one resource never is twice. Range: 1 to 100. Default: ours, 8."""
+    """Fewest resources reconciled in parallel; one resource never is twice. Range: 1 to 100. Default: ours, 8."""
 
     workers_max: Annotated[int, Knob(key="workers-max", unit=COUNT, low=1, high=100)] = 64
-    """Resources that are reconciled at once while the API server answers as fast as with few. Range: 1 to 100, at least
+    """Most resources reconciled in parallel while the API server responds as fast as with few. Range: 1 to 100, at least
     workers. Default: ours, 64, for on a server that takes 200 ms a call 8 workers make 40 writes a second."""
 
     count_period_s: Annotated[float, Knob(key="count-period", unit=DURATION, low=0, high=60, live=True)] = 1.0
-    """Shortest time between two writes of a revision's status that tell of nothing but its number of pods, in seconds.
+    """Shortest time between two writes of a revision's status that change only its number of pods, in seconds.
     0 means that each change is written. Range: 0 to 1m. Default: ours, 1s, because a thousand pods that become ready are
     one piece of news and not a thousand."""
 
     resync_period_s: Annotated[float, Knob(key="resync-period", unit=DURATION, low=1, high=86400)] = 600.0
-    """Time after which every Configuration is looked at again although nothing changed, in seconds: revisions get old.
+    """Time after which every Configuration is reconciled again without a change, in seconds: revisions get old.
     Range: 1s to 24h. Default: ours, 10m."""
 
     retry_delay_max_s: Annotated[float, Knob(key="retry-delay-max", unit=DURATION, low=0.1, high=600)] = 30.0
@@ -316,7 +316,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """The queue-proxy as a container of its pods."""
 
     otlp: OtlpSettings = OtlpSettings()
-    """Where the page's numbers are sent."""
+    """Receiver of the page's numbers."""
 
     @property
     def host_rules(self) -> HostRules:
@@ -330,11 +330,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     @property
     def activator_page_addresses(self) -> tuple[str, ...]:
-        """``activator_pages``, one by one."""
+        """The addresses in ``activator_pages``."""
         return tuple(self.activator_pages.split(",")) if self.activator_pages else ()
 
     def check(self) -> Iterator[Clash]:
-        """Contradictions between fields: the timeouts, the numbers of kept revisions, a Gateway without Services."""
+        """Yield contradictions between fields: timeouts, numbers of kept revisions, a Gateway without Services."""
         longest = self.max_revision_timeout_s
         for name in ("revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"):
             if getattr(self, name) > longest:

@@ -9,7 +9,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the dashboard."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:6090"
-    """Where it listens, as host and port; a socket that the supervisor hands down goes before it. It shows everything to
+    """Host and port of its listener; a socket handed down by the supervisor takes precedence. It shows everything to
     every client that reaches it. Default: ours, 127.0.0.1:6090."""
 
     autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
@@ -19,7 +19,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
         "http://127.0.0.1:6082/metrics"
     )
-    """Page of the activator's metrics, from which classes of answers and latencies come; of several activators their pages,
+    """Page of the activator's metrics, the source of status classes and latencies; of several activators their pages,
     separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while no page
     answers there, these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics."""
 
@@ -36,4 +36,4 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     is refused, so that no page of another site can read it by rebinding its name. Default: ours, none."""
 
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
-    """Most pages that are kept up to date at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""
+    """Most open pages updated at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""

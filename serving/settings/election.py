@@ -18,7 +18,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: ours, false, for one machine; the Deployments in ``config/daemons`` turn it on."""
 
     lease_duration_s: Annotated[float, Knob(key="lease-duration", unit=DURATION, low=1, high=3600, whole=True)] = 14.0
-    """Time for which candidates respect a lease without a renewal, in seconds, from the last renewal they saw; a
+    """Time for which candidates respect a lease without a renewal, in seconds, from the last observed renewal; a
     takeover from a dead holder is that late. Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours,
     14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise.
     """
@@ -30,7 +30,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     retry_period_s: Annotated[float, Knob(key="retry-period", unit=DURATION, above=0, high=600)] = 2.0
-    """Time between two renewals, and between two looks of who waits, in seconds. Range: above 0, below renew-deadline.
+    """Time between two renewals, and between two reads by candidates, in seconds. Range: above 0, below renew-deadline.
     Default: client-go, 2s."""
 
     shard_count: Annotated[int, Knob(key="buckets", unit=COUNT, low=1, high=100)] = 1
@@ -39,7 +39,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     it. Range: 1 to 100. Default: Knative, 1."""
 
     def check(self) -> Iterator[Clash]:
-        """Contradictions between fields: the order of the times."""
+        """Yield contradictions between fields: the order of the times."""
         pairs = (("renew_deadline_s", "lease_duration_s"), ("retry_period_s", "renew_deadline_s"))
         for shorter, longer in pairs:
             if getattr(self, shorter) >= getattr(self, longer):

@@ -29,11 +29,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bounds on heads, bodies, connections and waiting. Times are in seconds, sizes in bytes."""
 
     head_bytes_max: Annotated[int, Knob(key="head-bytes-max", unit=BYTES, low=1024, high=1024**2)] = 32 * 1024
-    """Largest head of a request or of an answer, from its first byte to the empty line; a larger request gets 431, a
+    """Largest head of a request or of a response, from its first byte to the empty line; a larger request gets 431, a
     larger answer becomes 502. Range: 1Ki to 1Mi. Default: nginx's four buffers of 8 KiB; Go allows 1 MiB."""
 
     header_count_max: Annotated[int, Knob(key="header-count-max", unit=COUNT, low=1, high=10_000)] = 128
-    """Most header lines of a request (431) or an answer (502). Range: 1 to 10000. Default: ours; Apache allows 100."""
+    """Most header lines of a request (431) or a response (502). Range: 1 to 10000. Default: ours; Apache allows 100."""
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
     """Whether header lines of requests with "_" in their name are forwarded. Otherwise they are dropped: apps of CGI and WSGI
@@ -58,11 +58,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Default: ours; nginx waits 60s, Knative's Go server for ever."""
 
     body_wait_max_s: Annotated[float, Knob(key="body-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
-    """Longest time from one piece of a request's body to the next while we would read; then 408. Range: above 0 to
+    """Longest time between two pieces of a request's body while the proxy reads; then 408. Range: above 0 to
     24h. Default: nginx, 60s."""
 
     client_idle_max_s: Annotated[float, Knob(key="client-idle-max", unit=DURATION, above=0, high=86400)] = 180.0
-    """Time from the end of an answer to the first byte of the next request on a connection; then it is closed. Must be
+    """Time from the end of a response to the first byte of the next request on a connection; then it is closed. Must be
     longer than the time for which its clients keep idle connections. Range: above 0 to 24h. Default: ours, three times
     ``upstream_idle_max_s``, because the clients of a queue-proxy are activators."""
 
@@ -84,7 +84,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     keeps them 90s, Node and uvicorn close theirs after 5s, which is what the single retry is for."""
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
-    """Networks of proxies in front of us whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are believed, separated by
+    """Networks of trusted proxies, whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are accepted, separated by
     commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten, and X-Forwarded-For is kept and continued either
     way. Name only networks in which no untrusted host has an address. Empty means none. Default: ours, none."""
 
@@ -119,14 +119,14 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     and an attack ("rapid reset") sends thousands."""
 
     http2_pings_max: Annotated[int, Knob(key="http2-pings-max", unit=COUNT, low=1)] = 200
-    """Most PING frames in a span without a piece of an answer in between. Range: from 1. Default: ours; gRPC's clients
+    """Most PING frames in a span without a piece of a response in between. Range: from 1. Default: ours; gRPC's clients
     ping while they are sent data, to measure the line."""
 
     http2_settings_max: Annotated[int, Knob(key="http2-settings-max", unit=COUNT, low=1)] = 100
     """Most SETTINGS frames in a span. Range: from 1. Default: ours; clients send one or two in all."""
 
     http2_idle_frames_max: Annotated[int, Knob(key="http2-idle-frames-max", unit=COUNT, low=1)] = 500
-    """Most frames in a span that say nothing: DATA without bytes, PRIORITY, acknowledgements, unknown ones. Range:
+    """Most frames in a span without effect: DATA without bytes, PRIORITY, acknowledgements, unknown ones. Range:
     from 1. Default: ours."""
 
     http2_continuations_max: Annotated[int, Knob(key="http2-continuations-max", unit=COUNT, low=0, high=60)] = 16

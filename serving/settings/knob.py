@@ -179,7 +179,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """All knobs of a settings record in the order in which they are written, nested records included.
+    """All knobs of a settings record in declaration order, nested records included.
 
     A bare ``bool`` needs no ``Knob``: its key is its name. Quirks, which are nothing but flags, use that.
     """
@@ -232,7 +232,7 @@ class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Base of the settings of all daemons."""
 
     def check(self) -> Iterator[Clash]:
-        """All contradictions between fields."""
+        """Yield all contradictions between fields."""
         yield from ()
 
 

@@ -54,7 +54,7 @@ class LiveSettings(Generic[R]):
         self.settings: R = self._load(self._good)
 
     def begin(self) -> R:
-        """The settings for the start of the daemon; from now on only live fields change."""
+        """The settings at the start of the daemon; from now on only live fields change."""
         self._is_running = True
         return self.settings
 

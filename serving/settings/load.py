@@ -86,7 +86,7 @@ class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """One value as it was written."""
+    """One value as written."""
 
     field: Field
     text: str
@@ -274,7 +274,7 @@ def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
-    """The place of the first of the clashing fields that was written; a default is never the mistake."""
+    """The origin of the first clashing field that was set; a default is never the mistake."""
     written = [origins[name].where for name in clash.fields if origins[name].layer is not Layer.DEFAULT]
     return written[0] if written else f"default of {clash.fields[0]}"
 

@@ -18,14 +18,14 @@ CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
 
 
 class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Behaviours of the original. Each is off by default; the string below a flag says what off and on mean."""
+    """Behaviours of the original, each off by default. The string below a flag explains off and on."""
 
     scale_up_ignores_max_nodes: bool = False
     """Only the cloud's own maximum limits growth, and untainting has no limit; the excess over max_nodes is tainted
     again later. Off: max_nodes bounds untainted nodes, nodes on their way and new ones together."""
 
     lock_stops_reaping: bool = False
-    """While the scale lock holds nothing is deleted. Off: nodes whose grace is over go."""
+    """While the scale lock holds nothing is deleted. Off: nodes past their grace period are deleted."""
 
     scale_up_stops_reaping: bool = False
     """A pass that grows the group deletes nothing. Off: nodes not taken back by growth are deleted, and make room."""
@@ -40,21 +40,21 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     pods and those tainted longest first."""
 
     force_taint_overrides_no_delete: bool = False
-    """A force-tainted node is deleted in spite of its no-delete annotation. Off: the annotation holds."""
+    """A force-tainted node is deleted despite its no-delete annotation. Off: the annotation holds."""
 
     below_min_does_nothing: bool = False
-    """With fewer nodes than min_nodes in all the pass fails and waits for the cloud. Off: the group grows to
+    """With fewer than min_nodes nodes in all, the pass fails and waits for the cloud. Off: the group grows to
     min_nodes."""
 
     below_min_asks_every_pass: bool = False
-    """With fewer untainted nodes than min_nodes the cloud is asked again each pass, although nodes are on their way
+    """With fewer untainted nodes than min_nodes the cloud is asked again each pass, although nodes are coming
     and the lock holds. Off: it is asked for what is not on its way, and not while the lock holds."""
 
     dry_mode_takes_lock: bool = False
-    """A growth that dry mode withholds locks the group all the same. Off: it does not."""
+    """A growth withheld by dry mode locks the group all the same. Off: it does not."""
 
     dry_mode_ignores_real_state: bool = False
-    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: what is real counts, with the
+    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: the real state counts too, with the
     dry run's changes on top."""
 
     capacity_cached_from_first_node: bool = False
@@ -70,7 +70,7 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     not count."""
 
     starve_counts_bound_pods: bool = False
-    """A pod that has its node and is still starting counts as pending. Off: only pods without a node do."""
+    """A bound pod that is still starting counts as pending. Off: only unbound pods do."""
 
     starve_compares_resources_apart: bool = False
     """The largest pending request is compared with the largest free amount, each resource for itself, over different
@@ -186,7 +186,7 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     """
 
     health_check_newest_nodes_percent: Annotated[int, Knob(key="health_check_newest_nodes_percent", unit=COUNT)] = 0
-    """Share of the newest nodes that tells whether the group is healthy, in percent. Range: 1 to 100 where
+    """Share of the newest nodes that decides whether the group is healthy, in percent. Range: 1 to 100 where
     unhealthy_node_grace_period is given, else without effect. Default: 0."""
 
     max_unhealthy_nodes_percent: Annotated[int, Knob(key="max_unhealthy_nodes_percent", unit=COUNT)] = 0
@@ -219,11 +219,11 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def takes_cloud_bounds(self) -> bool:
-        """Whether min_nodes and max_nodes are those of the cloud group."""
+        """Whether min_nodes and max_nodes come from the cloud group."""
         return self.min_nodes == 0 and self.max_nodes == 0
 
     def check(self) -> Iterator[Clash]:
-        """Contradictions between fields: the order of the thresholds, the bounds, the rates, the grace periods."""
+        """Yield contradictions between fields: thresholds, bounds, rates and grace periods."""
         yield from self._rising("taint_lower_capacity_threshold_percent", "taint_upper_capacity_threshold_percent")
         yield from self._rising("taint_upper_capacity_threshold_percent", "scale_up_threshold_percent")
         if not self.takes_cloud_bounds:

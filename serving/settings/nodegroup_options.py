@@ -93,7 +93,7 @@ class _OptionsReading(msgspec.Struct, kw_only=True):
     found: list[tuple[int, Problem]] = msgspec.field(default_factory=list)
 
     def report(self, key: str, what: str, expected: str, *, rule: _Rule = ()) -> None:
-        """Keep one problem of one key; ``rule`` places it in the order of the original's checks."""
+        """Record a problem of one key; ``rule`` is its place in the order of the original's checks."""
         problem = Problem(where=f"{self.where}: {key}", what=what, expected=expected)
         self.found.append((_ORDER.get(rule, -1), problem))
 
@@ -191,7 +191,7 @@ def _value(raw: object, unit: Unit) -> Value | None:
 
 
 def _health_clashes(settings: NodeGroupSettings, options: Mapping[str, object]) -> Iterator[Clash]:
-    """The two percentages matter only where health checks are on."""
+    """Yield clashes of the two percentages, which matter only with health checks on."""
     if not options.get("unhealthy_node_grace_period"):
         return
     newest, most = settings.health_check_newest_nodes_percent, settings.max_unhealthy_nodes_percent
@@ -210,7 +210,7 @@ def _aws_clashes(aws: AwsOptions) -> Iterator[Clash]:
 
 
 def _nested(raw: object, key: str, record: type[S], *, reading: _OptionsReading) -> S:
-    """The record below a key, or its defaults if it is not there or cannot be read."""
+    """The record below a key, or its defaults if it is missing or unreadable."""
     if raw is None:
         return record()
     given = {key: value for key, value in raw.items() if value is not None} if isinstance(raw, Mapping) else raw

@@ -18,5 +18,5 @@ class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     /v1/traces. Empty means that nothing is sent. Needs the extra serving[otel]. Default: ours, empty."""
 
     metrics_period_s: Annotated[float, Knob(key="metrics-period", unit=DURATION, low=0, high=3600)] = 60.0
-    """Time between two sends of all numbers of the page, in seconds, once there is an endpoint. 0 means that no numbers are
+    """Time between two sends of all numbers of the page, in seconds, if an endpoint is set. 0 means that no numbers are
     sent. Range: 0 to 1h. Default: OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL, 60s."""

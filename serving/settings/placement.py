@@ -36,7 +36,7 @@ NODE_POLICIES: Mapping[str, str] = {
     "pack": CLUSTER_AUTOSCALER_PROVIDER,
     "low-risk": LOW_RISK_PROVIDER,
 }
-"""Providers by the word that --node-policy takes."""
+"""Providers by the values of --node-policy."""
 
 _WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
 # Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.
@@ -49,7 +49,7 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     source: Annotated[
         str, Knob(key="source", unit=TEXT, choices=(METRICS_SERVER, PROMETHEUS, SIGNALFX, LOAD_WATCHER))
     ] = METRICS_SERVER
-    """Who measures: metrics-server (metrics.k8s.io of the cluster), prometheus (PromQL), signalfx, or a load-watcher
+    """Source of measurements: metrics-server (metrics.k8s.io of the cluster), prometheus (PromQL), signalfx, or a load-watcher
     service. Default: Trimaran, metrics-server."""
 
     url: Annotated[str, Knob(key="url", unit=TEXT)] = ""
@@ -58,15 +58,15 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     empty."""
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
-    """Path of a file with the token for the source, read at each look: a bearer token, for SignalFx the X-SF-Token.
+    """Path of a file with the token for the source, read before each query: a bearer token, or SignalFx's X-SF-Token.
     Default: ours, none."""
 
     ca_file: Annotated[str, Knob(key="ca-file", unit=TEXT)] = ""
-    """Path of the certificates (PEM) that the source's own is verified by. Empty means those of the system. Default: ours,
+    """Path of the certificates (PEM) that verify the source's own. Empty means those of the system. Default: ours,
     empty."""
 
     skip_verify: Annotated[bool, Knob(key="skip-verify", unit=FLAG)] = False
-    """Whether any certificate of the source is taken. Default: ours, false; Trimaran's is true for Prometheus."""
+    """Whether to accept any certificate of the source. Default: ours, false; Trimaran's is true for Prometheus."""
 
     timeout_s: Annotated[float, Knob(key="timeout", unit=DURATION, above=0, high=60)] = 10.0
     """Longest time of one call to the source, in seconds. Range: above 0 to 60s. Default: load-watcher's for Prometheus,
@@ -80,18 +80,18 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """The same for memory: instance:node_memory_utilisation:ratio, or memory.utilization. Default: load-watcher's."""
 
     node_label: Annotated[str, Knob(key="node-label", unit=TEXT)] = ""
-    """Label (SignalFx: dimension) whose value is the node's name; a port behind it is left out. Empty means instance, or
+    """Label (SignalFx: dimension) with the node's name; a port after it is ignored. Empty means instance, or
     host. Default: load-watcher's."""
 
     cluster: Annotated[str, Knob(key="cluster", unit=TEXT)] = ""
     """SignalFx: value of the dimension "cluster" of the nodes. Empty means all. Default: ours, empty."""
 
     host_suffix: Annotated[str, Knob(key="host-suffix", unit=TEXT)] = ""
-    """SignalFx: what a host's name has behind the node's, as in ".example.com". Default: ours, empty."""
+    """SignalFx: the suffix of a host's name after the node's, as in ".example.com". Default: ours, empty."""
 
     @property
     def address(self) -> str:
-        """The URL of the source, without a slash at its end."""
+        """The URL of the source, without a trailing slash."""
         return (self.url or _URLS[self.source]).rstrip("/")
 
     def check(self) -> Iterator[Clash]:
@@ -113,7 +113,7 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """All knobs of the extender's TLS. Times are in seconds."""
 
     certificate_file: Annotated[str, Knob(key="certificate-file", unit=TEXT)] = ""
-    """Path of the certificate (PEM) with the chain behind it. Empty means plain HTTP. Default: ours, empty."""
+    """Path of the certificate (PEM) with its chain. Empty means plain HTTP. Default: ours, empty."""
 
     key_file: Annotated[str, Knob(key="key-file", unit=TEXT)] = ""
     """Path of the certificate's key (PEM). Default: ours, empty."""
@@ -123,16 +123,16 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     empty."""
 
     reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0
-    """Time between two looks at the files, in seconds; what has changed is served to the next connection. Range: 50ms to
+    """Time between two checks of the files, in seconds; changes apply to the next connection. Range: 50ms to
     24h. Default: ours, 10s."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that are read; none without TLS."""
+        """The files to read; none without TLS."""
         return tuple(filter(None, (self.certificate_file, self.key_file, self.client_ca_file)))
 
     def check(self) -> Iterator[Clash]:
-        """Files that are right together only."""
+        """Yield contradictions between files that belong together."""
         if bool(self.certificate_file) is not bool(self.key_file):
             fields = ("tls.certificate_file", "tls.key_file")
             yield Clash(fields=fields, what="one is set without the other", expected="both, or none")
@@ -161,7 +161,7 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Harmful behaviours of the original scores. Off by default; on restores the original's to the bit."""
 
     assumed_requests_fill_nodes: bool = False
-    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only on paper: 100 m and 200 MiB are
+    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB are
     assumed for each container that requests nothing, so ten idle best-effort pods "fill" one core, and packing avoids
     the node that is nearly full. Off: what is assumed fills a node at most; only requests that pods really make
     overfill it (the way of Kubernetes since PR 102925, kept to nodes where the pod fits)."""
@@ -180,11 +180,11 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Off: without a mean there is no measurement."""
 
     metrics_never_expire: bool = False
-    """Metrics count for as long as nothing newer comes, however old. Off: metrics older than metrics-age-max count as
+    """Metrics count until newer ones come, however old. Off: metrics older than metrics-age-max count as
     missing."""
 
     limits_outrank_load: bool = False
-    """The chance of overuse is taken given that load stays below the sum of limits, even where the measured mean is
+    """The chance of overuse is computed under the condition that load stays below the sum of limits, even where the measured mean is
     above it: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is at least the mean
     load minus the limits, both as shares of the node."""
 
@@ -212,7 +212,7 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     10000. Empty means those of the provider. Default: ours, empty."""
 
     smoothing_window_size: Annotated[int, Knob(key="smoothing-window-size", unit=COUNT, low=1)] = 5
-    """Number of samples over which the metrics' source has already averaged; the deviation it reports is too small by
+    """Number of samples over which the metrics' source has already averaged; the reported deviation is too small by
     the square root of it. 1 means unsmoothed. Range: from 1. Default: Trimaran, 5."""
 
     cpu_risk_limit_weight: Annotated[float, Knob(key="cpu-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
@@ -237,11 +237,11 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     more. Range: above 0. Default: Trimaran, 1."""
 
     load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
-    """Time between two looks at what nodes use, in seconds; 0 never looks. Range: 0 to 5m. Default:
+    """Time between two queries of nodes' usage, in seconds; 0 means none. Range: 0 to 5m. Default:
     ours, 15s, metrics-server's own resolution."""
 
     load_samples_max: Annotated[int, Knob(key="load-samples", unit=COUNT, low=1, high=1000)] = 20
-    """Samples of each node from which mean and deviation of its load are taken, the newest ones. Range: 1 to 1000.
+    """Newest samples of each node for the mean and deviation of its load. Range: 1 to 1000.
     Default: ours, 20, five minutes."""
 
     binds: Annotated[bool, Knob(key="binds", unit=FLAG)] = False
@@ -249,12 +249,12 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: ours, false."""
 
     listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Where a kube-scheduler asks, as host and port; a socket that is handed down goes before it. Without a
+    """Host and port of the listener for kube-schedulers; a socket that is handed down takes precedence. Without a
     certificate it is plain HTTP, which beyond one machine belongs behind a network policy. Default: ours,
     127.0.0.1:6082."""
 
     load: LoadSourceSettings = LoadSourceSettings()
-    """Where the load of nodes comes from."""
+    """The source of the load of nodes."""
 
     tls: ExtenderTlsSettings = ExtenderTlsSettings()
     """TLS of the extender."""

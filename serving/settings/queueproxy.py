@@ -26,7 +26,7 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Harmful behaviours of the original's request statistics. Off by default; on restores the original's."""
 
     level_may_go_negative: bool = False
-    """The end of a request without a recorded arrival is subtracted all the same, so that the load reads too low from
+    """The end of a request without a recorded arrival is subtracted anyway, so that the load reads too low from
     then on, and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else.
     """
 
@@ -53,7 +53,7 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     enable_request_log: Annotated[
         bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
     ] = False
-    """Whether queue-proxies write a line for each request that ends. Default: Knative, false."""
+    """Whether queue-proxies log each ended request. Default: Knative, false."""
 
     request_log_template: Annotated[
         str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_TEMPLATE, live=True)
@@ -64,12 +64,12 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         '"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", '
         '"protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}'
     )
-    """The line, as a Go template. Empty means no log. Default: Knative, JSON as Google's HttpRequest has it."""
+    """The line, as a Go template. Empty means no log. Default: Knative, JSON in the form of Google's HttpRequest."""
 
     enable_probe_request_log: Annotated[
         bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
     ] = False
-    """Whether probes have a line as well. Default: Knative, false."""
+    """Whether to log probes as well. Default: Knative, false."""
 
     @property
     def is_on(self) -> bool:
@@ -100,22 +100,22 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     refused with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
 
     report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
-    """Time between two statistics of a pod, in seconds. The autoscaler adds up what falls into each second: with longer
+    """Time between two statistics of a pod, in seconds. The autoscaler sums the statistics of each second: with longer
     periods it reads too little load, with shorter ones too much concurrency. Range: 100ms to 10s. Default: Knative's
     fixed period, 1s."""
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
-    """Longest time of a request in a pod, in seconds, from its head to the end of its answer, waiting included; then it
+    """Longest time of a request in a pod, in seconds, from its head to the end of its response, waiting included; then it
     gets 504, or its answer is cut off. It ends a tunnel (websocket) as well. A revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s."""
 
     response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
         0.0
     )
-    """Longest time from a request's head to the first byte of its answer, in seconds; then 504. In a tunnel: to the first
+    """Longest time from a request's head to the first byte of its response, in seconds; then 504. In a tunnel: to the first
     byte that the app sends after its 101. 0 means no limit of its own. A revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s."""
 
     idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
-    """Longest time from a request's head, or a piece of its answer, to the next piece, in seconds; then 504, or the
+    """Longest time from a request's head, or a piece of its response, to the next piece, in seconds; then 504, or the
     answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
 
     probe_pause_min_s: Annotated[float, Knob(key="probe-pause-min", unit=DURATION, low=0.001, high=10)] = 0.002
@@ -135,7 +135,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     Default: ours, 5s, below the autoscaler's panic window of 6s."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
-    """Time without a new request after which a stopping pod takes no more, in seconds, from the order or the
+    """Time without a new request after which a stopping pod accepts no more, in seconds, from the order or the
     last request: senders must see first that the pod is leaving. Range: 0 to 10m. Default: ours, 5s;
     Knative waits 30s."""
 
@@ -159,7 +159,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int | None:
-        """Requests that a pod works on at once; None means no limit."""
+        """Requests that a pod handles in parallel; None means no limit."""
         return self.container_concurrency or None
 
     @property
@@ -168,7 +168,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
         return self.queue_depth_per_slot * self.container_concurrency
 
     def check(self) -> Iterator[Clash]:
-        """Contradictions between fields, such as a minimum above its maximum."""
+        """Yield contradictions between fields, such as a minimum above its maximum."""
         for low, high in (("probe_pause_min_s", "probe_pause_max_s"), ("report_retry_min_s", "report_retry_max_s")):
             low_s, high_s = getattr(self, low), getattr(self, high)
             if low_s > high_s:

@@ -1,4 +1,4 @@
-"""The settings as a person reads them: the shipped ConfigMaps with their comments, and the page ``docs/settings.md``.
+"""Renders the settings for people: the shipped ConfigMaps with comments, and the page ``docs/settings.md``.
 
 Both come from the records alone, from each field's type, default and the string below it, so that nothing is written
 twice. Tests hold ``config/*.yaml`` and the page to what this module says.
@@ -33,12 +33,12 @@ value of its own.
 
 
 def config_map_names(daemons: Iterable[Daemon[SettingsRecord]]) -> list[str]:
-    """Names of all ConfigMaps that some daemon reads, in the order of the daemons."""
+    """Names of all ConfigMaps that any daemon reads, in the order of the daemons."""
     return list(dict.fromkeys(field.knob.config_map or "" for daemon in daemons for field in daemon.fields()))
 
 
 def field_meaning(field: Field) -> str:
-    """The string below a field, on one line."""
+    """The meaning of a field, from the string below it, on one line."""
     return _meanings(field.owner)[field.path[-1]]
 
 

@@ -44,14 +44,14 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The sidecar of pods in a cluster."""
 
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
-    """Whether the template of a revision's pods has the queue-proxy as a container. Off where the pod runtime puts it
+    """Whether revisions' pods get the queue-proxy as a container. Off where the pod runtime puts it
     in front of them, as ``serving up`` does. Default: ours, false; ``config/`` turns it on."""
 
     image: Annotated[str, Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT)] = ""
     """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""
 
     cpu_request: Annotated[str, Knob(key="queue-sidecar-cpu-request", config_map=_DEPLOYMENT, unit=_CPU)] = "25m"
-    """Cpu that is set aside for each queue-proxy; empty asks for none. Default: Knative, 25m."""
+    """Cpu reserved for each queue-proxy; empty requests none. Default: Knative, 25m."""
 
     cpu_limit: Annotated[str, Knob(key="queue-sidecar-cpu-limit", config_map=_DEPLOYMENT, unit=_CPU)] = ""
     """Most cpu of each queue-proxy; empty is no limit. Default: Knative, empty: a limit delays requests."""
@@ -59,7 +59,7 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     memory_request: Annotated[str, Knob(key="queue-sidecar-memory-request", config_map=_DEPLOYMENT, unit=_BYTES)] = (
         "64Mi"
     )
-    """Memory that is set aside for each queue-proxy; empty asks for none. Default: ours, 64Mi, a Python process with some
+    """Memory reserved for each queue-proxy; empty requests none. Default: ours, 64Mi, a Python process with some
     hundred requests; Knative asks for none."""
 
     memory_limit: Annotated[str, Knob(key="queue-sidecar-memory-limit", config_map=_DEPLOYMENT, unit=_BYTES)] = ""
@@ -68,7 +68,7 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     storage_request: Annotated[
         str, Knob(key="queue-sidecar-ephemeral-storage-request", config_map=_DEPLOYMENT, unit=_BYTES)
     ] = ""
-    """Disk that is set aside for each queue-proxy's log; empty asks for none. Default: Knative, empty."""
+    """Disk reserved for each queue-proxy's log; empty requests none. Default: Knative, empty."""
 
     storage_limit: Annotated[
         str, Knob(key="queue-sidecar-ephemeral-storage-limit", config_map=_DEPLOYMENT, unit=_BYTES)
@@ -76,15 +76,15 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Most disk of each queue-proxy; empty is no limit. Default: Knative, empty."""
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = ""
-    """Websocket of the autoscaler to which queue-proxies tell their load. Empty means the Service ``autoscaler`` of the
+    """Websocket of the autoscaler to which queue-proxies report their load. Empty means the Service ``autoscaler`` of the
     controller's own namespace, at port 6081. Default: ours, empty."""
 
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE)] = "serving-stats"
-    """For whom the tokens of queue-proxies are made out; the autoscaler's stats-audience must be the same. Default: ours,
+    """Audience of the tokens of queue-proxies; the autoscaler's stats-audience must be the same. Default: ours,
     serving-stats."""
 
     token_expiration_s: Annotated[
         int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400)
     ] = 3600
-    """Time for which a token is good, in whole seconds; the kubelet writes a new one when four fifths of it are over. Range:
+    """Lifetime of a token, in whole seconds; the kubelet renews it after four fifths of that. Range:
     600 to 86400. Default: Kubernetes, 3600."""

@@ -15,10 +15,10 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All knobs of TLS. Times are in seconds; lists are separated by commas."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:8443"
-    """Where requests over TLS come in, unless a socket is inherited: address and port. Default: ours, loopback only."""
+    """Address and port of the listener for TLS, unless a socket is inherited. Default: ours, loopback only."""
 
     certificate_files: Annotated[str, Knob(key="certificate-files", unit=TEXT)] = ""
-    """Paths of certificates as PEM, each with the chain behind it, separated by commas. A certificate's name is its path.
+    """Paths of certificates as PEM, each followed by its chain, separated by commas. A certificate's name is its path.
     Default: ours, none."""
 
     key_files: Annotated[str, Knob(key="key-files", unit=TEXT)] = ""
@@ -38,7 +38,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0
-    """Time between two looks at files and Secrets, in seconds; what has changed is served from the next handshake on.
+    """Time between two checks of files and Secrets, in seconds; changes apply to the next handshake.
     Range: 50ms to 24h. Default: ours, 10s."""
 
     handshake_max_s: Annotated[float, Knob(key="handshake-max", unit=DURATION, above=0, high=3600)] = 10.0
@@ -66,7 +66,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return _listed(self.secrets)
 
     def check(self) -> Iterator[Clash]:
-        """All contradictions between fields."""
+        """Yield all contradictions between fields."""
         certificates, keys = len(_listed(self.certificate_files)), len(_listed(self.key_files))
         if certificates != keys:
             yield Clash(

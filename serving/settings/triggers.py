@@ -24,7 +24,7 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """time / period + 1 points are kept and looked at, so 8 of 11 can do what 8 of 10 should. Off: time / period."""
 
     threshold_is_exclusive: bool = False
-    """More than the threshold must count: 8 of 10 at 80 percent are not enough, and 100 percent can only be met with
+    """More than the threshold must count: 8 of 10 at 80 percent do not suffice, and 100 percent can only be met with
     the one point more. Off: as many as the threshold says are enough."""
 
     stored_length_follows_last_trigger: bool = False
@@ -44,7 +44,7 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pod too many (1.1 x 100 gives 111). Off: amounts are exact."""
 
     counts_unmeasured_containers: bool = False
-    """A container without a measurement counts as unused, one without a request as use of nothing. Off: containers count
+    """A container without a measurement counts as unused, one without a request as usage of nothing. Off: containers count
     that have both."""
 
     old_trigger_becomes_room: bool = False
@@ -61,10 +61,10 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     panic_ignores_cap: bool = False
-    """Panic scale is not held to ``max_scale_up_amount``. Off: it is."""
+    """Panic scale is not limited by ``max_scale_up_amount``. Off: it is."""
 
     panic_starts_no_cooldown: bool = False
-    """Pods that panic scale added may be removed, or added to, at the next evaluation. Off: it starts the cooldown as
+    """Pods added by panic scale may be removed, or added to, at the next evaluation. Off: it starts the cooldown as
     every change does."""
 
 
@@ -82,7 +82,7 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Most pods that one change adds. Range: from 1. Default: maestro, 300."""
 
     max_scale_down_amount: Annotated[int, Knob(key="max-scale-down-amount", unit=COUNT, low=1)] = 30
-    """Most pods removed by one change. Range: from 1. Default: ours, a tenth of what may be added: a pod too many
+    """Most pods removed by one change. Range: from 1. Default: ours, a tenth of the maximum for adding: a pod too many
     costs little, a wave of cold starts much. Maestro has no bound; its users asked for one.
     """
 
@@ -91,15 +91,15 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     preventRoomsCreationWithError, false."""
 
     panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
-    """Longest time for which one panic keeps another from starting, in seconds, from its start. Range: above 0 to 1h.
+    """Longest time for which one panic prevents another, in seconds, from its start. Range: above 0 to 1h.
     Default: maestro's api.limitManager.keyTimeout, 1m."""
 
     occupied_concurrency: Annotated[float, Knob(key="occupied-concurrency", unit=NUMBER, above=0, high=1)] = 0.5
-    """Requests in flight, on the average of a pod's last second, from which on the pod is occupied. Range: above 0 to 1.
+    """Mean requests in flight of a pod in its last second from which the pod counts as occupied. Range: above 0 to 1.
     Default: ours, 0.5, busy for most of the time; near 0, one short request a second occupies a pod."""
 
     usage_period_s: Annotated[float, Knob(key="usage-period", unit=DURATION, low=0.5, high=300)] = 5.0
-    """Time between two looks at what pods use of cpu and memory, in seconds, while a policy wants to know. Range: 500ms
+    """Time between two reads of pods' cpu and memory usage, in seconds, while a policy needs it. Range: 500ms
     to 5m. Default: ours, 5s, two for each point; metrics-server has something new each 15s."""
 
     quirks: TriggerQuirks = TriggerQuirks()

@@ -34,10 +34,10 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     change: SettingsChange
     dial: tuple[DialPosition, ...]
     policy_of: PolicyOf = policy_of
-    """Makes the policy of a revision; another than the product's for its rivals."""
+    """Creates the policy of a revision; rivals of the product replace it."""
 
     foresight: Foresight | None = None
-    """The policy knows the future, and makes no decisions of the product."""
+    """A policy with knowledge of the future, which replaces the product's decisions."""
 
 
 def _unchanged(settings: AutoscalerSettings) -> AutoscalerSettings:
@@ -53,7 +53,7 @@ def _target(ratio: float) -> SettingsChange:
 
 
 def _fixed(total_s: float) -> SettingsChange:
-    """The last pod stays this long after the last request: the stable window, then the retention."""
+    """Keep the last pod for a fixed time after the last request: the stable window, then the retention."""
     return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(_named(KNATIVE_POLICY)(settings))
 
 
@@ -103,7 +103,7 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
         foresight=Foresight.CLAIRVOYANT,
     ),
 }
-"""Policies by name. ``knative`` is Knative's exact behaviour, ``default`` what the product does without any setting.
+"""Policies by name. ``knative`` is Knative's exact behaviour, ``default`` the product without any setting.
 
 ``oracle`` and ``clairvoyant`` know the future: bounds without and with pre-warming, defined in ``foresight``.
 """
@@ -129,7 +129,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
     flaps_change: float | None
     pod_seconds_change: float | None
     dial: str
-    """The positions of the dial on both sides."""
+    """The positions of the dial on both sides of the cost."""
 
     way_to_oracle: float | None = None
     """Cold requests avoided, as a share of those avoided by the oracle at this cost; None without an oracle."""
@@ -138,7 +138,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
 def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
-    """The points of a dial next to a cost, and those run on the way there, in the order of the dial."""
+    """The two points of a dial around a cost, and those run during the search, in the order of the dial."""
     found: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:

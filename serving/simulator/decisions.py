@@ -59,7 +59,7 @@ class Periods:
         return self.made_s + max(0, whole) * self.period_s
 
     def before(self, at_s: float) -> float:
-        """The last period decided before a time; the time itself without one."""
+        """The last period decided before a time; the time itself if there is none."""
         if at_s == math.inf:
             return at_s
         periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
@@ -87,7 +87,7 @@ class Decisions:
         prior: GapPrior | None = None,
         policy_of: PolicyOf = policy_of,
     ) -> None:
-        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions; None: with none.
+        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions.
 
         ``policy_of`` makes the policy.
         """
@@ -128,12 +128,12 @@ class Decisions:
 
     @property
     def capacity(self) -> float:
-        """Requests that the last wanted pods have room for."""
+        """Requests that the wanted pods have room for."""
         each = self._spec.target_value if self.policy is None else self.policy.pod_capacity
         return (self.latest_count or 0) * each
 
     def wake(self, now_s: float) -> None:
-        """The activator sets the revision Active for a request that waits, and reports it.
+        """Set the revision Active for a waiting request, and report it.
 
         Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all that wait.
         """
@@ -158,7 +158,7 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Record the first request: a policy observes it at the next period, before its second is over."""
+        """Record the first request. A policy observes it at the next period, before its second is over."""
         if self.policy is not None:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
@@ -166,7 +166,7 @@ class Decisions:
                 self.policy.see_empty_windows()
 
     def started(self, took_s: float, now_s: float) -> None:
-        """A pod became ready after so many seconds."""
+        """Record how many seconds a pod took to become ready."""
         if self.policy is not None:
             # What it learns from a second depends on the starts before it.
             self._take_for_policy(math.floor(self._periods.until(now_s)) - 1)
@@ -266,7 +266,7 @@ class Decisions:
         return not self._decided_count or self.policy.is_small
 
     def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
-        """Whether nothing but an announced time changes the answer."""
+        """Whether the decision can only change at an announced time."""
         if counts.inside or self._seconds.pending:
             return False
         # Once a policy lets go, the gate goes on in steps of a period each.
@@ -303,7 +303,7 @@ class Decisions:
         )
 
     def _take(self, now_s: float, *, has_reports: bool) -> None:
-        """Give the seconds that are over to the policy and the decider."""
+        """Give completed seconds to the policy and the decider."""
         self._take_for_policy(math.floor(now_s) - 1)
         self._seconds.give(self._decider, now_s, has_reports=has_reports)
 

@@ -1,4 +1,4 @@
-"""Two bounds for policies, which know the future: the oracle without pre-warming, and the clairvoyant with it.
+"""Computes two bounds for policies, with knowledge of the future: the oracle, and the clairvoyant, which pre-warms.
 
 Both count pods as sets of slots: while 11 requests are in flight at 10 a pod, there are 2 pods, and as soon as 10 are left 1
 is enough, as if requests moved between pods. A pod costs its start and its drain too. Bounds of annotations and failing starts
@@ -56,7 +56,7 @@ def run_with_foresight(
 
 
 class Demand:
-    """The pods that are needed over time when no request waits. Level 1 is the first pod."""
+    """The pods needed over time if no request waits. Level 1 is the first pod."""
 
     def __init__(self, requests: Sequence[tuple[float, float]], *, slots: int) -> None:
         """``requests`` are pairs of a time and a duration in seconds, in order; ``slots`` 0: a pod takes all."""
@@ -81,17 +81,17 @@ class Demand:
         self._rises_s = [[use[0] for use in uses] for uses in self.uses]
 
     def pods_for(self, in_flight: int) -> int:
-        """Pods that are needed for so many requests."""
+        """Pods needed for this many requests."""
         return -(-in_flight // self._slots)
 
     def next_use_s(self, level: int, now_s: float) -> float:
-        """When a level is needed again, at or after a time; infinite if never."""
+        """When a level is next needed, at or after a time; infinite if never."""
         rises_s = self._rises_s[level - 1] if level <= len(self._rises_s) else []
         place = bisect_left(rises_s, now_s)
         return rises_s[place] if place < len(rises_s) else math.inf
 
     def requests_at(self, level: int, from_s: float, to_s: float) -> int:
-        """Requests that need a level, from one time to another."""
+        """Requests that need a level between two times."""
         first, last = bisect_left(self.arrivals_s, from_s), bisect_left(self.arrivals_s, to_s)
         return sum(one >= level for one in self.levels[first:last])
 
@@ -113,7 +113,7 @@ class _Bill:
         self._changes: list[tuple[float, int]] = []
 
     def add(self, created_s: float, removed_s: float) -> None:
-        """A pod from its creation to its removal, after which it drains. Time before the start is free."""
+        """Count a pod from its creation to its removal, after which it drains. Time before the start is free."""
         created_s = max(0.0, created_s)
         end_s = self._until_s if removed_s >= self._until_s else removed_s + self._drain_s
         self.result.pod_starts += 1
@@ -122,7 +122,7 @@ class _Bill:
         self._changes += [(created_s, 1), (min(removed_s, self._until_s), -1)]
 
     def add_idle(self, from_s: float, to_s: float) -> None:
-        """A pod had no request for a time."""
+        """Count idle time of a pod."""
         self.result.wasted_pod_seconds += max(0.0, min(to_s, self._until_s) - from_s)
 
     def finish(self) -> RevisionResult:
@@ -137,7 +137,7 @@ class _Bill:
 
 
 def _run_clairvoyant(demand: Demand, bill: _Bill, *, starts_s: Iterator[float], drain_s: float) -> None:
-    """Start each pod ahead of its use. It stays through pauses that cost less than its drain and another start."""
+    """Start each pod ahead of its use, and keep it through pauses cheaper than its drain and another start."""
     for uses in demand.uses:
         start_s = next(starts_s)
         created_s, used_until_s = uses[0][0] - start_s, uses[0][1]
@@ -217,12 +217,12 @@ class _Oracle:
             heapq.heappush(self._events, (at_s + took_s, _DONE, at_s))
 
     def _use(self, level: int, at_s: float) -> None:
-        """A pod has a request, or the simulation ends."""
+        """Give a pod a request, or end the simulation."""
         if level in self._kept:
             self._bill.add_idle(self._kept.pop(level)[1], at_s)
 
     def _release(self, at_s: float) -> None:
-        """Let the pods go that have no request and are not worth keeping, the highest level first."""
+        """Remove pods without a request that are not worth keeping, the highest level first."""
         while (level := len(self._ready)) > self._demand.pods_for(self._running):
             until_s, since_s = self._kept.get(level, (-math.inf, at_s))
             if until_s < at_s:
@@ -239,7 +239,7 @@ class _Oracle:
             return
 
     def _kept_until_s(self, level: int, at_s: float) -> float:
-        """When a pod is needed again; in the past if that is not worth its pod-seconds."""
+        """When a pod is next needed; in the past if keeping it is not worth its pod-seconds."""
         next_s = self._demand.next_use_s(level, at_s)
         if next_s >= self._until_s:
             return -math.inf

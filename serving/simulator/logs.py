@@ -1,4 +1,4 @@
-"""The logs of a running system as a workload: its access log gives requests, its decision log gives start times.
+"""Reads a running system's logs as a workload: requests from its access log, start times from its decision log.
 
 Input: files of JSON lines, or a folder such as the state folder of ``serving up``; other lines are passed over. Output: one
 function for each host, in order, and how long pods took to start. A request that came while its revision had no ready pod
@@ -54,7 +54,7 @@ class _LoggedRevision:
         self.starts_s: list[float] = []
 
     def add(self, at_s: float, *, wanted: int, ready: int, woken_s: float | None) -> float | None:
-        """Add a decision; the time since which a revision without ready pods starts some, or None."""
+        """Add a decision; return since when a revision without ready pods starts some, or None."""
         self._times_s.append(at_s)
         self._ready.append(ready)
         if ready:
@@ -145,7 +145,7 @@ def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
 
 
 def _service_of(host: str) -> str:
-    """hello.default.localhost:8080 is hello.default; a host of the user's own has no service that is known."""
+    """The service of a host: hello.default.localhost:8080 is hello.default. Hosts of users' own are unknown."""
     return ".".join(host.partition(":")[0].split(".")[:2])
 
 

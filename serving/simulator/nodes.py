@@ -1,4 +1,4 @@
-"""Simulates nodes shared by several revisions: room for a number of pods, and a FIFO of waiting ones.
+"""Simulates nodes shared by several revisions: places for a number of pods, and a FIFO of waiting ones.
 
 A pod keeps its place until it has drained. All pods request the same, so ``SharedNodes`` counts the nodes as one;
 ``SimulatedPlacing`` places pods on single nodes by their scores. Revisions that share nodes are simulated together, each up
@@ -43,12 +43,12 @@ class NodeTenant(Protocol):
         ...
 
     def start_container(self, pod: SimulatedPod, at_s: float) -> None:
-        """Start the pod's container: it has a place."""
+        """Start the pod's container on its node."""
         ...
 
 
 class NodeRoom(Protocol):
-    """Nodes as revisions see them. ``tenant`` is the revision that is simulated now."""
+    """Nodes as revisions see them. ``tenant`` is the revision being simulated."""
 
     tenant: NodeTenant | None
 
@@ -58,15 +58,15 @@ class NodeRoom(Protocol):
         ...
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod gets a place now; otherwise it waits."""
+        """Place the pod now, or queue it; return whether it was placed."""
         ...
 
     def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """Remove a pod from its node at ``at_s``, or at once while it waits for a place."""
+        """Remove a pod from its node at ``at_s``, or from the queue at once."""
         ...
 
     def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
-        """A revision has decided."""
+        """Handle a decision of a revision."""
         ...
 
     def step(self) -> Sequence[NodeTenant]:
@@ -85,7 +85,7 @@ class SharedNodes:
 
     @property
     def next_s(self) -> float:
-        """When a waiting pod gets a place; infinite without one."""
+        """When the next queued pod gets a place; infinite without one."""
         self._drop_ended()
         if not self._waiting:
             return math.inf
@@ -93,7 +93,7 @@ class SharedNodes:
         return self._leaving_s[0] if self._leaving_s else math.inf
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod gets a place now; otherwise it waits."""
+        """Place the pod now, or queue it; return whether it was placed."""
         self._drop_ended()
         while self._leaving_s and self._leaving_s[0] <= now_s and not self._waiting:
             heapq.heappop(self._leaving_s)
@@ -116,10 +116,10 @@ class SharedNodes:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
     def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
-        """Do nothing: there are no more nodes to request."""
+        """Do nothing: no more nodes can be requested."""
 
     def step(self) -> list[NodeTenant]:
-        """Give the next free place to the longest waiting pod; its revision."""
+        """Give the next free place to the longest waiting pod; return its revision."""
         at_s = heapq.heappop(self._leaving_s)
         tenant, pod = self._waiting.popleft()
         pod.is_placed = True
@@ -127,7 +127,7 @@ class SharedNodes:
         return [tenant]
 
     def _drop_ended(self) -> None:
-        """Pods that were removed while they waited need no place."""
+        """Drop queued pods that were removed meanwhile."""
         while self._waiting and self._waiting[0][1].is_ending:
             self._waiting.popleft()
 
@@ -159,7 +159,7 @@ class SimulatedPlacing:
     """Nodes with their room for pods that all request the same."""
 
     def __init__(self, policy: str, *, cpu_m: int, memory_bytes: int) -> None:
-        """``cpu`` and ``memory`` are each pod's requests."""
+        """``cpu`` and ``memory`` are the requests of each pod."""
         self._demand = PodDemand(
             nonzero_cpu_m=cpu_m,
             nonzero_memory_bytes=memory_bytes,
@@ -175,7 +175,7 @@ class SimulatedPlacing:
         self._turn = 0
 
     def put_node(self, name: str, *, cpu_m: int, memory_bytes: int) -> None:
-        """A node that takes pods from now on."""
+        """Add a node."""
         facts = NodeFacts(name=name, allocatable_cpu_m=cpu_m, allocatable_memory_bytes=memory_bytes, pod_count_max=None)
         self._book.take_node(facts)
 
@@ -185,7 +185,7 @@ class SimulatedPlacing:
         self._closed.discard(name)
 
     def set_taint(self, name: str, *, is_tainted: bool) -> None:
-        """A tainted node takes no further pods."""
+        """Mark a node as tainted: it takes no further pods."""
         (self._closed.add if is_tainted else self._closed.discard)(name)
 
     def place(self, pod: str, *, now_s: float) -> str | None:

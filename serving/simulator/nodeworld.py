@@ -36,7 +36,7 @@ _PASS, _BOOTED, _LEFT = range(3)
 
 
 class _Anticipated(msgspec.Struct):
-    """The anticipation at a revision's last decision."""
+    """The anticipated pods of a revision's last decision."""
 
     tenant: NodeTenant
     state: Anticipation
@@ -81,7 +81,7 @@ class SimulatedNodes:
         return at_s if at_s < self._until_s else math.inf
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod gets a place now; otherwise it waits."""
+        """Place the pod now, or queue it; return whether it was placed."""
         name = _name_of(tenant, pod)
         if not self._waiting and self._put(tenant, pod, now_s):
             return True
@@ -91,7 +91,7 @@ class SimulatedNodes:
         return False
 
     def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """Remove a pod from its node at ``at_s``, or at once while it waits for a place."""
+        """Remove a pod from its node at ``at_s``, or from the queue at once."""
         name = _name_of(tenant, pod)
         if pod.is_placed:
             self._push(at_s, _LEFT, name)
@@ -184,7 +184,7 @@ class SimulatedNodes:
         return [tenant for tenant, _ in going]
 
     def _anticipate(self, now_s: float) -> None:
-        """Put the pods that are missing at their revisions into the book, as pending pods."""
+        """Put missing pods of the revisions into the book, as pending pods."""
         wanted: set[str] = set()
         for name, found in self._anticipated.items():
             if now_s - found.at_s < validity_s(self._boot_s):

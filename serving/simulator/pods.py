@@ -14,7 +14,7 @@ from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, Free
 
 
 class SimulatedPod(BalancedPod):
-    """A pod. ``queue`` holds the requests in its queue-proxy: their arrival and their duration."""
+    """A pod. ``queue`` holds the requests in its queue-proxy, by arrival and duration."""
 
     __slots__ = (
         "created_s",
@@ -41,7 +41,7 @@ class SimulatedPod(BalancedPod):
 
 
 class PodSet:
-    """All pods of one revision. ``scale`` of them are wanted, ``ready`` is the list of serving ones."""
+    """All pods of one revision. ``scale`` of them are wanted; ``ready`` lists the serving ones."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class PodSet:
             yield pod
 
     def become_ready(self, pod: SimulatedPod, now_s: float) -> bool:
-        """Whether the pod serves from now on; False if it was removed while it started."""
+        """Mark a pod as ready; return False if it was removed while it started."""
         if pod.is_ending:
             return False
         pod.ready_s = pod.idle_since_s = now_s
@@ -101,7 +101,7 @@ class PodSet:
         return self.ready[int(self._dice.random() * len(self.ready))]
 
     def take(self, pod: SimulatedPod, now_s: float) -> None:
-        """The pod serves one request more."""
+        """Start one more request on the pod."""
         if not pod.in_flight:
             self._result.wasted_pod_seconds += now_s - pod.idle_since_s
         pod.in_flight += 1
@@ -110,7 +110,7 @@ class PodSet:
             pod.is_in_line = False
 
     def give_back(self, pod: SimulatedPod, now_s: float) -> None:
-        """The pod serves one request less."""
+        """End one request on the pod."""
         pod.in_flight -= 1
         if not pod.in_flight:
             pod.idle_since_s = now_s
@@ -141,14 +141,14 @@ class PodSet:
             self._end(pod, now_s)
 
     def finish(self, until_s: float) -> None:
-        """Count the pods that are left at the end of the simulation."""
+        """Count the remaining pods at the end of the simulation."""
         for pod in self._pods.values():
             if pod.ready_s is not None and not pod.in_flight:
                 self._result.wasted_pod_seconds += until_s - pod.idle_since_s
             self._count(pod, until_s)
 
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
-        """End a pod, after the drain lag if it has served: its senders have to notice."""
+        """End a pod, after the drain lag if it has served: its senders must notice first."""
         lag_s = 0.0 if pod.ready_s is None else self._drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)

@@ -15,10 +15,10 @@ from serving.simulator.results import RevisionResult
 from serving.simulator.revision_run import RevisionRun
 
 STEP_S = 60.0
-"""Seconds after which revisions learn of each other's gaps at most."""
+"""Longest time in seconds until revisions learn of each other's gaps."""
 
 RunOf = Callable[[int, GapPrior], RevisionRun]
-"""Makes the run of a function, by its place in the workload."""
+"""Creates the run of a function, by its index in the workload."""
 
 # A gap of a step, and its weight in the prior.
 _Gap = tuple[float, float]
@@ -26,7 +26,7 @@ _StepOutcome = tuple[list[tuple[int, list[_Gap]]], float]
 
 
 class _StepPrior(GapPrior):
-    """The population's rates as of the last step. Gaps are kept for the next one."""
+    """The population's rates as of the last step. Gaps are stored for the next one."""
 
     __slots__ = ("gaps",)
 
@@ -39,7 +39,7 @@ class _StepPrior(GapPrior):
         self._rates = rates
 
     def record(self, gap_s: float, *, weight: float) -> None:
-        """Keep a gap for the next step."""
+        """Store a gap for the next step."""
         self.gaps.append((gap_s, weight))
 
 
@@ -53,7 +53,7 @@ class _Group:
         self._next_s = [run.next_s for run in self._runs]
 
     def step(self, rates: Array, limit_s: float) -> _StepOutcome:
-        """Simulate up to a time; the gaps of each function, by index, and the time of the next event."""
+        """Simulate up to a time; return each function's gaps, by index, and the time of the next event."""
         prior, found = self._prior, []
         prior.publish(rates)
         for place, at_s in enumerate(self._next_s):
@@ -75,7 +75,7 @@ class _Group:
 def run_population(
     run_of: RunOf, request_counts: Sequence[int], *, length_s: float, jobs: int, on_time: Callable[[float], None]
 ) -> list[RevisionResult]:
-    """Run all functions with a shared prior. ``on_time`` gets the share of the time that is simulated, after each step.
+    """Run all functions with a shared prior. ``on_time`` gets the simulated share of the time after each step.
 
     Raises ``RuntimeError`` when a process of the pool ends early.
     """
@@ -105,7 +105,7 @@ def run_population(
 
 @contextmanager
 def _children(run_of: RunOf, shares: Sequence[Sequence[int]]) -> Iterator[list[Connection]]:
-    """Connections to processes that simulate a share of the functions each."""
+    """Connections to processes that each simulate a share of the functions."""
     context = multiprocessing.get_context("fork")
     children, processes = [], []
     try:
@@ -128,7 +128,7 @@ def _children(run_of: RunOf, shares: Sequence[Sequence[int]]) -> Iterator[list[C
 
 
 def _serve(connection: Connection, run_of: RunOf, share: Sequence[int]) -> None:
-    """Simulate step by step, as the parent asks for."""
+    """Simulate step by step, on order of the parent process."""
     group = _Group(run_of, share)
     while (asked := connection.recv()) is not None:
         connection.send(group.step(*asked))

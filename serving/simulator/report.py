@@ -25,16 +25,16 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """From the creation of each pod to its end, draining included."""
 
     wasted_pod_seconds: float
-    """Of them, ready with no request in flight."""
+    """Pod-seconds with a ready pod and no request in flight."""
 
     wait_p50_s: float
     wait_p99_s: float
     wait_p999_s: float
     late_share: float
-    """Share of the requests that waited more than 10 ms."""
+    """Share of requests that waited more than 10 ms."""
 
     flaps_per_hour: float
-    """Changes of direction of the scale, of all revisions together."""
+    """Changes of direction of the scale, over all revisions."""
 
     refused: float
     per_revision: Mapping[str, float]
@@ -43,7 +43,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     failed_starts: float = 0
     decisions: float = 0
     pod_series: list[float] = []
-    """Mean pods of all revisions in equal parts of the time."""
+    """Mean pods of all revisions in equal parts of the simulated time."""
 
     nodes: NodesResult | None = None
     """The results of the nodes; None if room was unlimited."""
@@ -126,7 +126,7 @@ def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
 
 
 def timeline(moments: Sequence[Moment]) -> Iterator[str]:
-    """A line for each moment at which the scale or the way to zero changed, with the reason."""
+    """A line for each change of the scale or of the way to zero, with its reason."""
     before: Moment | None = None
     for moment in moments:
         if before is None or moment.scale != before.scale or moment.gate.reason is not before.gate.reason:

@@ -18,7 +18,7 @@ from serving.scaling.kpa.merge import MergeDecision
 from serving.scaling.kpa.zero import GateDecision
 
 LATE_S = 0.01
-"""A request that waits longer is late."""
+"""Waits in seconds above this count as late."""
 
 SERIES_COLUMNS = 240
 """Points of the series over time."""
@@ -30,7 +30,7 @@ _BINS_PER_E = 200
 _Z_99 = 2.3263
 
 Durations = Iterator[float]
-"""Durations in seconds, without end."""
+"""An endless stream of durations in seconds."""
 
 
 class WaitHistogram:
@@ -61,7 +61,7 @@ class WaitHistogram:
             found[1] += total
 
     def above(self, wait_s: float) -> int:
-        """Requests that waited longer, to the width of a bin."""
+        """Count requests with longer waits, to the width of a bin."""
         return int(sum(count for count, total in self._bins.values() if total / count > wait_s))
 
     def percentile(self, share: float, *, requests: int) -> float:
@@ -132,7 +132,7 @@ class NodesResult(msgspec.Struct, kw_only=True):
     """The results of the nodes below all revisions. Times in seconds."""
 
     node_seconds: float = 0.0
-    """Of machines, from asking the cloud for them, their boot included, until they are deleted."""
+    """Machine-seconds from the request to the cloud, boot included, until deletion."""
 
     node_starts: float = 0
     """Machines requested after the start."""
@@ -192,7 +192,7 @@ class DurationModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def durations_of(quantiles: Quantiles, seed: str) -> Durations:
-    """Durations with these quantiles. A constant needs no dice."""
+    """Durations with these quantiles. Equal quantiles give a constant."""
     if quantiles.p99_s <= quantiles.p50_s:
         return itertools.repeat(quantiles.p50_s)
     draw = _lognormal(quantiles, random.Random(seed))  # noqa: S311 - a simulated world

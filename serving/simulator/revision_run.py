@@ -1,4 +1,4 @@
-"""Simulates one revision on recorded arrivals: time jumps to the next event that can change anything.
+"""Simulates one revision on recorded arrivals, from one relevant event to the next.
 
 Around the product's decisions (``decisions``) stand pods that start, serve, drain and end (``pods``); the activator's queue,
 first in, first out; the queue of each pod where requests take the path without the activator; one report a second; and the
@@ -55,19 +55,19 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
     probe_delay_s: float = 0.02
-    """Time from the moment that an app can answer until the activator sends it requests."""
+    """Delay between an app's readiness and the activator's first request to it."""
 
     failing_starts: float = 0.0
-    """Share of the starts that fail; the kubelet starts their containers again."""
+    """Share of failing starts; the kubelet restarts their containers."""
 
     has_burst_switch: bool = True
     """Whether requests bypass the activator while the pods have enough excess burst capacity."""
 
     policy_of: PolicyOf = policy_of
-    """Makes the policy; another than the product's for its rivals."""
+    """Creates the policy; rivals of the product replace it."""
 
     skips: bool = True
-    """Whether periods are skipped whose decision is known; False is for tests."""
+    """Whether to skip periods with a known decision; False is for tests."""
 
     log: RunLog | None = None
     """Gets each decision and latency; no period is skipped then."""
@@ -177,7 +177,7 @@ class RevisionRun:
         return self.result
 
     def start_container(self, pod: SimulatedPod, at_s: float) -> None:
-        """Start the pod's container: it has a place on a node."""
+        """Start the pod's container on its node."""
         ready_s = at_s + next(self._start) + self._config.probe_delay_s
         self._sequence += 1
         heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
@@ -201,7 +201,7 @@ class RevisionRun:
         return True
 
     def _second_over(self, until_s: float) -> None:
-        """Record the second; a silent time after it is passed over at once."""
+        """Record the second, and skip a silent time after it."""
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
@@ -244,7 +244,7 @@ class RevisionRun:
         self._serve(pods.pick(), at_s, took_s)
 
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
-        """A request without the activator: the queue-proxy has a slot, keeps it, or refuses it."""
+        """Send a request to a pod without the activator: the queue-proxy runs, queues or rejects it."""
         if pod.slots is None or pod.in_flight < pod.slots:
             self._count_in(at_s)
             self._serve(pod, at_s, took_s)
@@ -302,7 +302,7 @@ class RevisionRun:
     # Pods.
 
     def _poke(self, at_s: float) -> None:
-        """Report that requests wait for a revision without ready pods: the first, twice as many, more than wanted."""
+        """Report requests that wait for a revision without ready pods: the first, twice as many, more than wanted."""
         waiting, decisions = len(self._queue), self._decisions
         if decisions.is_knative:
             if not decisions.latest_count:

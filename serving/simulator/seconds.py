@@ -1,4 +1,4 @@
-"""Seconds of load of one simulated revision between the recording and its decider's windows.
+"""Holds seconds of load of one simulated revision until its decider's windows take them.
 
 They are given to the decider with the next decision, which may be some periods later; seconds without load are made up where
 ready pods report their silence.
@@ -13,7 +13,7 @@ from serving.scaling.sources import Second
 from serving.scaling.spec import ScalingSpec
 
 LOAD_MIN = 1e-4
-"""Load of a second that windows round to none, with a margin."""
+"""Load of a second that windows round to zero, with a margin."""
 
 LoadedSecond = tuple[int, float, int]
 """Number of the second, mean requests in flight, arrivals."""
@@ -41,7 +41,7 @@ class LoadedSeconds:
             self._hot_number = second[0]
 
     def poke(self, number: int, decider: KpaDecider) -> None:
-        """A load of 1 that is recorded at once."""
+        """Record a load of 1 at once."""
         self._loaded_number = max(self._loaded_number, number)
         decider.take(_second((number, 1.0, 1)))
 
@@ -77,7 +77,7 @@ class LoadedSeconds:
             self._taken_number = over
 
     def _give_silence(self, decider: KpaDecider, until: int) -> None:
-        """Seconds without load up to a number: two of them keep both windows from counting the silence as unseen."""
+        """Give seconds without load, up to a number. Two of them make both windows see the silence."""
         first = self._taken_number + 1
         for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
             if self._taken_number < number < until:

@@ -26,7 +26,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 class _ChartPanel(msgspec.Struct, frozen=True, kw_only=True):
-    """One coordinate system: where it stands, and the largest value of both axes."""
+    """One coordinate system: its position, and the largest value of both axes."""
 
     left: float
     x_max: float
@@ -109,7 +109,7 @@ def _line(panel: _ChartPanel, points: Sequence[tuple[float, float]], colour: str
 
 
 def _short(value: float) -> str:
-    """12,345 as 12k, 0.5 as 0.5."""
+    """A number in short: 12,345 is 12k."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"

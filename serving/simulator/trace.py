@@ -56,11 +56,11 @@ class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_count(self) -> int:
-        """Requests in all."""
+        """The number of requests."""
         return len(self.arrivals_s)
 
     def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
-        """Times and durations. The seed has no part in them."""
+        """The times and durations. The seed has no effect."""
         del seed
         return zip(self.arrivals_s, self.durations_s, strict=True)
 
@@ -77,7 +77,7 @@ class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_count(self) -> int:
-        """All requests, also those of an interval cut by the window."""
+        """The number of requests, including those of an interval cut by the window."""
         return sum(self.counts)
 
     def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:

@@ -46,13 +46,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     has_burst_switch: bool = True
 
     pods_max: int = 0
-    """Pods that the nodes have room for, of all functions together; more wait. 0: no limit."""
+    """Room of the nodes in pods, for all functions together; more pods wait. 0: no limit."""
 
     shares_prior: bool = True
     """Whether revisions under the adaptive policy learn from each other's gaps, as in a running system."""
 
     nodes: NodePlan | None = None
-    """Nodes that a node group grows and shrinks below all functions; None: every pod has a place."""
+    """Nodes of a node group below all functions; None: every pod has a place."""
 
     log: RunLog | None = None
     """Gets each decision and latency of a workload of one function."""
@@ -83,7 +83,7 @@ def run_workload(  # noqa: PLR0913 - what a run is
     on_progress: Callable[[], None] | None = None,
     on_nodes: Callable[[NodesResult], None] | None = None,
 ) -> list[RevisionResult]:
-    """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called once for each function.
+    """Run every function under a policy at a ``position`` of its dial; ``on_progress`` is called once per function.
 
     ``on_nodes`` gets what the nodes did, where the workload has nodes. Raises ``InvalidValue`` for a policy that knows the future
     beside nodes.
@@ -145,7 +145,7 @@ def _run_with_shared_prior(job: _Job, jobs: int, on_progress: Callable[[], None]
 
 
 def _results(job: _Job, jobs: int) -> Iterator[tuple[int, RevisionResult]]:
-    """The place of each function in the workload with its result, in the order in which they end."""
+    """The index of each function with its result, in the order of completion."""
     functions = job.workload.functions
     if job.workload.pods_max:
         yield from enumerate(_run_on_shared_nodes(job))
@@ -166,7 +166,7 @@ def _run_forked(index: int) -> RevisionResult:
 
 
 def _run_on_shared_nodes(job: _Job) -> Iterator[RevisionResult]:
-    """Functions that share nodes influence each other, and are simulated in one process."""
+    """Simulate functions on shared nodes in one process, because they influence each other."""
     nodes = SharedNodes(job.workload.pods_max)
     runs = _revisions_on(nodes, job)
     run_together(runs, nodes)
@@ -176,7 +176,7 @@ def _run_on_shared_nodes(job: _Job) -> Iterator[RevisionResult]:
 def _run_on_nodes(
     job: _Job, plan: NodePlan, on_nodes: Callable[[NodesResult], None] | None
 ) -> Iterator[RevisionResult]:
-    """The same with nodes that a node group grows and shrinks."""
+    """Simulate functions on nodes of a node group, in one process."""
     from serving.simulator.nodeworld import SimulatedNodes  # noqa: PLC0415 - node groups and scores, where there are nodes only
 
     nodes = SimulatedNodes(plan, job.workload.length_s)
@@ -188,7 +188,7 @@ def _run_on_nodes(
 
 
 def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
-    """All revisions. They run in the order of time, so each learns at once what the others record."""
+    """All revisions, simulated in the order of time, so that each learns at once from the others."""
     prior = GapPrior(SHIPPED_PRIOR) if job.shares_prior else None
     return [_revision(job, index, nodes=nodes, prior=prior) for index in range(len(job.workload.functions))]
 

@@ -1,4 +1,4 @@
-"""The pause after consecutive failures: it doubles with each, up to a bound.
+"""Computes the pause after consecutive failures: doubled with each, up to a bound.
 
 Input: how many failures there were. Output: seconds. The caller adds jitter, because it has the random numbers.
 """
@@ -8,7 +8,7 @@ _DOUBLINGS_MAX = 60
 
 
 def backoff_s(failure_count: int, *, first_s: float, max_s: float) -> float:
-    """Pause after so many failures in a row, in seconds, for any count.
+    """The pause in seconds after this many failures in a row.
 
     With ``first_s`` 0.05 and ``max_s`` 1: 0.05, 0.1, 0.2, 0.4, 0.8, 1, 1 and so on. No failure counts as one.
     """

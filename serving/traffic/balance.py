@@ -40,7 +40,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoFreePod(msgspec.Struct, frozen=True, kw_only=True):
-    """No pod can take the request: of ``pod_count`` pods ``draining_count`` drain and the others are full."""
+    """No pod can take the request: ``draining_count`` of ``pod_count`` pods drain, and the others are full."""
 
     shortage: Shortage
     pod_count: int
@@ -73,7 +73,7 @@ class Balancer:
 
     @property
     def capacity(self) -> int | None:
-        """Requests allowed in flight; None is no limit, 0 lets all wait.
+        """Requests allowed in flight; None is no limit, 0 queues all of them.
 
         It is what is in flight plus the slots that are free, so that requests on a pod that drains take no slot from the
         others: with 3 on one that drains and 10 slots on another it is 13, and 12 when the first of them has ended.
@@ -82,7 +82,7 @@ class Balancer:
         return None if self._unlimited else self._in_flight + self._free_slots
 
     def set_pods(self, slots_by_pod: Mapping[str, int | None]) -> None:
-        """Replace the list of pods: address to slots of this activator, None for no limit.
+        """Replace the list of pods: this activator's slots by address, None for no limit.
 
         A pod that is no longer listed drains, and is forgotten when its last request has ended. A pod that drains does so
         for as long as it is listed. Fewer slots than requests in flight interrupt no request.
@@ -99,7 +99,7 @@ class Balancer:
         self._recount()
 
     def set_slots(self, address: str, slots: int) -> None:
-        """Change the slots of one listed pod with a limit; as ``set_pods``, but without the others."""
+        """Change the slots of one listed pod with a limit; other pods keep theirs."""
         pod = self._pods.get(address)
         if pod is not None and pod.listed:
             was_free = pod.free
@@ -109,11 +109,11 @@ class Balancer:
             self._settle(pod, was_free=was_free)
 
     def in_flight_by_pod(self) -> dict[str, int]:
-        """Requests of this activator on each pod that has any."""
+        """Requests of this activator in flight, by pod."""
         return {pod.address: pod.in_flight for pod in self._pods.values() if pod.in_flight}
 
     def drain(self, address: str) -> None:
-        """Never choose this pod again while it is listed. An unknown one is ignored."""
+        """Exclude this pod while it is listed. An unknown one is ignored."""
         pod = self._pods.get(address)
         if pod is not None:
             was_free = pod.free
@@ -122,7 +122,7 @@ class Balancer:
             self._recount()
 
     def take(self) -> Chosen | NoFreePod:
-        """Choose a pod for a request and count it in; with the reason."""
+        """Choose a pod for a request and count the request; return the reason too."""
         free_pod_count = len(self._free)
         pod = self.pick()
         if pod is None:
@@ -136,16 +136,16 @@ class Balancer:
         )
 
     def pick(self) -> BalancedPod | None:
-        """Choose a pod for a request and count it in; None without a free one. As ``take``, without the reason."""
+        """Choose a pod for a request and count the request; None without a free pod. Faster than ``take``."""
         return self._begin(self._free.pick()) if len(self._free) else None
 
     def pick_at(self, address: str) -> BalancedPod | None:
-        """Count a request in on this pod; None when it is not free."""
+        """Count a request on this pod; None if the pod is not free."""
         pod = self._pods.get(address)
         return self._begin(pod) if pod is not None and pod.free else None
 
     def give_back(self, address: str) -> None:
-        """Count out a request on this pod, whatever its end.
+        """Stop counting a request on this pod, however it ended.
 
         Raises:
             IllegalTransition: when this activator has no request there.

@@ -21,7 +21,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class QueueLimit(enum.StrEnum):
-    """The bound that kept a request out of the queue."""
+    """The bound that excluded a request from the queue."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -66,7 +66,7 @@ class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class BreakerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of all requests so far: ``arrived`` is the sum of the others but ``waiting_bytes``."""
+    """Counts of all requests so far: ``arrived`` is the sum of the others except ``waiting_bytes``."""
 
     arrived: int
     running: int
@@ -79,7 +79,7 @@ class BreakerCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the queue: since when it is taken, and what the request weighs."""
+    """A place in the queue: its start time, and the weight of the request."""
 
     since_s: float
     weight_bytes: int
@@ -89,7 +89,7 @@ ADMITTED = Admitted()
 
 
 class Breaker(Generic[RequestId]):
-    """Slots and a queue before them. All calls take constant amortised time, also those within the queue.
+    """Slots with a queue. All calls take constant amortised time, also calls about queued requests.
 
     ``capacity`` requests may run at once: None is no limit, 0 lets all wait. At most ``depth_max`` wait, together with
     at most ``depth_bytes_max`` bytes (None: not bounded), each for at most ``wait_max_s`` seconds. With 10 slots and 100
@@ -219,7 +219,7 @@ class Breaker(Generic[RequestId]):
         return self._grant(now_s)
 
     def set_capacity(self, capacity: int | None, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Change the number of slots; returns the requests that get one.
+        """Change the number of slots; return the requests that get one.
 
         With fewer slots than running requests all of them run on, and none is granted until enough have finished:
         from 10 to 4 slots with 10 running, 7 must finish before the next one starts.

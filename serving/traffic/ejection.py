@@ -1,4 +1,4 @@
-"""Keeps requests from failing or silent pods of one revision for a while.
+"""Withholds requests from failing or silent pods of one revision for a while.
 
 Input: the listed pods, requests that found a pod gone, answers, requests without an answer, and the time. Output: which pods are
 ejected now, and until when.
@@ -31,7 +31,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive failures of a pod since ``since_s``, and the end of its pause; None: it is tried again, and one success clears it."""
+    """Consecutive failures of a pod since ``since_s``, and the end of its pause; None while it is on trial."""
 
     failure_count: int
     since_s: float
@@ -103,7 +103,7 @@ class SilenceWatch(Generic[RequestId]):
         return [pod for pod, count in waiting.most_common() if count >= needed and pod not in self._alive_s]
 
     def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
-        """Note how long requests took that were answered since the last look.
+        """Learn the durations of requests with a response since the last call.
 
         A request that is gone was answered, or given up by its client: it counts if its pod has answered at all since then.
         """
@@ -145,7 +145,7 @@ class EjectedPods(Generic[RequestId]):
         self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
 
     def failed(self, address: str, now_s: float) -> bool:
-        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; whether it was not ejected before."""
+        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return whether it was not ejected before."""
         known = self.ejections.get(address)
         if address not in self._listed or (known is not None and known.until_s is not None):
             return False
@@ -153,7 +153,7 @@ class EjectedPods(Generic[RequestId]):
         return True
 
     def note_response(self, address: str, now_s: float) -> bool:
-        """Forget the failures of a pod, unless a pause for an unreachable pod lasts; whether that ends a pause."""
+        """Clear the failures of a pod, except while it pauses as unreachable; return whether a pause ended."""
         self.responded_s[address] = now_s
         if not self.ejections or (known := self.ejections.get(address)) is None:
             return False
@@ -192,7 +192,7 @@ class EjectedPods(Generic[RequestId]):
         return {address for address in found if self.silent(address, now_s)}
 
     def readmit(self, now_s: float) -> bool:
-        """End the pauses that are over; whether there were any."""
+        """End expired pauses; return whether there were any."""
         due = [address for address, one in self.ejections.items() if one.until_s is not None and one.until_s <= now_s]
         for address in due:
             self.ejections[address] = msgspec.structs.replace(self.ejections[address], until_s=None)

@@ -73,11 +73,11 @@ class Meter:
 
     @property
     def arrived_count(self) -> int:
-        """Requests that have arrived in this period."""
+        """Requests arrived in this period."""
         return self._direct_arrivals + self._proxied_arrivals
 
     def arrive(self, now_s: float, *, proxied: bool) -> None:
-        """Count a request in. ``proxied``: an activator has counted it too."""
+        """Count an arrival. ``proxied``: an activator has counted it too."""
         self._integrate(now_s)
         if proxied:
             self._proxied_level += 1
@@ -87,7 +87,7 @@ class Meter:
             self._direct_arrivals += 1
 
     def leave(self, now_s: float, *, proxied: bool) -> None:
-        """Count a request out, ``proxied`` as it was when it arrived.
+        """Count an end; ``proxied`` is the same as at the arrival.
 
         With no such request inside, nothing changes but ``unmatched_leaves``.
         """
@@ -144,7 +144,7 @@ class Meter:
 
 
 def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) -> Stat:
-    """The statistic that is sent of a report, its counts per second.
+    """The statistic of a report, with counts per second.
 
     They are divided by the period that is set, not by the time that passed: the autoscaler adds up what falls into a
     second, so a report that comes late must bring all of its requests. 500 requests reported after 5 s instead of

@@ -17,7 +17,7 @@ from typing import Protocol
 
 
 class BalancingPolicy(enum.StrEnum):
-    """The choice among pods with a free slot."""
+    """The rule that chooses among pods with a free slot."""
 
     TWO_CHOICES = "two-choices"
     FIRST_FREE = "first-free"
@@ -51,26 +51,26 @@ class BalancedPod:
 
     @property
     def available(self) -> bool:
-        """Whether it may be chosen once it has a free slot."""
+        """Whether the pod may be chosen once it has a free slot."""
         return self.listed and not self.draining
 
     @property
     def free(self) -> bool:
-        """Whether it may be chosen now."""
+        """Whether the pod may be chosen now."""
         return self.available and (self.slots is None or self.in_flight < self.slots)
 
 
 class FreePods(Protocol):
-    """Pods with a free slot. Call ``add`` for a pod not inside, ``remove`` for one inside, ``pick`` if there are any."""
+    """Pods with a free slot. ``add`` takes a new pod, ``remove`` a contained one; ``pick`` needs one."""
 
     def __len__(self) -> int: ...
 
     def add(self, pod: BalancedPod) -> None:
-        """A pod has become free."""
+        """Add a pod that has become free."""
         ...
 
     def remove(self, pod: BalancedPod) -> None:
-        """A pod is no longer free."""
+        """Remove a pod that is no longer free."""
         ...
 
     def pick(self) -> BalancedPod:
@@ -79,7 +79,7 @@ class FreePods(Protocol):
 
 
 class FirstFree:
-    """Chooses in the text order of addresses: the same few pods stay busy, the others can go."""
+    """Chooses in the text order of addresses, so that a few pods stay busy and the others can be removed."""
 
     __slots__ = ("_sorted",)
 
@@ -110,7 +110,7 @@ def _address_of(pod: BalancedPod) -> str:
 
 
 class RoundRobin:
-    """Chooses from a queue: the chosen pod goes to its end, and so does a pod that becomes free."""
+    """Chooses from a queue: the chosen pod goes to its end, as does a pod that becomes free."""
 
     __slots__ = ("_line",)
 
@@ -130,7 +130,7 @@ class RoundRobin:
         del self._line[pod.address]
 
     def pick(self) -> BalancedPod:
-        """Choose the first, and move it to the end."""
+        """Choose the first pod, and move it to the end."""
         pod = next(iter(self._line.values()))
         self._line.move_to_end(pod.address)
         return pod
@@ -166,7 +166,7 @@ class TwoChoices:
             self._index_of[last.address] = index
 
     def pick(self) -> BalancedPod:
-        """Choose the better of two. A tie needs no second draw: the order of the two is random already."""
+        """Choose the better of two. A tie needs no second draw, because their order is already random."""
         count = len(self._pods)
         if count == 1:
             return self._pods[0]

@@ -37,7 +37,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link:
-    """To one peer, as long as ``run`` runs.
+    """Sends frames to one peer while ``run`` runs.
 
     ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` gives
     numbers from 0 to below 1, for the jitter of pauses. ``on_connected`` is called after each connect: resend all state. ``network`` is
@@ -96,7 +96,7 @@ class Link:
                 await self._is_empty.wait()
 
     async def run(self) -> None:
-        """Connect, send, and reconnect until cancelled."""
+        """Connect, send, and reconnect, until cancelled."""
         least_s, most_s = self._settings.pause_min_s, self._settings.pause_max_s
         while True:
             try:

@@ -14,7 +14,7 @@ _SETTINGS = LinkSettings(frames_max=256)
 
 
 class Peers:
-    """Links by name. As a context manager it closes them at its end.
+    """Links by name. As a context manager, it closes them on exit.
 
     ``ask`` are the names and values that identify this side, ``token`` authenticates it; ``draw`` gives numbers from 0 to
     below 1, for the jitter of pauses.

@@ -81,7 +81,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_setting(line: str) -> Edit:
     """A setting of the autoscaler at the end of its record."""
-    anchor = '    def check(self) -> Iterator[Clash]:\n        """Contradictions between fields: the target'
+    anchor = '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: the target'
     meaning = '    """Pods beside those. Default: ours, 0."""\n\n'
     return Edit("serving/settings/autoscaler.py", anchor, f"    {line}\n{meaning}{anchor}")
 

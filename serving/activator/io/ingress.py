@@ -353,7 +353,7 @@ def _named(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
 
 
 def _refuse(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
-    """Answer a request that lacks the token of a private service; else take our own header out of it."""
+    """Reject a request without the token of a private service; otherwise strip our own header."""
     head = exchange.head
     own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
     token = access_token(key, namespace=rule.namespace, route=rule.route, version=rule.version)
@@ -381,7 +381,7 @@ def _offer_placeholder(exchange: Exchange, visit: _Visit, *, service: str) -> No
 
 
 def _begin_trace(tracer: Tracer, exchange: Exchange, visit: _Visit) -> None:
-    """Draw ids for a request that is to be traced, and pass them to the pod; others stay as they are."""
+    """Generate trace ids for a request to be traced, and pass them to the pod."""
     visit.trace = tracer.begin(visit.traceparent)
     if visit.trace is not None:
         visit.traceparent = visit.trace.traceparent

@@ -15,7 +15,7 @@ HeadMarks = tuple[str | None, bytes, bytes]
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a head at the routes' ``turn``; after a later turn the head is read again.
+    """Caches the routing facts of a head; valid until the routes' ``turn`` changes.
 
     ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie,
     ``is_grpc`` that the request is a gRPC call.

@@ -130,7 +130,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def inside(self) -> list[tuple[RevisionKey, int, int]]:
-        """The requests of each revision: all of them, and the queued ones."""
+        """The number of requests of each revision: in all, and queued."""
         return [(key, one.level, one.waiting_count) for key, one in self.throttlers.items()]
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
@@ -276,7 +276,7 @@ class RequestRouter(Generic[RequestId]):
             assert self.directory.revision(key) is None or throttler.pods == self.directory.pods_of(key), self
 
     def _set_pods(self, keys: Iterable[RevisionKey], now_s: float) -> list[Dispatch[RequestId]]:
-        """Give revisions with requests their pods. The capacity of pods is unknown until the revision is."""
+        """Assign pods to revisions with requests. The capacity of pods is unknown before their revision is known."""
         dispatches: list[Dispatch[RequestId]] = []
         for key in keys:
             throttler, revision = self.throttlers.get(key), self.directory.revision(key)

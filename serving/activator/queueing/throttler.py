@@ -340,7 +340,7 @@ class RevisionThrottler(Generic[RequestId]):
         return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:
-        """Remove a queued request. No other begins by this: none waits beside a free slot."""
+        """Remove a queued request. This starts no other: none waits while a slot is free."""
         waiting_count = self.waiting_count
         if self._requeued.pop(request, None) is not None:
             # Before the cancel: the slot that it kept ends with it.
@@ -351,5 +351,5 @@ class RevisionThrottler(Generic[RequestId]):
 
 
 def _plus(capacity: int | None, count: int) -> int | None:
-    """A capacity with room for requests that keep a slot without a pod; None is no limit."""
+    """Add slots to a capacity for requests whose pod is gone; None means no limit."""
     return None if capacity is None else capacity + count

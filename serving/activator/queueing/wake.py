@@ -48,7 +48,7 @@ class Poke(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision at a moment.
+    """The input of a wake decision for one revision.
 
     ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last report.
     ``desired_count`` pods are desired, each for ``target_concurrency`` requests at once. ``has_rejected`` says that a

@@ -66,7 +66,7 @@ class Routes:
         self.remove(_of_revision(key))
 
     def set_domains(self, targets: Mapping[str, str]) -> None:
-        """The cluster-local host of the route or revision that each mapped host leads to: all mappings there are."""
+        """Replace all domain mappings: the cluster-local host that each mapped host leads to."""
         self._domains = targets
         self.turn += 1
 
@@ -104,21 +104,21 @@ class Routes:
         return self._guarded(found or self._find_domain(_bare(host)))
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of the host that a Gateway passed on, if it leads to the revision and chooses among its own."""
+        """The site of a host passed on by a Gateway, if it leads to the revision and has routing rules of its own."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None
         return site if any(key[1] in one.revisions for one in (site, *site.tags.values())) else None
 
     def _guarded(self, site: Site | None) -> Site | None:
-        """A revision's own site, as private as the routes that lead to it; any other site as it is."""
+        """Protect a revision's own site by the access rule of its routes; leave other sites unchanged."""
         if site is None or not self._private or not site.route.endswith(_REVISION):
             return site
         rules = self._private.get((site.namespace, site.revisions[0]))
         return msgspec.structs.replace(site, access=rules[min(rules)]) if rules else site
 
     def _find_domain(self, host: str) -> Site | None:
-        """On both listeners: a Gateway in front sends what came for the domain to the inner one."""
+        """Find a mapped domain, on both listeners: a Gateway forwards its requests to the inner one."""
         return self._sites[Listener.INNER].get(self._domains.get(host, ""))
 
     def _find_revision(self, key: RevisionKey) -> Site | None:
@@ -126,7 +126,7 @@ class Routes:
         return claims[0].site if claims else None
 
     def lost(self) -> list[HostClaim]:
-        """Claims of hosts that an older claim has."""
+        """Claims that lost their host to an older claim."""
         return [claim for claims in self._claims.values() for claim in claims[1:]]
 
     def _settle(self, claim: HostClaim) -> None:
@@ -152,7 +152,7 @@ def _bare(host: str) -> str:
 
 
 def _whole(host: str) -> str:
-    """A host of the cluster as it is written in full: "hello.default" and "hello.default.svc"."""
+    """The full form of a cluster host, for the short forms "hello.default" and "hello.default.svc"."""
     parts = host.split(".")
     if len(parts) == _SHORT_PARTS:
         return f"{host}.{INNER_DOMAIN}"

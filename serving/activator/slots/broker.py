@@ -234,7 +234,7 @@ class SlotBroker(Generic[RequestId]):
             self._forget(key, peer)
 
     def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
-        """Pods with slots that this process does not need, in order. While requests wait, only ejected pods are such."""
+        """Pods with unneeded slots, in order. While requests wait, only ejected pods have any."""
         slot_count = self._router.directory.slot_count(key)
         pods = set(self._router.directory.pods_of(key)) if slot_count else set()
         throttler = self._router.throttlers.get(key)
@@ -261,5 +261,5 @@ class SlotBroker(Generic[RequestId]):
 
 
 def _in_flight(throttler: RevisionThrottler[RequestId] | None) -> dict[str, int]:
-    """Requests of a revision on each pod that has any from here."""
+    """Requests of a revision in flight from this process, by pod."""
     return {} if throttler is None else throttler.balancer.in_flight_by_pod()

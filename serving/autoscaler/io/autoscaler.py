@@ -157,7 +157,7 @@ class Autoscaler:
         return self._watch.pod(namespace, name)
 
     async def _begin(self) -> None:
-        """Decide for the first time, each revision at its place in the period."""
+        """Make the first decisions, spread over the period."""
         await self._watch.synced()
         try:
             async with asyncio.timeout(_POLICIES_WAIT_S):

@@ -141,7 +141,7 @@ class StatsConnection(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head or of frames, cut anywhere."""
+        """Process received bytes of a head or of frames, split anywhere."""
         self._silent_looks = 0
         if self._rest:
             data = self._rest + data
@@ -171,7 +171,7 @@ class StatsConnection(asyncio.Protocol):
         return self._is_follower or self._silent_looks < (_SILENT_LOOKS_MAX if self.sender is not None else 2)
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -235,7 +235,7 @@ class StatsConnection(asyncio.Protocol):
         self._send()
 
     def _take_frames(self, data: bytes) -> None:
-        """Whole frames; what is left waits for more."""
+        """Process the complete frames and keep the rest."""
         sender, position = self.sender, 0
         if sender is None:
             return None
@@ -253,7 +253,7 @@ class StatsConnection(asyncio.Protocol):
         return None
 
     def _take_other(self, sender: Sender, frame: bytes) -> None:
-        """Anything but a whole binary message: control frames are the protocol's, text and pieces are no stats."""
+        """Pass control frames, text and fragments to the protocol: they are no stats."""
         self._protocol.receive_data(frame)
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:

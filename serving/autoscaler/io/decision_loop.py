@@ -285,7 +285,7 @@ class DecisionLoop:
 
 
 def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
-    """Go on from what was written before; "" is nothing."""
+    """Restore the state saved earlier; "" if there is none."""
     if text:
         try:
             load(text)

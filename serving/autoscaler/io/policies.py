@@ -129,12 +129,12 @@ class PolicyClient:
             self.triggers.take_policy(policy, is_ours=is_ours)
 
     def _news(self, key: PolicyKey) -> None:
-        """Whether a target is there is known once each revision has been decided on."""
+        """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""
         is_followed = self.triggers.is_followed(key)
         self._statuses.add_after(key, _NEWS_LAG_S if is_followed else self._settings.decision_period_s + _NEWS_LAG_S)
 
     async def _tell(self, key: PolicyKey) -> float | None:
-        """Write the status of a policy if it is time to; when to look again."""
+        """Write a policy's status if it is due; return when to check again."""
         at_s, target = now_s(), self.triggers.target(key)
         group = None if target is None else self._group_of(key[0], target)
         if group is None or not self._sharing.is_ours(group):
@@ -163,7 +163,7 @@ class PolicyClient:
         return self._group(key) if target.kind == _REVISION else key
 
     async def _look(self) -> None:
-        """List what all pods use: soon while a policy or a learnt target wants to know, else as often as it is measured."""
+        """List the usage of all pods: often while a policy or learnt target needs it, else at the measuring period."""
         due_s = -math.inf
         while True:
             if self.triggers.wants_usage or self._learning.is_urgent() or now_s() >= due_s:

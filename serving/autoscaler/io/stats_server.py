@@ -43,7 +43,7 @@ _HEARD_S = 2.5
 
 
 class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Other autoscalers, and tokens of a cluster's clients.
+    """Options of a stats server that shares revisions with other autoscalers.
 
     ``relayed`` takes what another autoscaler passes on, and must not pass it on again. ``elsewhere`` gives the address of the
     autoscaler that answers a query, "" for this one. ``host_names`` may be asked beside those of ``hosts``. ``reviewer``

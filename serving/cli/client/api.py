@@ -106,7 +106,7 @@ class ApiClient:
         return self.must(ApiCall(method=method, path=path, body=body))
 
     def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
-        """The same, of a call in full."""
+        """Send a call, given in full, that must succeed."""
         status, response = self.ask(call)
         if status >= 400:
             fail(message_of(response))

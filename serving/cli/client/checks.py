@@ -49,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_python() -> Iterator[Finding]:
-    """The interpreter and the system."""
+    """Check the Python version and the operating system."""
     found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
     if sys.version_info < _PYTHON_MIN:
         yield Finding(name="python", state="fail", text=found, advice="install Python 3.11 or newer")
@@ -122,7 +122,7 @@ def check_journal(path: Path) -> Iterator[Finding]:
 
 
 def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding]:
-    """The default ports of ``serving up``, while it does not run; ``taken`` are others to look at, by name."""
+    """Check the default ports of ``serving up`` while it does not run; ``taken`` adds ports by name."""
     wanted = taken if taken is not None else {port.name: port.number for port in PORTS}
     busy = {name: number for name, number in wanted.items() if not _is_free(number)}
     for name, number in busy.items():
@@ -136,7 +136,7 @@ def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding
 
 
 def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
-    """Whether the system's resolver knows that everything below localhost is this machine."""
+    """Check that the system's resolver maps names below localhost to this machine."""
     try:
         found = {str(one[4][0]) for one in socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)}
     except OSError:
@@ -149,7 +149,7 @@ def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
 
 
 def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
-    """Whether pods can have a hosts file of their own, by which apps find other services."""
+    """Check that pods can have their own hosts file, where apps find other services."""
     if mounts.can_mount() if can_mount is None else can_mount:
         yield Finding(name="pod names", state="ok", text="apps call other services by their cluster-local names")
         return
@@ -159,7 +159,7 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
 
 
 def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Whether processes of pods can be kept from this machine and from each other."""
+    """Check that processes of pods can be isolated from this machine and from each other."""
     wanted = Isolation(mode=MODES[0], hidden=tempfile.gettempdir(), is_root=os.geteuid() == 0)
     found = missing_layers(wanted) if missing is None else missing
     if found:
@@ -173,7 +173,7 @@ def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
 
 
 def check_secrets(*, is_root: bool | None = None) -> Iterator[Finding]:
-    """Whether Secrets that pods mount are kept off the disk."""
+    """Check that mounted Secrets stay off the disk."""
     if (os.geteuid() == 0) if is_root is None else is_root:
         yield Finding(name="secrets", state="ok", text="Secrets that pods mount are in memory")
         return
@@ -182,7 +182,7 @@ def check_secrets(*, is_root: bool | None = None) -> Iterator[Finding]:
 
 
 def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Finding]:
-    """Whether memory and cpu limits of pods can be the kernel's."""
+    """Check that the kernel can enforce memory and cpu limits of pods."""
     instead = "memory is watched and pods above their limit are ended; cpu limits become priorities"
     if not (root / "cgroup.controllers").exists():
         yield _older_cgroup(places_by_controller("\n".join(_lines(own)), root), instead)
@@ -212,7 +212,7 @@ def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
 
 
 def check_containers() -> Iterator[Finding]:
-    """Whether images can be run, by really running a container, and pulled."""
+    """Check that images can be run, by running a container, and pulled."""
     engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""))
     if not engine.runtime:
         advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
@@ -243,7 +243,7 @@ def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding
 
 
 def check_clock(state: Path, *, wall_s: float | None = None) -> Iterator[Finding]:
-    """Whether the time of day is plausible: no file in the state folder is from the future."""
+    """Check the time of day: no file in the state folder may be from the future."""
     now_s = time.time() if wall_s is None else wall_s
     newest_s = max((_modified_s(one) for one in (state, *_entries(state))), default=0.0)
     if now_s < _CLOCK_MIN_S:

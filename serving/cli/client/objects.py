@@ -21,7 +21,7 @@ _OF_REVISION = REVISION_LABEL + "={}"
 
 
 def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
-    """A condition of it, {} if it has none such."""
+    """A condition of an object; {} if it is missing."""
     return next((found for found in nested(one, "status", "conditions") or () if found.get("type") == wanted), {})
 
 

@@ -162,7 +162,7 @@ class Progress:
             cls._outermost.clear()
 
     def clear(self) -> None:
-        """Remove the line that this one shows."""
+        """Remove this progress line from the terminal."""
         with self._lock:
             if self._shown is not None:
                 self._shown.stop()

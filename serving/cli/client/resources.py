@@ -15,7 +15,7 @@ _USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *U
 _KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
 _BY_WORD: dict[str, Kind] = {}
 JSONPATH = "jsonpath="
-"""The beginning of an output that is a JSONPath template."""
+"""The prefix of an output that is a JSONPath template."""
 
 
 def _words(kind: Kind) -> tuple[str, ...]:

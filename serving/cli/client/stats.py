@@ -79,10 +79,10 @@ class Stats:
 
 
 class _Stays(urllib.request.HTTPRedirectHandler):
-    """Makes an error of an answer that leads elsewhere."""
+    """Treats redirects as errors."""
 
     def redirect_request(self, *_: object) -> None:
-        """Reject redirects."""
+        """Reject a redirect."""
 
 
 def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:

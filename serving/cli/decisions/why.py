@@ -127,7 +127,7 @@ def log_files(state_path: Path) -> list[Path]:
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """A decision: what a line shows of it, and all of it as JSON."""
+    """A decision: the parts that its line shows, and the whole as JSON."""
 
     line: DecisionLine
     body: bytes
@@ -146,7 +146,7 @@ class _Ours:
         return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
 
     def has(self, one: LoggedDecision) -> bool:
-        """Whether a logged decision is about one of them."""
+        """Whether a logged decision is about one of the revisions."""
         return one.namespace == self._api.namespace and one.revision in self
 
     def __contains__(self, revision: str) -> bool:
@@ -166,7 +166,7 @@ class _Ours:
 
 
 def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
-    """Print what Events say, and how to get every decision."""
+    """Print the changes found in Events, and how to get every decision."""
     if output != "text":
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
     say_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")

@@ -75,7 +75,7 @@ class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said_by_events(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
-    """The remembered changes of these revisions in the namespace, oldest first."""
+    """The recorded changes of these revisions in the namespace, oldest first."""
     said = [_said(one) for one in items_of(api, EVENT)]
     return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
 

@@ -46,11 +46,11 @@ class AmountFlags:
         return count_max
 
     def add(self, problem: Problem) -> None:
-        """Keep another problem."""
+        """Add a problem."""
         self._problems.append(problem)
 
     def check(self) -> None:
-        """Raises ``SettingsError`` with every problem, if there is one."""
+        """Raise ``SettingsError`` with every problem, if there are any."""
         if self._problems:
             raise SettingsError(self._problems)
 

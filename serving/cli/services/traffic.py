@@ -94,7 +94,7 @@ def _asked(
 
 
 def _named(word: str, service: Object, names: Sequence[str]) -> str:
-    """The revision that a person means."""
+    """The revision named by the user."""
     if word == LATEST:
         return word
     prefix = f"{name_of(service)}-"

@@ -110,7 +110,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
 
 
 def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
-    """Whether what was applied has failed.
+    """Whether the applied generation has failed.
 
     The controller reports on a configuration only once it has seen the present generation. A route still repeats the
     failure of the revision before, until the new one is ready: it has failed if it does so after the configuration is ready.

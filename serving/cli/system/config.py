@@ -34,7 +34,7 @@ from serving.settings.parse import read_config_maps
 from serving.settings.render import config_map_names, render_config_map, render_page
 
 NOT_LIVE = frozenset({"dashboard", "placement", "queueproxy"})
-"""Daemons that read their environment alone."""
+"""Daemons that read their settings from the environment only."""
 # Which process of `serving up` has the settings of a daemon.
 _MODULES = {
     "activator": "serving.activator.main",

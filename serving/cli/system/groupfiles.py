@@ -43,7 +43,7 @@ def groups_in_config_maps(config_maps: Sequence[ConfigMap]) -> GroupFiles:
 
 
 def _reading_of(path: Path) -> list[GroupReading] | None:
-    """None unless the file is about node groups."""
+    """The node groups in a file; None unless the file is about node groups."""
     if path.is_dir():
         return None
     try:

@@ -313,7 +313,7 @@ def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
 
 
 def _refuse_wrong_settings() -> None:
-    """Settings that no daemon could use end the command before anything starts."""
+    """End the command before anything starts if the settings are invalid."""
     try:
         check_environment(os.environ)
     except SettingsError as error:

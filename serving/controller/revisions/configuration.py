@@ -117,7 +117,7 @@ def reconcile_configuration(
     now: str,
     refusal: str = "",
 ) -> WritePlan:
-    """The writes for a configuration. ``revisions`` are those that it may own, by name.
+    """The writes for a configuration. ``revisions`` are those it may own, by name.
 
     ``refusal`` is why the server refused the revision of this generation, "" if it did not.
     """
@@ -201,7 +201,7 @@ def _unchanged(
     settings: ControllerSettings,
     scaling: AutoscalerSettings,
 ) -> Object | None:
-    """The latest created revision if the template still means that one.
+    """The latest created revision if the template still describes it.
 
     A real API server counts a generation where a client adds ``resources: {}``.
     """
@@ -219,7 +219,7 @@ def _unchanged(
 
 
 def _asked(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
-    """Labels or annotations that come from the template."""
+    """The labels or annotations given by the template."""
     return {key: text for key, text in texts.items() if key not in own}
 
 
@@ -297,7 +297,7 @@ def _retirements(
 
 
 def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]:
-    """The Events of a change, with Knative's reasons."""
+    """The Events about a change, with Knative's reasons."""
     before = nested(configuration, "status", "latestReadyRevisionName") or ""
     ready = status.get("latestReadyRevisionName", "")
     notes: list[Note] = []

@@ -72,7 +72,7 @@ def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSetti
 
 
 def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
-    """The fields to add or set; additional fields of the existing object were filled in by the server."""
+    """The fields to add or set. Additional fields of the existing object are defaults of the server."""
     patch: Object = {}
     for key, value in wanted.items():
         before = found.get(key)
@@ -142,7 +142,7 @@ def _metric(name: str, target: float) -> Object:
 
 
 def _quantity(whole: int) -> str:
-    """The quantity as the server formats it, so that its answer equals the request: 1500 is "1500", 2000 is "2k"."""
+    """The quantity as the server formats it, so that its response equals the request: 1500 is "1500", 2000 is "2k"."""
     suffixes = iter(_SUFFIXES)
     suffix = ""
     while whole % 1000 == 0 and (larger := next(suffixes, "")):

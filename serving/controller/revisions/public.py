@@ -148,7 +148,7 @@ def _backend(before: Object | None, *, family: str, public: PublicService) -> En
 
 
 def _kept(before: Object) -> EndpointGroup:
-    """The present endpoints when there are no others; pods become unready."""
+    """The present endpoints, kept when there are no others; pods become unready."""
     endpoints = [
         {**one, "conditions": {**one.get("conditions", {}), "ready": False}} if one.get("targetRef") else one
         for one in before.get("endpoints") or ()
@@ -172,7 +172,7 @@ def _service(owner: Object, name: str) -> Object:
 
 
 def _inherited(owner: Object) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels and annotations of a Service: a Route's own and its name, as Knative has them.
+    """The labels and annotations of a Service: the Route's own, and its name, as in Knative.
 
     Visibility is not among them: on the Service of a tag it is the user's word about that tag.
     """
@@ -188,7 +188,7 @@ def _route_label(owner: Object) -> dict[str, str]:
 
 
 def _metadata_changes(owner: Object, service: Object) -> Object:
-    """Labels and annotations to add to a Service. Those of others stay."""
+    """The labels and annotations to add to a Service. Those of other writers stay."""
     labels, annotations = _inherited(owner)
     known = {"labels": labels_of(service), "annotations": annotations_of(service)}
     wanted = {"labels": known["labels"] | labels, "annotations": known["annotations"] | annotations}

@@ -221,7 +221,7 @@ def _missing(
 
 
 def _notes(before: Object, after: Object) -> list[Note]:
-    """Events for: not ready, with the reason; ready again. The first time is recorded in an annotation instead."""
+    """Events for a revision that becomes unready or ready again. The first readiness is an annotation instead."""
     old, new = condition_of(before, CONDITION_READY), condition_of(after, CONDITION_READY)
     if (old.get("status"), new.get("status")) == ("False", "True"):
         message = "Revision becomes ready upon all resources being ready"

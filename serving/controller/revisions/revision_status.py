@@ -138,7 +138,7 @@ def _of_resources(reason: str, message: str) -> Failure:
 
 
 def _shortened(text: str) -> str:
-    """The end of a long text: the last lines of a log name the cause."""
+    """The end of a long text, because the last lines of a log name the cause."""
     return text if len(text) <= _MESSAGE_LENGTH_MAX else "..." + text[-(_MESSAGE_LENGTH_MAX - 3) :]
 
 
@@ -180,7 +180,7 @@ def serving_state_of(revision: Object) -> ServingState:
 
 
 def was_ready(revision: Object) -> bool:
-    """Whether the revision was ready once, by its status or, after a restart of one machine's store, by its annotation."""
+    """Whether the revision was ever ready, by its status or, after a restart of one machine's store, its annotation."""
     is_ready = condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE
     return is_ready or not BECAME_READY_ANNOTATIONS.isdisjoint(annotations_of(revision))
 
@@ -239,7 +239,7 @@ def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object
 
 
 def _dependencies(revision: Object, children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
-    """ResourcesAvailable and ContainerHealthy."""
+    """The conditions ResourcesAvailable and ContainerHealthy."""
     deployment = children.deployment
     if deployment and not is_controlled_by(deployment, revision):
         message = f'There is an existing Deployment "{deployment_name(name_of(revision))}" that we do not own.'
@@ -273,7 +273,7 @@ def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) 
 
 
 def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
-    """Unknown until the deadline, then failed."""
+    """The conditions of a starting revision: Unknown until the deadline, then False."""
     why = not_ready_because(children.pods)
     progressing = condition_of(children.deployment or {}, "Progressing")
     has_expired = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
@@ -306,7 +306,7 @@ def _well() -> list[Condition]:
 
 
 def _failed(failure: Failure) -> list[Condition]:
-    """The failed condition is False, the other Unknown."""
+    """The conditions after a failure: the failed one is False, the other Unknown."""
     return [
         Condition(type=layer.value, status=ConditionStatus.FALSE, reason=failure.reason, message=failure.message)
         if layer is failure.layer

@@ -161,7 +161,7 @@ def _unexpanded(value: str) -> str:
 
 
 def _security(revision: Object) -> Object:
-    """The smallest security context. The image runs as a user of its own; a pod that runs as root must say so here, too."""
+    """The smallest security context. The image has a user of its own; a pod that runs as root must say so here too."""
     is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,

@@ -139,7 +139,7 @@ def _initialized(revision: Object, ready_count: int) -> Condition:
 
 
 def _populated(condition_type: str, slices: Sequence[Object], ready_count: int) -> Condition:
-    """Whether requests to the public Service get somewhere: to pods, or to an activator that is in a slice."""
+    """Whether requests to the public Service reach pods, or an activator in a slice."""
     if ready_count or any(found.get("endpoints") for found in slices):
         return Condition(type=condition_type, status=ConditionStatus.TRUE)
     message = "K8s Service is not ready"

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from serving.traffic.backoff import backoff_s
 
 SILENT_S = 10.0
-"""An activator that does not answer for so long is skipped: longer than a restart takes, shorter than people wait."""
+"""Silence after which an activator is skipped, in seconds: longer than a restart, shorter than people wait."""
 
 _RETRY_FIRST_S = 0.01
 _RETRY_MAX_S = 1.0

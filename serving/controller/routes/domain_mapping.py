@@ -132,7 +132,7 @@ def _resolved(mapping: Object, target: Object | None, settings: ControllerSettin
 
 
 def _unresolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> str:
-    """Why the reference leads nowhere; "" if it is good."""
+    """Why the reference cannot be resolved; "" if it can."""
     ref = _spec_of(mapping).get("ref") or MappingReference()
     namespace, name = namespace_of(mapping), ref.get("name", "")
     wanted = target_of(mapping)
@@ -199,7 +199,7 @@ class Domains:
         self._by_target: defaultdict[_Target, set[Key]] = defaultdict(set)
 
     def put(self, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """A mapping was ``before`` and is ``after``; None where there is none."""
+        """Update a mapping from ``before`` to ``after``; None where it does not exist."""
         old, new = before and target_of(before), after and target_of(after)
         if old and not _discard(self._by_target[old], key):
             del self._by_target[old]
@@ -217,7 +217,7 @@ class Domains:
     def woken(
         self, kind: Kind, key: Key, *, before: Object | None, after: Object | None
     ) -> Iterator[tuple[Kind, str, str]]:
-        """The mappings and claims to decide on again after a change of an object."""
+        """The mappings and claims to reconcile after a change of an object."""
         match kind:
             case kinds.DOMAIN_MAPPING:
                 yield (kind, *key)
@@ -230,11 +230,11 @@ class Domains:
 
 
 def _address_of(one: Object | None) -> object:
-    """What a mapping reads of its target; None if the target is not there."""
+    """The address of a mapping's target; None if the target does not exist."""
     return one and (nested(one, "status", "address", "url"), nested(one, "metadata", "ownerReferences"))
 
 
 def _discard(found: set[Key], key: Key) -> bool:
-    """Remove a key; whether any other is left."""
+    """Remove a key; return whether any other is left."""
     found.discard(key)
     return bool(found)

@@ -249,7 +249,7 @@ def _changes(before: Object, wanted: Object) -> Object:
 
 
 def _says(found: object, wanted: object) -> bool:
-    """Whether the object has all desired values; additional ones were filled in by the server."""
+    """Whether the object has all desired values. Additional ones are defaults of the server."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_says(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):

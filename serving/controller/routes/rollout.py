@@ -72,7 +72,7 @@ def rollout_of_status(
 
 
 def advance(goal: Rollout, before: Rollout, *, can_serve: Callable[[str], bool], now_s: float) -> Rollout:
-    """The state now: new revisions have started with 1 percent, and steps that are due were made."""
+    """The state now, with due steps made; new revisions start with 1 percent."""
     known = {(one.tag, one.configuration_name): one for one in before.configurations}
     return Rollout(
         configurations=tuple(
@@ -165,7 +165,7 @@ def _with_shares(goal: ConfigurationRollout, shares: Mapping[str, int], step: St
 
 
 def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
-    """The same revisions for another total: more goes to the newest, less is taken from the oldest."""
+    """The same revisions for another total: growth goes to the newest, shrinking takes from the oldest."""
     excess = sum(shares.values()) - percent
     kept: dict[str, int] = {}
     for name, share in shares.items():
@@ -178,7 +178,7 @@ def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
 
 
 def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
-    """The latest revision at the end, with the share that it has or 1 percent of the others'."""
+    """The targets with the latest revision last, at its present share or 1 percent taken from the others."""
     others = {name: share for name, share in shares.items() if name != latest}
     if latest in shares:
         return {**others, latest: shares[latest]}
@@ -186,7 +186,7 @@ def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
 
 
 def _moved(shares: dict[str, int], latest: str, percent: int) -> dict[str, int]:
-    """``percent`` moved to the latest revision from the others, the newest of them first."""
+    """Move ``percent`` to the latest revision from the others, the newest of them first."""
     after = dict(shares)
     for name in reversed(shares):
         if name == latest:

@@ -160,7 +160,7 @@ def reconcile_route(
 
 
 def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: HostRules) -> bool:
-    """Whether all activators serve the new status. A status that was Ready before a restart was confirmed then."""
+    """Whether all activators serve the new status. A status that was Ready before a restart counts as confirmed."""
     if context.confirmed is None or digest == context.confirmed:
         return True
     said = condition_of(route, _INGRESS_READY)
@@ -216,7 +216,7 @@ def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
-    """Warnings: requests do not arrive, and why; the rollout duration cannot be read."""
+    """Warnings: why requests do not arrive, and an unreadable rollout duration."""
     asked = read_rollout_duration(annotations_of(before))
     if isinstance(asked, Problem) and nested(before, "status", "observedGeneration") is None:
         yield Note(about=before, reason="RolloutDurationInvalid", message=str(asked), warning=True)

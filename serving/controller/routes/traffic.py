@@ -1,4 +1,4 @@
-"""From the traffic that a route requests to revisions by name.
+"""Resolves the traffic that a route requests to revisions by name.
 
 Input: the targets of its spec, and the configurations and revisions that they reference; output: the targets with a revision
 each, or the condition that says why not. Assignment is all or nothing: while one target has no ready revision, traffic does
@@ -44,7 +44,7 @@ def assign(targets: Sequence[Object], known: RouteTargets) -> Assignment:
 
 
 def can_serve(revision: Object | None) -> bool:
-    """Whether a revision exists and stays."""
+    """Whether a revision exists and is not being deleted."""
     return (
         revision is not None
         and not is_being_deleted(revision)
@@ -79,7 +79,7 @@ def _to_revision(target: Object, known: RouteTargets) -> Object | Condition:
 
 
 def _target(target: Object, revision: str, *, latest: bool) -> Object:
-    """The target as the status has it: a revision by name, and whether it follows the latest."""
+    """The target as in the status: a revision by name, and whether it follows the latest."""
     made: Object = {"revisionName": revision, "latestRevision": latest}
     return made | {key: target[key] for key in ("percent", "tag") if target.get(key) is not None}
 

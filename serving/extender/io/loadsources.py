@@ -48,7 +48,7 @@ class LoadSource(Protocol):
 
 
 class _MetricsServer:
-    """metrics.k8s.io of the cluster: single measurements, of which mean and deviation are made here."""
+    """metrics.k8s.io of the cluster: single measurements, from which mean and deviation are computed here."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]) -> None:
         self._settings = settings
@@ -173,7 +173,7 @@ class _SignalFxSource:
 
 
 class _WatcherSource:
-    """A load-watcher service, or another of our own."""
+    """A load-watcher service, or another extender of this project."""
 
     def __init__(self, caller: _Caller, settings: PlacementSettings) -> None:
         self._caller = caller

@@ -20,7 +20,7 @@ _log = logging.getLogger("placement")
 
 
 class TlsSite:
-    """One application on one socket, over TLS where the settings name a certificate."""
+    """Serves one application on one socket, over TLS if the settings name a certificate."""
 
     def __init__(self, runner: web.AppRunner, listener: socket.socket, settings: ExtenderTlsSettings) -> None:
         self._runner = runner

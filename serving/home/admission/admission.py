@@ -114,7 +114,7 @@ def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
 
 
 def _policy_problems(spec: object) -> Iterator[Problem]:
-    """Everything that the autoscaler would reject: CEL does not know the trigger types, for one."""
+    """Yield all that the autoscaler would reject and CEL cannot express, such as unknown trigger types."""
     try:
         policy = msgspec.convert(spec, type=ScalingPolicySpec)
     except msgspec.ValidationError as error:
@@ -136,7 +136,7 @@ def _is_annotated(kind: Kind, one: Object) -> bool:
 
 
 def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
-    """Set both annotations on a new object, and the modifier when the spec changes; "" is a write of the system.
+    """Set both annotations on a new object, and the modifier when the spec changes. "" is a write of the system.
 
     An annotation that a writer left out stays as it was, so that a whole manifest can be written again. Knative refuses it.
     """
@@ -324,7 +324,7 @@ def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -
 
 
 def _with_encoded_data(secret: Object) -> Object:
-    """``stringData`` is for writing only: its texts go to ``data`` in base64, and win there."""
+    """Move ``stringData`` into ``data`` in base64, where it takes precedence."""
     texts = secret["stringData"] or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         problem = Problem(where="stringData", what="Invalid value: not a map of texts", expected="texts by key")

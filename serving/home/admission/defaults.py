@@ -1,4 +1,4 @@
-"""Defaults that no schema can state: they depend on other fields, or on the object's own metadata.
+"""Defaults that no schema can state, because they depend on other fields or on metadata.
 
 Input: the spec of an object whose schema defaults are filled in, and the kind; the spec is changed in place. Filling in
 twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and v1beta1, ``*_defaults.go``.
@@ -91,7 +91,7 @@ def _fill_readiness(container: dict[str, Any]) -> None:
 
 
 def _fill_traffic(kind: Kind, spec: dict[str, Any]) -> None:
-    """Send everything to the latest revision where a Service names no target, and complete ``latestRevision``."""
+    """Send all traffic to the latest revision if a Service names no target, and complete ``latestRevision``."""
     if kind == SERVING_SERVICE and spec.get("traffic") == []:
         spec["traffic"] = [{"latestRevision": True, "percent": 100}]
     for target in _objects_at(spec, "traffic"):

@@ -27,7 +27,7 @@ _LIMIT_TYPES = ("Container", "Pod", "PersistentVolumeClaim")
 
 
 Tables = Callable[[Kind], KindTable]
-"""The store as it is now."""
+"""The present content of the store."""
 
 # A claim lasts as long as its version of the object.
 _claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
@@ -115,7 +115,7 @@ class NamespaceRules:
 
 
 def _forbidden(kind: Kind, whole: Object, why: str) -> Forbidden:
-    """The server's words. A generated name is left out: the message of each try is the same."""
+    """The server's message of a refusal, without the generated name, so that each try has the same one."""
     name = nested(whole, "metadata", "generateName") or name_of(whole)
     return Forbidden(f'{kind.resource} "{name}" is forbidden: {why}')
 

@@ -200,7 +200,7 @@ def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
 
 
 def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
-    """The requests and limits of a container without: a limit is the maximum, a request the limit or the minimum, if not given."""
+    """The requests and limits of a container without any: the maximum as limit; the limit or minimum as request."""
     found: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
     for item in _items(limit_range, "Container"):
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
@@ -211,7 +211,7 @@ def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
 
 
 def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tuple[Object, list[str]]:
-    """A container with the defaults, and what was set: "cpu, memory request", "memory limit"."""
+    """A container with the defaults, and the set ones: "cpu, memory request", "memory limit"."""
     resources = {**(container.get("resources") or {})}
     said: list[str] = []
     # A request that is missing is its limit.
@@ -264,7 +264,7 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 def _out_of(
     what: str, bound: ExactAmount, given: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
-    """The first of the two that is out of bounds; the first one must be given."""
+    """The first of two amounts that is out of bounds; the first one must be given."""
     for index, (title, amount) in enumerate(given):
         if amount is None and not index:
             yield f"{what}.  No {title} is specified"

@@ -51,7 +51,7 @@ _SHOWN_MAX = 3
 
 
 def age(stamp: object, *, now_s: float) -> str:
-    """The time since a stamp of the API, "2026-11-21T04:30:00Z"; "<unknown>" if it is none."""
+    """The time since a stamp of the API, "2026-11-21T04:30:00Z"; "<unknown>" for another text."""
     if not isinstance(stamp, str):
         return _UNKNOWN
     try:

@@ -145,7 +145,7 @@ def _annotations(body: Object) -> Iterator[str]:
 
 
 def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """An empty or false value requests the default; exported manifests are full of them."""
+    """Whether a value is set. Empty and false values request the default; exported manifests are full of them."""
     return value not in (None, False, "", {}, [])
 
 

@@ -35,7 +35,7 @@ def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], le
 
 
 def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
-    """The partial objects that a patch writes."""
+    """The partial objects written by a patch."""
     if patch_type is not PatchType.JSON:
         return [_without_directives(patch)] if isinstance(patch, dict) else []
     operations = [one for one in patch if isinstance(one, dict)] if isinstance(patch, list) else []

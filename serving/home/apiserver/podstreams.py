@@ -25,30 +25,30 @@ class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecSession(Protocol):
-    """A command that runs, or an attached container."""
+    """A running command, or an attached container."""
 
     def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Its output as it comes, each piece with its channel, until it has ended."""
+        """The output as it comes, each piece with its channel, until the session ends."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send to its standard input; nothing happens if it has none or has ended."""
+        """Write to the standard input; without one, or after the end, do nothing."""
         ...
 
     def end_input(self) -> None:
-        """End its standard input."""
+        """Close the standard input."""
         ...
 
     def resize(self, *, columns: int, rows: int) -> None:
-        """Change the size of its terminal, if it has one."""
+        """Resize the terminal, if there is one."""
         ...
 
     async def exit_code(self) -> int:
-        """Wait for its end. 0 for an attached container."""
+        """Wait for the end of the command and return its code; 0 for an attached container."""
         ...
 
     async def close(self) -> None:
-        """End the command, if it still runs, and free everything."""
+        """Kill the command if it still runs, and free everything."""
         ...
 
 
@@ -60,7 +60,7 @@ class PodStreams(Protocol):
         ...
 
     async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
-        """Attach to a container that runs."""
+        """Attach to a running container."""
         ...
 
     async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -86,7 +86,7 @@ def exec_options(pod: Object, query: MultiMapping[str], *, subresource: str) -> 
 
 
 async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], container: str) -> ExecSession:
-    """Begin a session. Raises ``NotFound`` with the reason if the container does not run."""
+    """Begin a session. Raises ``NotFound`` with the reason if the container is not running."""
     try:
         return await begin()
     except NotFound as error:

@@ -78,7 +78,7 @@ class SpdyCodec:
         self._deflate = zlib.compressobj(zdict=_DICTIONARY)
 
     def feed(self, piece: bytes) -> Iterator[SpdyFrame]:
-        """The frames that are complete with this piece. Raises ``SpdyError``."""
+        """The frames completed by this piece. Raises ``SpdyError``."""
         self._buffer += piece
         while len(self._buffer) >= _HEAD_BYTES:
             first, flags_and_length = struct.unpack_from(">II", self._buffer)
@@ -142,7 +142,7 @@ class SpdyCodec:
 
     @staticmethod
     def reset(stream: int) -> bytes:
-        """Ends a stream; the status is CANCEL."""
+        """A frame that ends a stream with status CANCEL."""
         return _control_frame(_RST_STREAM, struct.pack(">II", stream, 5))
 
     @staticmethod
@@ -226,7 +226,7 @@ class _Forwarder:
         raise NotImplementedError
 
     async def _received(self, stream: int, data: bytes, *, is_last: bool) -> None:
-        """Pass data on; an empty piece ends the direction."""
+        """Pass received data on; an empty piece ends the direction."""
         pieces = [one for one in (data, b"" if is_last else None) if one is not None and (one or is_last)]
         writer = self._writers.get(stream)
         for piece in pieces:
@@ -255,7 +255,7 @@ class _SpdyForwarder(_Forwarder):
         self._errors: dict[str, int] = {}
 
     async def run(self, ports: Sequence[int]) -> None:
-        """Forward until the connection ends. Each stream names its own port."""
+        """Forward until the connection ends. Each SPDY stream names its own port."""
         del ports
         async for message in self._socket:
             if message.type is WSMsgType.BINARY:
@@ -295,7 +295,7 @@ class _SpdyForwarder(_Forwarder):
 
 class _ChannelForwarder(_Forwarder):
     async def run(self, ports: Sequence[int]) -> None:
-        """One connection for each port."""
+        """Forward over one websocket, with one connection for each port."""
         for number, port in enumerate(ports):
             for channel in (2 * number, 2 * number + 1):
                 await self._socket.send_bytes(struct.pack("<BH", channel, port))

@@ -36,10 +36,10 @@ _Fields = Mapping[int, "_MessageField | _Fields"]
 
 
 class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of one message."""
+    """The field numbers of one message."""
 
     numbers: Mapping[str, tuple[int, ...]]
-    """A field's number by its name in JSON. A field of an embedded message has the numbers of both, the outer one first."""
+    """Numbers by JSON name. A field of an embedded message has the numbers of both, the outer one first."""
 
     pointers: frozenset[str] = frozenset()
     """Pointer fields in Go: encoded only when set, also when zero. Other fields are always encoded."""
@@ -52,7 +52,7 @@ def message_numbers() -> Mapping[str, MessageNumbers]:
 
 
 class _MessageField(msgspec.Struct, frozen=True):
-    """A field in JSON. Go writes fields that are no pointers even when they are empty; in JSON they are left out."""
+    """A field of a message. Go also writes empty fields that are no pointers; JSON leaves them out."""
 
     name: str
     read: _Read
@@ -181,7 +181,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a number raises TypeError
 
 
 def _int64(value: Any) -> int:  # noqa: ANN401 - bytes raise TypeError
-    """A number of 64 bits whose highest bit is its sign."""
+    """A signed number of 64 bits."""
     low: int = value & (1 << 64) - 1
     return low - (1 << 64) if low >> 63 else low
 
@@ -205,7 +205,7 @@ def _int_or_string(data: bytes) -> int | str:
 
 
 def _time(data: bytes, *, timespec: str = "seconds") -> str | None:
-    """A time as in JSON; None for Go's zero, which is an empty message."""
+    """A time as in JSON; None for Go's zero time, which is an empty message."""
     fields = dict(_fields(data))
     if not fields:
         return None

@@ -96,7 +96,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether pods run that no controller owns; else their writer gets a warning."""
 
     runs_images: bool = True
-    """Whether a container runtime runs images. Without one, a write of a container without a command gets a warning."""
+    """Whether a container runtime runs images. Without one, a container without a command causes a warning."""
 
     bookmark_period_s: float = math.inf
     """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
@@ -252,7 +252,7 @@ class _ApiHandlers:
         return json_response(shaped_list(target.kind, listing, wanted=shape, include=include))
 
     async def _read_encoded(self, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
-        """The same from stored JSON, without decoding it."""
+        """Read stored JSON without decoding it, where the request allows it."""
         if target.name:
             data = await self._cluster.get_encoded(target.kind, target.one_namespace, target.name)
             return web.Response(body=data, content_type=JSON_TYPE)

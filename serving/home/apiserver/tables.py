@@ -51,7 +51,7 @@ def partial_metadata(one: Object, version: str) -> Object:
 
 
 def metadata_list(objects: Iterable[Object], metadata: Object, version: str) -> Object:
-    """A list of metadata."""
+    """Metadata of a list's objects."""
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": f"meta.k8s.io/{version}",

@@ -248,7 +248,7 @@ def _warnings(target: RequestTarget, parts: Iterable[Object], *, runs_images: bo
 async def _tell(
     cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
 ) -> list[str]:
-    """Warnings about a write, also recorded as Events of the object unless it was a dry run."""
+    """Return the warnings about a write, and record them as Events unless it was a dry run."""
     texts = _warnings(target, parts, runs_images=sent.runs_images)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, made)
@@ -290,7 +290,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
 
     def wants(self, field: Literal["uid", "resourceVersion"]) -> str | None:
-        """A precondition; None if it is not set."""
+        """A precondition of the deletion; None if it is not set."""
         return (self.preconditions or {}).get(field)
 
 

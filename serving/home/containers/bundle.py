@@ -156,7 +156,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
 
 
 def _cgroup_mounts(views: Mapping[str, str]) -> list[Object]:
-    """A container's own cgroups, where programs look for their limits."""
+    """The mounts of a container's own cgroups, where programs look up their limits."""
     found: list[Object] = []
     if any(path != _CGROUPS for path in views):
         found.append(
@@ -175,7 +175,7 @@ def _bind(mount: MountPoint) -> Object:
 
 
 def _capabilities(security: Object, *, is_root: bool) -> dict[str, list[str]]:
-    """Capabilities by set. A user other than root has them only as the bound of what it may gain, as with Docker."""
+    """Capabilities by set. A user other than root has them only as the bounding set, as in Docker."""
     asked = security.get("capabilities") or {}
     added, dropped = _names(asked.get("add") or ()), _names(asked.get("drop") or ())
     kept = set() if "CAP_ALL" in dropped else set(_CAPABILITIES) - dropped

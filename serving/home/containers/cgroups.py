@@ -69,7 +69,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(map(str, made)), sorted(set(refused))
 
     def _values(self, controller: str, limits: Limits) -> Iterator[tuple[str, str, str]]:
-        """File, value, and the limit's name if a refusal must be reported."""
+        """File, value, and the name of the limit if its refusal must be reported."""
         quota = None if limits.cpu_m is None else max(_QUOTA_MIN_US, limits.cpu_m * _PERIOD_US // 1000)
         shares = max(_SHARES_MIN, (limits.cpu_request_m or 0) * _SHARES_PER_CORE // 1000)
         if controller == "cpu" and self.is_unified:
@@ -95,7 +95,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             yield "pids.max", str(_PIDS_MAX), ""
 
     def path_of(self, name: str) -> str:
-        """The path of a container's cgroup for a runtime that joins it by itself; "" where the launcher joins.
+        """The cgroup path for a runtime that moves the container there itself; "" where the launcher does.
 
         With version 2 runc would move out of what the launcher has joined.
         """
@@ -104,7 +104,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return "/" + str((next(iter(self.folders.values())) / name).relative_to(_ROOT))
 
     def views(self, name: str) -> dict[str, str]:
-        """The mounts of a container's own cgroups, by path in it."""
+        """The mounts of a container's own cgroups, by their path inside it."""
         if self.is_unified:
             return {str(_ROOT): str(next(iter(self.folders.values())) / name)}
         return {f"{_ROOT}/{controller}": str(above / name) for controller, above in self.folders.items()}
@@ -174,7 +174,7 @@ def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
 
 
 def _unified(cgroups: Path, name: str) -> CgroupTree | None:
-    """Version 2: below the root, where a group may have both processes and groups with controllers."""
+    """The parent folder in version 2, below the root, where a group may hold both processes and limited groups."""
     folder = cgroups / name
     if not _is_made(folder):
         return None

@@ -60,7 +60,7 @@ class NameAnswers(msgspec.Struct, frozen=True, kw_only=True):
     public: str
 
     def answer(self, query: bytes, hosts: Container[str]) -> bytes | None:
-        """The response to a query; None where another server must be asked. ``hosts`` are the public ones.
+        """The response to a query; None if another server must answer. ``hosts`` are the public ones.
 
         Raises:
             InvalidValue: when the datagram is no query.

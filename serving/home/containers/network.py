@@ -52,7 +52,7 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gateway_of(state: Path) -> Gateway:
-    """The gateway of the system with this state folder."""
+    """The gateway of the system that uses this state folder."""
     third, fourth = hashlib.sha256(str(state).encode()).digest()[:2]
     host = f"{third}.{min(max(fourth, 1), 254)}"
     return Gateway(inner=f"{_INNER_NETWORK}.{host}", public=f"{_PUBLIC_NETWORK}.{host}")
@@ -74,7 +74,7 @@ def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict
 
 
 class PodNetworks:
-    """The namespaces of pods, as files in a folder. ``gateway`` is where pods reach this machine."""
+    """The network namespaces of pods, as files in a folder. ``gateway`` is how pods reach this machine."""
 
     def __init__(self, folder: Path, *, gateway: Gateway) -> None:
         self._folder = folder
@@ -94,7 +94,7 @@ class PodNetworks:
         self.make(_ahead(address), address)
 
     def claim(self, pod: str, address: str) -> bool:
-        """Give a pod the namespace that was made ahead for its address; whether there is one."""
+        """Give a pod the namespace made ahead for its address; return whether there is one."""
         ahead, path = self.path_of(_ahead(address)), self.path_of(pod)
         if not os.path.ismount(ahead):
             return False
@@ -105,7 +105,7 @@ class PodNetworks:
         return True
 
     def make(self, pod: str, address: str) -> Path:
-        """Make a pod's namespace, or find it; its file. Blocks for some milliseconds. Raises ``OSError``."""
+        """Create a pod's namespace if it is missing; return its file. Blocks for some milliseconds. Raises ``OSError``."""
         path = self.path_of(pod)
         if os.path.ismount(path):
             return path
@@ -163,7 +163,7 @@ class PodNetworks:
 
 
 def _ahead(address: str) -> str:
-    """The file of a namespace that no pod has yet."""
+    """The file of a namespace that is not yet assigned to a pod."""
     return f"ahead-{address}"
 
 

@@ -93,7 +93,7 @@ async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Objec
 
 
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
-    """Delete the contents of a namespace, then the namespace itself. Each removal triggers another look."""
+    """Delete the contents of a namespace, then the namespace itself. Each removal triggers another pass."""
     left = False
     for kind in _namespaced():
         for one in (await cluster.list(kind, namespace)).items:

@@ -179,7 +179,7 @@ class Manager:
         return pod
 
     async def _adopt(self, deployment: Object) -> bool:
-        """Take the pods that were there before their Deployment was made again; whether there were any.
+        """Adopt the pods of an earlier Deployment of this name; return whether there were any.
 
         It gets as many replicas as it has pods at the least: what was scaled up stays so until the autoscaler says else.
         """

@@ -19,7 +19,7 @@ from serving.model.objects import Object, is_being_deleted, name_of, namespace_o
 _STATUS_LAG_S = 0.1
 
 _WorkKey = tuple[Kind, str]
-"""What is to be made or brought up to date, and the namespace."""
+"""The task for one namespace: its ServiceAccount, or a quota's status."""
 
 
 class NamespaceObjects:

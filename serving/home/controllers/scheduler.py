@@ -56,7 +56,7 @@ _WATCH_LAG_MAX_S = 5.0
 
 
 def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """The reason for which a node never takes a pod, whatever its room; "" if it does."""
+    """The reason a node can never take a pod, regardless of free resources; "" if it can."""
     tolerations = nested(pod, "spec", "tolerations") or ()
     if nested(node, "spec", "unschedulable") and not _is_tolerated(_UNSCHEDULABLE_TAINT, tolerations):
         return "node(s) were unschedulable"
@@ -103,7 +103,7 @@ def _is_tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, A
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Kubernetes' rule: no effect means every effect, no key with Exists means every taint."""
+    """Whether a toleration matches a taint. No effect means every effect; Exists without a key means every taint."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, exists = toleration.get("key"), toleration.get("operator") == "Exists"
@@ -146,7 +146,7 @@ class NodePlacing:
         self._turn = 0
 
     def take_node(self, node: Object) -> None:
-        """A node that is new or has changed."""
+        """Add or update a node."""
         self._nodes[name_of(node)] = node
         self.book.take_node(node_of(node))
 
@@ -168,11 +168,11 @@ class NodePlacing:
         self.book.take_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
 
     def release(self, token: str) -> None:
-        """Give reserved room back."""
+        """Release the resources reserved for a pod."""
         self.book.drop_pod((_RESERVED, token))
 
     def choose(self, pod: Mapping[str, Any], *, now_s: float) -> tuple[str, str]:
-        """The best node and ""; or "" and why no node takes the pod."""
+        """The best node and ""; or "" and why no node can take the pod."""
         table, demand = self.book.table(), demand_of(pod)
         reasons = {name: self._refusal(name, node, pod=pod, demand=demand) for name, node in self._nodes.items()}
         feasible = np.array([reasons.get(name, "gone") == "" for name in table.index_by_name], dtype=bool)
@@ -256,7 +256,7 @@ class PodScheduler:
         self._settle(placed.token, pod)
 
     def _settle(self, token: str, pod: Object | None) -> None:
-        """After a write: the pod's object replaces its reservation. None: the write failed, or its answer was lost."""
+        """Replace a reservation by the written pod. None: the write failed, or its response was lost."""
         if self._placing is None:
             return
         if pod is None:
@@ -380,5 +380,5 @@ class PodScheduler:
 
 
 def _waits(pod: Object) -> bool:
-    """Whether a pod is to be bound."""
+    """Whether a pod still has to be bound."""
     return not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)

@@ -220,7 +220,7 @@ def _deletion_cost(pod: Object) -> int:
 
 
 def _kept(before: Object | None, now: Object) -> Object:
-    """A condition that did not change stays as it was, with its time."""
+    """The old condition, with its time, if nothing changed."""
     if before and all(before.get(key) == value for key, value in now.items()):
         return before
     return now

@@ -178,7 +178,7 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
 
 
 def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
-    """The manifest itself, or the one of this machine in an index of several."""
+    """The manifest itself, or this machine's one in an index of several."""
     if "index" not in entry.media_type and "manifest.list" not in entry.media_type:
         return [entry]
     machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -208,7 +208,7 @@ def _from_saved(folder: Path, saved: _Saved) -> ArchivedImage:
 
 
 def _blob(folder: Path, digest: str) -> Path:
-    """A file by its digest. Raises ``InvalidValue`` if its content is another."""
+    """Open a file by its digest. Raises ``InvalidValue`` if its content differs."""
     wanted = _hex(digest)
     path = folder / "blobs" / "sha256" / wanted
     if not path.is_file():

@@ -167,7 +167,7 @@ class Unpacker:
             os.utime(path, (entry.mtime, entry.mtime))
 
     def _folder(self, parts: list[str], *, make: bool = True) -> Path:
-        """The folder that these names lead to within the root, made where it is missing. Links are followed within the root."""
+        """The folder at these names within the root, created if missing. Links are followed within the root."""
         here, waiting, links = self._root, list(reversed(parts)), 0
         while waiting:
             part = waiting.pop()
@@ -203,7 +203,7 @@ class Unpacker:
 
 
 class _Digest:
-    """Reads a file, bounds it, and has the digest of what was read."""
+    """Reads a file up to a bound, and computes the digest."""
 
     def __init__(self, file: IO[bytes], bytes_max: int) -> None:
         self._file, self._bytes_left, self._bytes_max = file, bytes_max, bytes_max
@@ -219,7 +219,7 @@ class _Digest:
         return piece
 
     def finish(self, wanted: str) -> None:
-        """Read to the end and compare. Raises ``InvalidValue``."""
+        """Read to the end and compare the digest. Raises ``InvalidValue``."""
         while self.read(_PIECE_BYTES):
             pass
         found = f"sha256:{self._digest.hexdigest()}"
@@ -249,7 +249,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _lineage(path: Path, root: Path) -> Iterator[Path]:
-    """A path and the folders that lead to it, below the root."""
+    """A path and its parent folders, below the root."""
     while path != root and path.is_relative_to(root):
         yield path
         path = path.parent

@@ -128,7 +128,7 @@ def _saved(
     digest: str = "",
     is_kept: bool = False,
 ) -> StoredImage:
-    """Have a tool write an archive, and unpack it."""
+    """Let a tool write an archive, and unpack it."""
     store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".pull-") as folder:
         path = str(Path(folder) / "image.tar")
@@ -181,5 +181,5 @@ def _decoded(text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _auth_of(entry: Mapping[str, str]) -> str:
-    """The pair in base64, which kubectl writes beside its parts and other tools leave out."""
+    """A registry's credentials in base64; tools other than kubectl leave this field out."""
     return entry.get("auth") or base64.b64encode(f"{entry['username']}:{entry['password']}".encode()).decode()

@@ -33,7 +33,7 @@ class ImageReference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def short(self) -> str:
-        """The name as people type it: without docker.io and its ``library``."""
+        """The short name: without docker.io and its ``library``."""
         text = str(self).removeprefix(f"{_DOCKER_HUB}/")
         return text.removeprefix("library/")
 

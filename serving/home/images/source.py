@@ -17,7 +17,7 @@ from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested, uid_of
 
 ID_SCHEME = "sha256:"
-"""Before the id of an image without a digest, in the status of a pod."""
+"""Prefix of the id of an image without a digest, in a pod's status."""
 _NEVER, _ALWAYS = "Never", "Always"
 
 
@@ -79,7 +79,7 @@ class ImageSource:
         self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}
 
     async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
-        """The image, pulled if it is not there. ``policy`` is a container's ``imagePullPolicy``.
+        """The image, pulled if it is missing. ``policy`` is a container's ``imagePullPolicy``.
 
         ``credentials`` are those of its pod, as ``credentials_of`` makes them.
 
@@ -106,7 +106,7 @@ class ImageSource:
         return await self._pinned(key, await asyncio.shield(task))
 
     def _find(self, image: str, key: str) -> tuple[StoredImage | None, bool]:
-        """The image in the store if any, and whether the key is pinned to it."""
+        """The stored image, if any, and whether the key is pinned to it."""
         pinned = self._pins.get(key) if key else ""
         found = self.store.get(pinned) if pinned else None
         return (found, True) if found is not None else (self.store.find(image), False)

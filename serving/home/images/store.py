@@ -88,7 +88,7 @@ class ImageStore:
         return sorted(found, key=lambda image: -image.created_s)
 
     def names_of(self, image: StoredImage) -> list[ImageReference]:
-        """The names that mean an image."""
+        """The names of an image."""
         return [parse_reference(name) for name, image_id in sorted(self._names().items()) if image_id == image.id]
 
     def add(self, path: Path, *, names: Sequence[str] = (), digest: str = "", is_kept: bool) -> list[StoredImage]:
@@ -217,7 +217,7 @@ Puller = Callable[[ImageReference, ImageStore, bytes], StoredImage]
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Write the store's files alone, for the time of a ``with``; the folder is made."""
+    """Hold the store's lock for a ``with``; creates the folder."""
     folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     with (folder / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -225,7 +225,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Replace a file atomically."""
     made = path.with_name(path.name + ".new")
     made.write_bytes(content)
     made.replace(path)

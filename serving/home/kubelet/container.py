@@ -38,7 +38,7 @@ _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.
 
 
 def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
-    """Run a command beside a container: in its namespaces and cgroups, with its user and environment.
+    """Run a command in a container's namespaces and cgroups, with its user and environment.
 
     ``name`` is that of the new process in its pod. Raises ``OSError`` where the container's folder is gone.
     """
@@ -76,7 +76,7 @@ class RestartPauses:
         self._settings, self._end_count = settings, 0
 
     def after(self, lived_s: float) -> float:
-        """The pause after one more end. Lives of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After one of 30 s: 0."""
+        """The pause after one more end. Runs of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After a run of 30 s: 0."""
         settings = self._settings
         self._end_count = 1 if lived_s >= settings.sound_s else self._end_count + 1
         if self._end_count == 1:
@@ -131,7 +131,7 @@ class ContainerKeeper:
 
     @property
     def is_fine(self) -> bool:
-        """Whether it runs and listens, and its startup and exec readiness probes have passed, if it has any."""
+        """Whether the container runs and listens, and its startup and exec readiness probes, if any, have passed."""
         asked = (self.verdicts.get(kind, ProbeVerdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
         return self.state.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in asked)
 
@@ -279,7 +279,7 @@ class ContainerKeeper:
         return not failure
 
     async def _executed(self, plan: ProbePlan) -> str:
-        """Run a command as the app is run; why it failed, "" if it ended with 0 in time."""
+        """Run a command like the app; return why it failed, "" if it ended with 0 in time."""
         start = self._spec.start
         log_bytes = size_of(self._probe_log)
         name = f"{start.name}.{plan.kind}"
@@ -322,7 +322,7 @@ class ContainerKeeper:
 
     @property
     def sees_process(self) -> bool:
-        """Whether the container's process has started and not ended."""
+        """Whether the container's process is running."""
         return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
 
     async def observe(self) -> ObservedContainer | None:

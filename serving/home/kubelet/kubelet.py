@@ -264,7 +264,7 @@ class Kubelet:
             _log.warning("pod.not_freed", extra={"pod": pod.key[1], "error": str(error)})
 
     async def _watch_memory(self) -> None:
-        """Kill what holds more than its limit."""
+        """Kill containers above their memory limit."""
         while True:
             await asyncio.sleep(_MEMORY_PERIOD_S)
             limited = [pod for pod in self._running.values() if memory_limits(pod)]
@@ -281,7 +281,7 @@ class Kubelet:
 
 
 async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:
-    """Run a chore until cancelled, again after a pause when it fails: none may end the kubelet."""
+    """Run a chore until cancelled; retry after a pause if it fails: no chore may end the kubelet."""
     while True:
         try:
             return await chore()
@@ -291,7 +291,7 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
 
 
 def _said(error: BaseException, folder: Path | None = None) -> str:
-    """The kind and text of an error, with the path of one of the disk; of a group the first."""
+    """The kind and text of an error, with the path of a disk error; of a group the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and folder is not None:

@@ -76,7 +76,7 @@ class LocalNodes:
                         await self._changed.wait()
 
     async def _start_machines(self, virtual: VirtualNodes) -> LocalMachines:
-        """The machines of the last start within the bounds of this one. The first ones need no time to boot."""
+        """The machines of the last start, within present bounds. The first ones skip the boot time."""
         namespace, bounds = system_namespace(), {"min_size": virtual.count, "max_size": virtual.count_max}
         long_ago_s = wall_s() - virtual.boot_s
         try:
@@ -118,7 +118,7 @@ class LocalNodes:
         await self._cluster.patch(NODE, "", node["metadata"]["name"], patch={"status": status}, subresource="status")
 
     async def _remove_others(self, wanted: set[str]) -> None:
-        """Remove Nodes that are none of this machine's, with the pods on them."""
+        """Remove Nodes that do not belong to this machine, with the pods on them."""
         for node in (await self._cluster.list(NODE)).items:
             name = node["metadata"]["name"]
             if name in wanted:

@@ -102,7 +102,7 @@ class PodRun:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the pod can take requests."""
         apps = _apps_of(self.keepers)
         return (self._is_proxy_ready if self._has_proxy else bool(apps)) and all(keeper.is_fine for keeper in apps)
 
@@ -173,7 +173,7 @@ class PodRun:
         return other
 
     async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
-        """Start all containers as soon as their sources exist, or take them over."""
+        """Start all containers as soon as their sources exist, or adopt running ones."""
         if self._note is not None:
             self._states.update(self._note.states)
         revision, sources = await self._setup.read_revision(), await self._sources()
@@ -280,7 +280,7 @@ class PodRun:
         self._is_urgent.set()
 
     def _set_state(self, name: str, state: ContainerState) -> None:
-        """Put a container's state into the status. A queue-proxy that runs is not listed there."""
+        """Put a container's state into the status. A running queue-proxy is not listed there."""
         before = self._states.get(name)
         if name == QUEUE_PROXY and state.is_running:
             self._states.pop(name, None)

@@ -76,7 +76,7 @@ class ProcessPod:
     """A pod of processes in the network of the machine. Other kinds override what differs."""
 
     is_proxy_first = False
-    """Whether the queue-proxy starts before the apps: what takes longer to start is first."""
+    """Whether the queue-proxy starts before the apps: the slower start goes first."""
     is_boxed = False
     """Whether the next control process runs it as containers too."""
     is_rootless = False
@@ -145,7 +145,7 @@ class ProcessPod:
         return {}
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of its apps with these process ids. Raises ``OSError``."""
+        """Connect to a port that one of these processes of its apps listens on. Raises ``OSError``."""
         listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
         if port not in listening and self._declares(port):
             # A declared port is a wish here: the app listens on the one that it was given.

@@ -109,7 +109,7 @@ class ReadinessExplainer:
             await self.look()
 
     async def look(self) -> None:
-        """Check once."""
+        """Check once and report a change."""
         found, log = None, None
         if not self._is_ready():
             found, log = await self._explain()

@@ -109,7 +109,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_proxy(self) -> bool:
-        """Whether it is a revision's: another pod takes no requests of activators."""
+        """Whether the pod belongs to a revision; other pods take no requests of activators."""
         return REVISION_LABEL in labels_of(self.manifest)
 
     @property
@@ -166,7 +166,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def confinement(self, container: Object, *, arguments: Sequence[str], folder: str, port: int) -> Confinement | None:
-        """The isolation of a container that is a process: it keeps its files, its program and its ports."""
+        """The isolation of a process container: its own files, program and ports stay accessible."""
         if self.node.isolation is None:
             return None
         program = str(Path(arguments[0]).parent.parent) if arguments[0].startswith("/") else ""

@@ -225,7 +225,7 @@ class _Attached:
             self._writer = None
 
     def resize(self, *, columns: int, rows: int) -> None:
-        """There is no terminal."""
+        """Do nothing: there is no terminal."""
 
     async def exit_code(self) -> int:
         return 0

@@ -31,7 +31,7 @@ def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
 
 
 def memory_limit_bytes(container: Object) -> int | None:
-    """``resources.limits.memory`` in bytes; None if there is none that can be read."""
+    """``resources.limits.memory`` in bytes; None if it is missing or unreadable."""
     text = nested(container, "resources", "limits", "memory")
     try:
         return None if text is None else parse_bytes(str(text))

@@ -27,7 +27,7 @@ _STARTING_NICENESS = 5
 
 
 class StartPacer:
-    """Limits parallel starts. ``turn_count`` is how many pods may start at once; None is one more than there are cores."""
+    """Limits parallel starts to ``turn_count`` pods; None is one more than there are cores."""
 
     def __init__(self, turn_count: int | None = None) -> None:
         self._free_count = turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS
@@ -35,7 +35,7 @@ class StartPacer:
         self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
 
     async def take(self, revision: str) -> bool:
-        """Wait for a turn, ended by ``give_back``; returns whether it is the revision's first in this storm."""
+        """Wait for a turn; return whether it is the revision's first in this storm. ``give_back`` ends it."""
         if self._free_count and not self._waiting:
             return self._begin(revision)
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ async def begin_turn(
 
 
 async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int]]) -> None:
-    """Wait until a pod is ready or has failed, or needs no core for now, or ten seconds have passed."""
+    """Wait until a pod is ready, has failed or needs no core for now; at most ten seconds."""
     end_s = now_s() + _TURN_MAX_S
     demand_s = 0.0
     while now_s() < end_s:

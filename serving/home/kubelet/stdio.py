@@ -54,7 +54,7 @@ class WaitingDescriptor:
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Write all of it; nothing if the other end is closed."""
+        """Write all of it; drop it if the other end is closed."""
         while data and self._number >= 0:
             try:
                 data = data[os.write(self._number, data) :]
@@ -170,7 +170,7 @@ class Stdio:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def write(self, data: bytes) -> None:
-        """Send to the command's input."""
+        """Write to the command's input."""
         if self._input is not None:
             await self._input.write(data)
 
@@ -228,7 +228,7 @@ class ContainerInput:
 
 
 def input_of(container: Object, folder: Path, *, name: str) -> ContainerInput | None:
-    """The input of a container in the folder of its pod; None if its manifest asks for none."""
+    """The input of a container in the folder of its pod; None unless its manifest asks for one."""
     if not container.get("stdin"):
         return None
     return ContainerInput(folder / f".stdin.{name}", is_once=bool(container.get("stdinOnce")))

@@ -35,7 +35,7 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
-    """Seconds until each machine is Ready, 0 once it is: 3 s after a request with 8 s to boot it is 5."""
+    """Seconds until each machine is Ready, 0 once it is: with 8 s to boot, 5 after 3 s."""
     return {name: max(0.0, at_s + boot_s - now_s) for name, at_s in machines.asked_at_s.items()}
 
 

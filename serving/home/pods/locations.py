@@ -47,7 +47,7 @@ class PodLocations:
         self._next_port = dice.randrange(_PORT_FIRST, self._port_end)
 
     def take(self, network: str = _NETWORK) -> PodLocation:
-        """Reserve a free location; ``network`` is the beginning of its address. Raises ``OSError`` if there is none."""
+        """Reserve a free location; its address begins with ``network``. Raises ``OSError`` if there is none."""
         return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))
 
     def occupy(self, place: PodLocation) -> PodLocation:
@@ -84,7 +84,7 @@ def host_part(address: str) -> str:
 
 
 def _is_free(address: str, *ports: int) -> bool:
-    """Whether one could listen there, also on all addresses at once, as many apps do."""
+    """Whether the port is free on this address, and on all addresses at once, as many apps listen."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

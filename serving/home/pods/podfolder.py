@@ -138,13 +138,13 @@ def sweep_folders(pods: Path, kept: Collection[str]) -> list[str]:
 
 
 def is_secret(volume: Object) -> bool:
-    """Whether a volume has the content of a Secret, or a token."""
+    """Whether a volume holds a Secret or a token."""
     parts = [volume, *((volume.get("projected") or {}).get("sources") or ())]
     return any("secret" in part or "serviceAccountToken" in part for part in parts)
 
 
 def keep_in_memory(folder: Path, volumes: Iterable[str]) -> None:
-    """Give these volumes of a pod a file system in memory, where this process may mount one; elsewhere they are on the disk."""
+    """Mount a memory file system for these volumes of a pod, if this process may; otherwise they stay on disk."""
     for name in volumes:
         volume = _inside(folder / _VOLUMES, name)
         make_folder(volume)
@@ -188,7 +188,7 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
 
 
 def count_oom_kill(folder: Path) -> None:
-    """Count an OOM kill by the kubelet in the file that the queue-proxy reads for the kernel's: ``memory.events``."""
+    """Count an OOM kill by the kubelet in ``memory.events``, where the queue-proxy reads the kernel's."""
     path = folder / "memory.events"
     with contextlib.suppress(OSError):
         count = int(path.read_text().split()[1]) if path.exists() else 0
@@ -215,7 +215,7 @@ def size_of(log: Path) -> int:
 
 
 def tail(log: Path, *, after: int = 0) -> str:
-    """The last lines of a log behind its first ``after`` bytes, for messages; of all if it is shorter by now.
+    """The last lines of a log after its first ``after`` bytes, for messages; of the whole log if it became shorter.
 
     Lines in the middle of a traceback get its first line before them: otherwise they do not say what they are.
     """
@@ -243,7 +243,7 @@ def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
 
 
 def _last_bytes(text: str) -> str:
-    """The end of a text with very long lines, from the beginning of a line if there is one."""
+    """The end of a text with very long lines, from the start of a line if possible."""
     if len(text) <= _TAIL_BYTES:
         return text
     cut = text[-_TAIL_BYTES:]

@@ -1,4 +1,4 @@
-"""From a pod's manifest to its processes, as decisions.
+"""Derives a pod's processes from its manifest, as decisions.
 
 Input: the pod, its revision's own numbers, the addresses assigned to it; output: commands with their
 environment. It starts nothing. An app's environment has the variables of its manifest, and PORT, HOME, HOSTNAME and PATH, and
@@ -143,7 +143,7 @@ def init_containers(pod: Object) -> Sequence[Object]:
 
 
 def all_containers(pod: Object) -> Sequence[Object]:
-    """The containers of a pod, in the order in which they start."""
+    """The containers of a pod, in start order."""
     return [*init_containers(pod), *_containers(pod)]
 
 
@@ -186,7 +186,7 @@ def names_commands(pod: Object) -> bool:
 
 
 def expanded(word: str, given: Mapping[str, str]) -> str:
-    """``$(NAME)`` as Kubernetes expands it in commands and variables; a name that is not there stays as it is."""
+    """Expand ``$(NAME)`` as Kubernetes does in commands and variables; unknown names stay unchanged."""
     for name, value in given.items():
         word = word.replace(f"$({name})", value)
     return word

@@ -11,7 +11,7 @@ from serving.home.pods.unready import Unready
 from serving.model.objects import Object, nested
 
 BROKEN = "CreateContainerError"
-"""The reason of a pod whose start raised what nothing expected, as a kubelet has it."""
+"""The reason of a pod whose start failed unexpectedly, as a kubelet reports it."""
 
 _BEFORE = ContainerState(waiting_reason="PodInitializing")
 

@@ -55,7 +55,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest equal outcomes in a row, and the last decision."""
+    """The last run of equal outcomes, and the last decision."""
 
     successes: int = 0
     failures: int = 0

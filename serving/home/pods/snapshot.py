@@ -93,7 +93,7 @@ def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool
 
 
 def fingerprint(folder: Path) -> str:
-    """Changes whenever a file of the folder does; cheaper than a digest, and of no use elsewhere."""
+    """A digest of metadata, which changes with any file of the folder; cheaper than a digest of contents."""
     digest = hashlib.sha256()
     for entry in entries_of(folder):
         with contextlib.suppress(OSError):

@@ -117,7 +117,7 @@ class VolumeFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Sources = Mapping[Reference, Mapping[str, bytes]]
-"""The data of those that exist."""
+"""The data of all existing sources."""
 
 
 def references(pod: Object) -> frozenset[Reference]:

@@ -1,4 +1,4 @@
-"""Why a container that runs is not ready, as a decision.
+"""Explains why a running container is not ready, as a decision.
 
 Input: what was observed of the container: the ports on which its processes listen, and how its readiness probe failed.
 Output: a reason and a message for the pod's conditions and Events, or None where nothing is wrong yet. The most frequent

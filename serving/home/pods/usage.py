@@ -97,7 +97,7 @@ def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
 
 
 def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
-    """All sessions; those of containers with a cgroup as the kernel accounts for it, with processes in other sessions."""
+    """All sessions, as the kernel accounts for them where they have a cgroup, including processes in other sessions."""
     found = read_sessions()
     for pod in pods:
         own, measured = pod.sessions, pod.cgroups
@@ -246,7 +246,7 @@ class UsageReporter:
             self._has_node_metrics = await self._write(NODE_METRICS, metrics, is_there=self._has_node_metrics)
 
     async def _write(self, kind: Kind, metrics: Object, *, is_there: bool) -> bool:
-        """Whether it is there now."""
+        """Write one object of metrics; return whether it exists now."""
         try:
             if is_there:
                 await self._cluster.replace(kind, metrics)

@@ -43,7 +43,7 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 
 
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
-    """Put all layers of a plan on this process and go to ``folder``; returns what could not be done, as texts.
+    """Apply all layers of a plan to this process and change to ``folder``; return what failed, as texts.
 
     ``hidden`` is the folder to hide, of which the paths in ``shown`` stay; ``user`` is the user and group to become, 0 for none;
     ``ports`` are those to listen on, None for all; ``filter`` is a program for system calls in base64. Raises ``OSError`` instead if
@@ -99,7 +99,7 @@ def probe(plan: dict[str, Any]) -> list[str]:
 
 
 def _hide(hidden: str, shown: list[str]) -> None:
-    """Cover a folder by an empty one, in which only some paths are as before."""
+    """Cover a folder by an empty one in which only some paths stay visible."""
     if _LIBC.unshare(_CLONE_NEWNS) != 0:
         user, group = os.geteuid(), os.getegid()
         _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
@@ -119,7 +119,7 @@ def _hide(hidden: str, shown: list[str]) -> None:
 
 
 def _guard_proc() -> None:
-    """Show only the pod's processes in ``/proc``, and settings of the kernel for reading only."""
+    """Show only the pod's processes in ``/proc``, with kernel settings read-only."""
     _mount("proc", "/proc", kind="proc", flags=_MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data="hidepid=4")
     for path in (*_READ_ONLY, "/sys"):
         if os.path.exists(path):
@@ -138,7 +138,7 @@ def _mounts_below(folder: str) -> Iterator[str]:
 
 
 def _become(user: int) -> None:
-    """Become a user without a group of others; the streams of this process become its own."""
+    """Become a user without supplementary groups; the streams of this process become its own."""
     for descriptor in (0, 1, 2):
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -150,7 +150,7 @@ def _become(user: int) -> None:
 
 
 def _drop_bounds() -> None:
-    """Take away what a program could gain when it is executed. Without a right to do so there is nothing to gain."""
+    """Drop the capabilities that executing a program could gain. Without the right to, there are none to gain."""
     for number in range(_CAPABILITIES_END):
         if _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             return
@@ -169,7 +169,7 @@ def landlock_abi() -> int:
 
 
 def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
-    """Restrict signals, ptrace and sockets to this pod's processes, ports to those given, and files where ``hidden`` says so."""
+    """Restrict signals, ptrace and sockets to this pod, ports to the given ones, and files outside ``hidden``."""
     abi = landlock_abi()
     if abi < _REFER_ABI:
         raise OSError(38, "the kernel has no Landlock of version 2 or later", "landlock")
@@ -205,7 +205,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _around(hidden: str, shown: list[str]) -> Iterator[str]:
-    """Yield the entries beside the folders that lead to ``hidden``, and the shown ones."""
+    """Yield the siblings of the folders that lead to ``hidden``, and the shown paths."""
     here = "/"
     for part in [one for one in hidden.split("/") if one]:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How far processes of pods are kept from this machine and from each other, as a decision; ``confine`` carries it out.
+"""Decides how processes of pods are isolated from this machine and from each other; ``confine`` applies it.
 
 | mode | a pod's process |
 |---|---|
@@ -41,7 +41,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The isolation of all pods of a machine. ``hidden`` is the folder that they do not see."""
+    """The isolation of all pods of a machine. They do not see the folder ``hidden``."""
 
     mode: str
     hidden: str
@@ -110,7 +110,7 @@ def missing_layers(isolation: Isolation, *, tried: Callable[[dict[str, Any]], li
 
 
 def require_layers(mode: str, state: Path) -> None:
-    """Raise ``SettingsError`` where strict isolation is asked for and this machine lacks a layer."""
+    """Raise ``SettingsError`` if strict isolation is requested and this machine lacks a layer."""
     wanted = isolation_of(mode, state)
     if wanted is not None and wanted.is_strict and (missing := missing_layers(wanted)):
         expected = "a machine that has all layers, see docs/isolation.md, or --isolation default"

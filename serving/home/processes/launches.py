@@ -78,7 +78,7 @@ class ContainerLaunch:
 
 
 def _prepare(launch: Launch) -> None:
-    """Right after a fork: what must be in force before the runtime begins."""
+    """Prepare the forked child before the runtime starts."""
     try:
         for folder in launch.cgroups:
             Path(folder, "cgroup.procs").write_text("0")
@@ -122,7 +122,7 @@ def _error_of(log: Path) -> str:
 
 
 class Launches:
-    """The containers. ``follow`` calls back when a descriptor can be read, ``unfollow`` ends that.
+    """Containers being started. ``follow`` calls back when a descriptor is readable; ``unfollow`` stops that.
 
     ``started`` gets each order with its process, or with the reason why there is none.
     """
@@ -153,7 +153,7 @@ class Launches:
         self._follow(launch.descriptor, lambda: self._finish(launch))
 
     def defers(self, order: Order) -> bool:
-        """Whether an order waits for a container that is being started; ``take_deferred`` then returns it."""
+        """Whether an order must wait for a container being started; ``take_deferred`` later returns it."""
         match order:
             case SendSignal():
                 is_early = (order.pod, order.name) in self._running

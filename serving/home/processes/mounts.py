@@ -39,7 +39,7 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A root at ``target``: the files of ``lower`` below those written to ``upper``. ``work`` is the kernel's."""
+    """A root at ``target``: writes go to ``upper``, over the files of ``lower``. ``work`` is the kernel's."""
 
     lower: str
     upper: str
@@ -48,7 +48,7 @@ class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_mounts() -> None:
-    """Give this process its own mounts; it does not see later mounts of others, nor they its own. Raises ``OSError``."""
+    """Give this process a mount namespace without propagation in either direction. Raises ``OSError``."""
     _unshare()
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
@@ -92,7 +92,7 @@ def unmount(target: str) -> None:
 
 
 def take_hostname(name: str) -> None:
-    """Set the pod's name as this process's hostname, where that needs no user namespace: as root.
+    """Set this process's hostname to the pod's, where that needs no user namespace: as root.
 
     Without it all pods of the machine have one hostname, and no one can distinguish the apps that report theirs.
     """
@@ -102,7 +102,7 @@ def take_hostname(name: str) -> None:
 
 @functools.cache
 def can_mount() -> bool:
-    """Whether processes of this user may have mount namespaces. Tried once, in a child process; do not call it from a thread."""
+    """Whether this user may create mount namespaces. Tried once, in a child process; do not call it from a thread."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -123,7 +123,7 @@ def show_over(mounts: Sequence[MountPoint]) -> None:
 
 
 class _Folder:
-    """A folder of the new root that leads to mounts, by the names in it."""
+    """A folder of the new root on the way to mounts, by the names in it."""
 
     def __init__(self) -> None:
         self.folders: dict[str, _Folder] = {}
@@ -131,7 +131,7 @@ class _Folder:
 
 
 def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: str) -> None:
-    """Give this process a root with these mounts and go to ``folder``. ``new_root`` is an empty folder to build it at."""
+    """Give this process a root with these mounts, built at the empty folder ``new_root``, and change to ``folder``."""
     own_mounts()
     _mount("tmpfs", new_root, kind="tmpfs")
     # Else each folder that contains it would be bound with all that is in it by then.
@@ -144,7 +144,7 @@ def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: st
 
 
 def _tree(mounts: Sequence[MountPoint]) -> _Folder:
-    """The folders that lead to the mounts. A mount below another one is left out: its files are below ``$HOME``."""
+    """The folders on the way to the mounts. A mount below another one is left out: its files are below ``$HOME``."""
     root = _Folder()
     for mount in sorted(mounts, key=lambda one: len(one.target)):
         *parents, name = [part for part in mount.target.split("/") if part]

@@ -51,7 +51,7 @@ Warn = Callable[[StartProcess, str, str], None]
 
 
 class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of Python: the interpreter, its options, and its arguments, which begin with a script, or "-m" and a module."""
+    """A Python command: the interpreter, its options, and its arguments from the script or "-m" on."""
 
     interpreter: str
     options: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def python_command(
 
 
 def _without_shell(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The words of a command; those of a shell's with its variables in place."""
+    """The words of a command; for a shell's command, those inside it, with variables substituted."""
     if tuple(arguments[:2]) != _SHELL or len(arguments) != len(_SHELL) + 1:
         return list(arguments)
     text = arguments[2]
@@ -231,7 +231,7 @@ class PreloadedApps:
                 self._drop(app.order.preload)
 
     def end(self) -> None:
-        """End all."""
+        """End all of them."""
         for key in list(self._apps):
             self._drop(key)
 
@@ -265,7 +265,7 @@ class PreloadedApps:
         )
 
     def _heard(self, app: _PreloadedApp) -> None:
-        """The process has imported the app, or has refused to, or has ended."""
+        """Handle the outcome of an import: the app is warm, was refused, or the process has ended."""
         try:
             reply = app.read_reply(_FORK_MAX_S)
         except (OSError, ValueError):
@@ -318,7 +318,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _free_memory_ratio() -> float:
-    """Available memory of all; 1 where it cannot be read."""
+    """The ratio of available to total memory; 1 where it cannot be read."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         amounts = {line.partition(":")[0]: int(line.split()[1]) for line in lines}

@@ -251,7 +251,7 @@ def _forked(control: socket.socket, confine: _Confine) -> "_ForkedPod | None":
 
 
 def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, confine: _Confine) -> None:
-    """Become the process of a pod, and answer with its record."""
+    """Become the process of a pod, and reply with its record."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
     record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})
@@ -285,7 +285,7 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, confine:
 
 
 def _take_names(hostname: bytes, hosts: bytes) -> None:
-    """Have the pod's hostname and its hosts file, as root; without it the hosts file is the machine's."""
+    """Use the pod's hostname and hosts file, as root; otherwise the hosts file stays the machine's."""
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(hostname, len(hostname))
     if os.geteuid() == 0 and hosts and _LIBC.unshare(_CLONE_NEWNS) == 0:
@@ -294,7 +294,7 @@ def _take_names(hostname: bytes, hosts: bytes) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Run a command as the interpreter would. What ends it ends the interpreter: exit codes, tracebacks, exit handlers."""
+    """Run a command as the interpreter would, with its exit codes, tracebacks and exit handlers."""
     # In place: a module may have kept the list when it was imported, as waitress does.
     sys.path[0] = _first_path(arguments)
     if arguments[1] == "-m":

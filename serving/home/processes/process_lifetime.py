@@ -13,9 +13,9 @@ from pathlib import Path
 QUEUE_PROXY_NAME = "queue-proxy"
 """The name of a forked queue-proxy in ``ps``; its command line is the template's."""
 STANDBY_NAME = "standby"
-"""The same of a process that was forked ahead and belongs to no pod yet."""
+"""The name of a process that was forked ahead and has no pod yet."""
 FORKED_NAMES = frozenset({QUEUE_PROXY_NAME, STANDBY_NAME})
-"""Names of processes that have the template's command line and are not the template."""
+"""Names of processes that share the template's command line."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36

@@ -46,7 +46,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def reports_readiness(self) -> bool:
-        """Whether it is, or has, the queue-proxy of its pod."""
+        """Whether the process is the queue-proxy of its pod, or contains it."""
         return self.is_own_proxy or not self.is_app
 
     @property
@@ -106,7 +106,7 @@ class ProcessRecords:
 
 
 class ProcessEvents:
-    """The supervisor's side of the pipe. ``descriptors`` are its read and write ends, inherited by the template."""
+    """The supervisor's side of the pipe. ``descriptors`` are its read and write ends; the template inherits both."""
 
     def __init__(self) -> None:
         self.descriptors = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -114,7 +114,7 @@ class ProcessEvents:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the pipe was full, so that ``send`` has to be called again."""
+        """Whether unsent data remains because the pipe was full; ``send`` retries."""
         return bool(self._unsent)
 
     def report_exit(self, pid: int, exit_code: int) -> None:
@@ -123,7 +123,7 @@ class ProcessEvents:
         self.send()
 
     def send(self) -> None:
-        """Write as much as the pipe has room for."""
+        """Write as much as fits into the pipe."""
         try:
             while self._unsent:
                 os.write(self.descriptors[1], self._unsent[0])
@@ -139,7 +139,7 @@ class EventReader:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
-        """The events that are complete with this piece."""
+        """The events completed by this piece."""
         *lines, rest = (self._rest + piece).split(b"\n")
         self._rest = rest[-_LINE_BYTES_MAX:]
         return [event for event in map(_event_of, lines) if event is not None]

@@ -1,4 +1,4 @@
-"""The runtime whose containers are processes of the template: control's end of the connection to it.
+"""Controls containers that are processes of the template, over a connection to it.
 
 ``run`` keeps the connection. A restarted template inherits the processes of its predecessor; a process missing from its
 list was killed. After a restart of this process, ``held`` lists the pods of the template, and ``take_over``
@@ -78,7 +78,7 @@ class TemplateProcess:
         await self.outlast(grace_s)
 
     async def outlast(self, patience_s: float) -> None:
-        """Wait until it has ended, and kill it if that takes longer than ``patience_s``."""
+        """Wait for the end of the process, and kill it after ``patience_s``."""
         if patience_s > 0:
             await asyncio.wait([self.ended], timeout=patience_s)
         self.send(signal.SIGKILL)
@@ -242,7 +242,7 @@ class ProcessRuntime:
         self.order(self._notes[pod])
 
     def forget(self, pod: str) -> None:
-        """Drop a pod's note and kill what of it still runs."""
+        """Drop a pod's note and kill its remaining processes."""
         for key in [key for key in self._processes if key[0] == pod]:
             # Its end is not reported any more, and an exec waits for it.
             self._processes.pop(key).take_report(StartFailed(pod=pod, name=key[1], why="the pod has ended"))

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 MACHINES = ("x86_64", "aarch64")
-"""The machines that the list has numbers for."""
+"""The machine architectures that the list has numbers for."""
 # <linux/audit.h>
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _OCI_ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM")
@@ -54,7 +54,7 @@ def _listed() -> dict[str, list[int]]:
 
 
 def filter_program(machine: str | None = None) -> bytes:
-    """The filter for a machine, by default this one; empty for a machine that is not in the list."""
+    """The filter for a machine, by default this one; empty for an unlisted machine."""
     machine = machine or os.uname().machine
     if machine not in MACHINES:
         return b""

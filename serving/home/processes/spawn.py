@@ -163,7 +163,7 @@ class Spawner:
         return Standby(mine)
 
     def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
-        """Run in the first child, which ends at once. The template's frames are never finalized in a child."""
+        """Run the first child, which forks again and exits. The template's frames are never finalized in a child."""
         try:
             self._middle = os.getpid()
             if os.fork() == 0:
@@ -172,7 +172,7 @@ class Spawner:
             os._exit(0)
 
     def _stand_by(self, control: socket.socket, *, is_app: bool) -> NoReturn:
-        """Wait for an assignment, and be that process. Without one, end with the template."""
+        """Wait for an assignment and become that process. Without one, end with the template."""
         code = 1
         try:
             os.setsid()
@@ -223,7 +223,7 @@ class Spawner:
         return spec_from_environment(environment)
 
     def _take_place(self, assignment: ProcessAssignment, control: socket.socket) -> None:
-        """Become the process of an assignment for all others: its weight, its record and its streams."""
+        """Apply what other processes see of an assignment: its weight, its record and its streams."""
         record = assignment.record
         if record.niceness:
             with contextlib.suppress(OSError):
@@ -278,7 +278,7 @@ def _close_descriptors(kept: Iterable[int]) -> None:
 
 
 def _take_mounts(order: StartProcess) -> None:
-    """Go to the app's folder, with its mounts and its files for names where the kernel allows a mount namespace."""
+    """Change to the app's folder, with its mounts and its files for names if the kernel allows a mount namespace."""
     files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()
     hosts = tuple(MountPoint(source=source, target=target) for source, target in files if source)
     if not order.mounts:
@@ -327,7 +327,7 @@ def _redirect(order: StartProcess) -> None:
 
 
 def _why(order: StartProcess, error: Exception) -> str:
-    """The command or the folder that cannot be used, and the system's reason."""
+    """Explain a failed start: the unusable command or folder, and the system's reason."""
     command = order.arguments[0] if order.arguments else ""
     if isinstance(error, FileNotFoundError) and command and "/" not in command:
         # Not the PATH of the shell that ran the deploy.

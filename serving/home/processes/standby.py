@@ -32,7 +32,7 @@ _END = b"\n"
 
 
 class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a standby process becomes: its start order, and its record without an id."""
+    """The role of a standby process: its start order, and its record without an id."""
 
     order: StartProcess
     record: ProcessRecord
@@ -159,7 +159,7 @@ def receive(control: socket.socket) -> ProcessAssignment | None:
 
 
 async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
-    """The same on a loop."""
+    """As ``receive``, on an event loop."""
     control.setblocking(False)
     received = b""
     while not received.endswith(_END):

@@ -163,7 +163,7 @@ class Template:
         self._is_stopping, self._hands_over = True, number == _HAND_OVER
 
     def _heard(self) -> None:
-        """Read what the supervisor and the queue-proxies report."""
+        """Read reports of the supervisor and the queue-proxies."""
         try:
             piece = os.read(self._events, _PIECE_BYTES)
         except BlockingIOError:
@@ -311,7 +311,7 @@ class Template:
             self._flush()
 
     def _flush(self) -> None:
-        """Send what the connection takes; the rest when it takes more."""
+        """Send as much as the connection takes now, and the rest later."""
         if self._client is None:
             return
         try:
@@ -347,12 +347,12 @@ def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[Proce
 
 
 def _why(error: OSError) -> str:
-    """The reason as text: all a child's error carries."""
+    """The reason as text; a child's error carries nothing else."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
-    """Give the processes of a pod that is ready as much of the cores as others have."""
+    """Give the processes of a ready pod the normal share of the cores again."""
     for process in processes:
         if process.niceness:
             process.niceness = 0

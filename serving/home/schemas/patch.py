@@ -67,7 +67,7 @@ def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 
 
 def same_json(one: object, other: object) -> bool:
-    """Whether two JSON values are the same: 1 is 1.0 as in JSON, but never true, as it is in Python.
+    """Whether two JSON values are equal: 1 equals 1.0, but never true, unlike in Python.
 
     Parts that both share are not looked into, so that after a patch only what it touched is compared.
     """
@@ -103,11 +103,11 @@ def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN40
 
 
 class _RefusedOperation(Exception):
-    """An operation that the library would carry out."""
+    """An operation refused here, although the library would accept it."""
 
 
 class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
-    """``test`` as JSON compares: for Python 1 is true."""
+    """``test`` with JSON's equality: in Python 1 equals true."""
 
     def apply(self, obj: Any) -> Any:  # noqa: ANN401 - JSON
         if "value" not in self.operation:
@@ -122,7 +122,7 @@ class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc, unused-ignore] # ol
 
 
 def _with_copy(copied_bytes: int, target: Any, operation: object) -> int:  # noqa: ANN401 - JSON
-    """Count what a copy adds: each may double the object, and thirty would fill the memory."""
+    """Count the bytes added by copies: each may double the object, and thirty would fill the memory."""
     if not isinstance(operation, Mapping) or operation.get("op") != "copy":
         return copied_bytes
     copied_bytes += len(msgspec.json.encode(jsonpointer.resolve_pointer(target, operation["from"])))

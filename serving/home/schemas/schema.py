@@ -163,7 +163,7 @@ def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Prob
 
 
 def _duplicates(names: Sequence[str], value: list[Any], path: str) -> Iterator[Problem]:
-    """Elements with the keys of an earlier one."""
+    """Elements whose keys equal those of an earlier one."""
     seen: set[str] = set()
     for index, child in enumerate(value):
         keys = {name: child[name] for name in names if name in child} if isinstance(child, dict) else {}
@@ -215,7 +215,7 @@ def _has_type(schema: Schema, value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    """JSON has one kind of number: 3.0 is an integer to a kube-apiserver too."""
+    """Whether a number is whole: to a kube-apiserver 3.0 is an integer too."""
     return isinstance(value, float) and value.is_integer()
 
 

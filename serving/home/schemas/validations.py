@@ -47,7 +47,7 @@ class _Absent:
 
 
 ABSENT = _Absent()
-"""The old value where there was none; None is JSON's null."""
+"""Stands for a missing old value; None is JSON's null."""
 
 
 class _Program(Protocol):
@@ -165,7 +165,7 @@ def _failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tupl
 
 
 def _pruned(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
-    """A value without the fields that no rule names."""
+    """A value reduced to the fields that rules read."""
     if words is None:
         return value
     if isinstance(value, dict):
@@ -212,7 +212,7 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {"sum": sum, "format": _format
 
 @functools.cache
 def _program(expression: str) -> _Program:
-    """A compiled expression; there are as many as the definitions have."""
+    """A compiled expression, cached: there are as many as the definitions have."""
     return cast("_Program", _extension().compile(expression))
 
 

@@ -29,7 +29,7 @@ class Commits:
         self._under_way: dict[tuple[Kind, Key], asyncio.Future[Stored]] = {}
 
     async def other(self, kind: Kind, key: Key) -> bool:
-        """Wait for a pending disk write of the same object; returns whether there was one.
+        """Wait for a pending disk write of the same object; return whether there was one.
 
         If so, the caller must read the object again.
         """
@@ -88,7 +88,7 @@ class Commits:
         return await asyncio.shield(future)
 
     def _finish(self, kind: Kind, old: Object | None, new: Object, *, is_removal: bool) -> Stored:
-        """Apply a committed write on top of the writes that bypassed it."""
+        """Apply a committed write on top of writes that did not wait."""
         present = self._state.table(kind).objects.get(key_of(new))
         if old is None or present is None or self._is_as_before(kind, present.key, old):
             return self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)

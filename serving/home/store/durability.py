@@ -48,7 +48,7 @@ def durable_part(whole: Mapping[str, Any]) -> Object:
 
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
-    """The entries of owners of the status, or those of all other fields."""
+    """The entries with fields of the status, or those with other fields."""
     return [one for one in entries_of(whole) if (one.get("subresource") == "status") is wanted]
 
 

@@ -27,20 +27,20 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""
 
     history_count_max: int = 10_000
-    """Changes of one kind that a watch can still start before. Range 0 and more. Default: a burst of 10,000 pods."""
+    """Most changes of one kind kept for starting watches. Range 0 and more. Default: a burst of 10,000 pods."""
 
     history_bytes_max: int = 16 * 2**20
     """The same in bytes of JSON. Range 0 and more. Default: 10,000 pods of 1.6 KiB."""
 
     history_age_s: float = 10.0
-    """Age of a change in seconds at which the history drops it. Range 0 and more. Default: a list of 10,000 pods, on a machine
+    """Age in seconds after which a change is dropped. Range 0 and more. Default: a list of 10,000 pods, on a machine
     under load, before its watch starts; a client that comes later lists again."""
 
     history_count_min: int = 100
     """The newest changes of one kind stay at any age. Range 0 and more. Default: that of a kube-apiserver's watch cache."""
 
     watch_count_max: int = 10_000
-    """Changes that may wait in one watch for its reader; one more closes it with ``Gone``. Range 1 and more."""
+    """Most changes queued in one watch; one more closes it with ``Gone``. Range 1 and more."""
 
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreChange:
-    """One write, made at ``at_s``. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
+    """One write, made at ``at_s``. ``old`` is None for a creation. A removal's ``new`` is the last state."""
 
     __slots__ = ("_left", "_shared_event", "at_s", "is_removal", "new", "old", "version")
 
@@ -94,7 +94,7 @@ class StoreChange:
         return event
 
     def _last_seen(self) -> Encoded:
-        """The state before with this change's version: the last event for an object that stops matching."""
+        """The last state with this change's version: the last event for an object that no longer matches."""
         if self._left is None:
             assert self.old is not None
             whole = decoded(self.old.encoded)

@@ -208,7 +208,7 @@ class Journal:
             self._loop.call_soon_threadsafe(tell)
 
     def _failure_of(self, items: Sequence[JournalEntry | _Reservation]) -> Unavailable | None:
-        """Write; why it failed."""
+        """Write to disk; return why it failed, or None."""
         try:
             self._write(items)
         except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
@@ -231,7 +231,7 @@ class Journal:
         return False
 
     def _hold_room(self) -> None:
-        """Take room for a full disk, if there is any."""
+        """Reserve disk space for removals on a full disk, if there is any."""
         try:
             descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -246,7 +246,7 @@ class Journal:
             self._is_full = False
 
     def _takes_no_room(self, item: JournalEntry | _Reservation) -> bool:
-        """Whether an item is a removal or replaces a row at nearly the same size, like a deletion mark."""
+        """Whether an item needs no space: a removal, or a row of nearly the same size, such as a deletion mark."""
         if isinstance(item, _Reservation) or item.data is None:
             return True
         key = (item.kind, item.namespace, item.name)

@@ -167,7 +167,7 @@ class MemoryCluster(Cluster):
         return Listing(items=items, resource_version=found.resource_version, next_page=found.next_page)
 
     def list_encoded(self, selection: Selection, *, page_size: int = 0, page: str = "") -> EncodedListing:
-        """The same as JSON, in one step."""
+        """As ``list_selection``, as JSON and in one step."""
         found, end, has_more = self._state.page(selection, size=page_size, token=page)
         return EncodedListing(
             items=[one.encoded for one in found],
@@ -221,7 +221,7 @@ class MemoryCluster(Cluster):
         return decoded(created.encoded)
 
     async def apply(self, one: Apply) -> tuple[Object, bool]:
-        """Apply a configuration server-side for the acting manager; the object, and whether it is new.
+        """Apply a configuration server-side for the acting manager; return the object, and whether it is new.
 
         Raises:
             ApplyConflict: when other managers own fields with other values, and ``force`` is false.
@@ -252,7 +252,7 @@ class MemoryCluster(Cluster):
         return FieldWriter(manager=manager, subresource=subresource, stamp=stamp_of(self._state.wall_s()))
 
     async def _delete(self, one: Delete) -> None:
-        """Delete an object, or mark it as deleted while something holds it."""
+        """Delete an object, or mark it as deleted while finalizers or a grace period hold it."""
         kind, name = one.kind, one.name
         if kind == NAMESPACE and name in FIRST_NAMESPACES:
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')

@@ -56,7 +56,7 @@ def filter_of(selection: Selection) -> ObjectFilter:
 
 
 class StoreState:
-    """All objects of all kinds. ``dice`` generates uids and name suffixes, ``wall_s`` is the time for timestamps."""
+    """All objects of all kinds. ``dice`` generates uids and name suffixes; ``wall_s`` gives timestamps."""
 
     def __init__(
         self, journal: Journal | None, *, limits: StoreLimits, dice: random.Random, wall_s: Callable[[], float]

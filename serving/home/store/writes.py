@@ -123,7 +123,7 @@ def modified_text(kind: Kind, name: str) -> str:
 
 
 def settled(kind: Kind, old: Object, sent: Mapping[str, Any], *, subresource: Subresource | None) -> Object:
-    """The object after a replacement, with the fields of ``old`` that a client cannot set."""
+    """The object after a replacement, with the fields of ``old`` that clients cannot set."""
     if subresource == "scale":
         return _scaled(old, sent)
     if subresource == "status":
@@ -210,14 +210,14 @@ def _content(whole: Object) -> Object:
 
 
 def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> bool:
-    """Whether a deleted object stays for now, because of finalizers or a pod's grace period."""
+    """Whether finalizers or a pod's grace period delay the deletion of an object."""
     if metadata.finalizers or metadata.deletion_grace_period_seconds:
         return True
     return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))
 
 
 def marked_for_deletion(one: Delete, old: Object, *, wall_s: float) -> Object:
-    """The object with its deletion timestamp, for an object that stays for now (``is_held``)."""
+    """The object with its deletion timestamp, for an object that ``is_held``."""
     metadata = {**old["metadata"]}
     before = read_metadata(old)
     finalizers = list(before.finalizers or ())

@@ -21,7 +21,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 ALLOCATOR: Mapping[str, str] = MappingProxyType(
     {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 )
-"""For glibc, in processes that pass bodies on: 1 MiB of freed memory is kept for the next piece.
+"""glibc's setting for processes that pass bodies on: 1 MiB of freed memory is kept for the next piece.
 
 The loop reads 256,000 bytes at a time, and up to three blocks of that size live at once. By default glibc returns them to the
 kernel after each, which has to clear them again: a quarter of the CPU time of a large body.
@@ -40,7 +40,7 @@ class ChildProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has reported readiness, even if it has exited since."""
+        """Whether the process has reported readiness, even if it has exited since."""
         if self._ready_fd >= 0:
             with contextlib.suppress(BlockingIOError):
                 self._has_reported = bool(os.read(self._ready_fd, 1))
@@ -48,7 +48,7 @@ class ChildProcess:
         return self._has_reported
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal to the process if it is running."""
         if self.exit_code is None:
             os.kill(self.pid, number)
 
@@ -108,7 +108,7 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list
 
 
 def _activator(index: int, count: int) -> Child:
-    """One activator among several on the same sockets. The first keeps the plain name and port."""
+    """One of several activators on the same sockets. The first keeps the plain name and port."""
     name = f"activator-{index}" if index else "activator"
     environment = {
         **ALLOCATOR,
@@ -133,7 +133,7 @@ class ControllingTerminal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the terminal was closed: the kernel then takes it from all processes of its session (tty_ioctl(4), vhangup(2))."""
+        """Whether the terminal was closed: the kernel then takes it from its session (tty_ioctl(4), vhangup(2))."""
         return self._was_there and not _has_terminal()
 
 

@@ -131,7 +131,7 @@ class Supervisor:
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self) -> None:
-        """Replace all children, activators first: what cannot start is found while the old ones still serve."""
+        """Replace all children, activators first: a failing start is found while the old ones still serve."""
         report = ReloadReport(self._state.reload, write=write_private)
         for child in sorted(self._children, key=lambda child: not child.overlaps):
             before, begun_s = child.process, time.monotonic()
@@ -179,7 +179,7 @@ class Supervisor:
         return self._until_ready(child.process)
 
     def _until_ready(self, process: ChildProcess) -> str | None:
-        """Wait until a process serves; a text says why it does not."""
+        """Wait until a process serves; return the reason if it does not."""
         self._wait(lambda: process.is_ready or process.exit_code is not None, within_s=_READY_S)
         if process.is_ready:
             return None
@@ -343,7 +343,7 @@ class Supervisor:
             self._reap()
 
     def _stop(self, process: ChildProcess) -> bool:
-        """Ask one to end, and wait for it; False if there was a second signal meanwhile."""
+        """End one process and wait for it; return False if a second signal arrives meanwhile."""
         process.signal(signal.SIGTERM)
         return self._wait_for_end(process)
 
@@ -365,7 +365,7 @@ class Supervisor:
 
 
 def _unready(children: Sequence[Child]) -> list[str]:
-    """Those that have not served since the start."""
+    """The children that have not served since the start."""
     return [
         child.name
         for child in children

@@ -57,7 +57,7 @@ class NodeGroupNotes:
         self._events = EventRecorder(cluster)
 
     async def write(self, of: Mapping[str, Any], words: EventText) -> None:
-        """An Event about an object, or one more count of it."""
+        """Write an Event about an object, or count it once more."""
         about = About(api_version=of["apiVersion"], kind=of["kind"], namespace="", name=name_of(of), uid=uid_of(of))
         suffix = digest(about.uid, words.reason, words.message)
         event = new_event(about, words, suffix=suffix, component=_COMPONENT, now=stamp())
@@ -89,7 +89,7 @@ class Done(msgspec.Struct, kw_only=True):
     is_increase_unsure: bool = False
 
     def failures(self) -> Failures:
-        """For the next pass."""
+        """The failures to report to the next pass."""
         return Failures(increase_failed=self.increase_failed, node_names=frozenset(self.failed_nodes))
 
 
@@ -194,7 +194,7 @@ class Actor:
             _failed(done, effect, [name], error=error)
 
     async def _evict(self, pod: Object, effect: Drain, done: Done) -> None:
-        """Ask one pod to leave. One whose budget refuses does not keep the others."""
+        """Evict one pod. A refusal by its budget does not hold up the others."""
         try:
             await self._cluster.evict(namespace_of(pod), name_of(pod), uid=uid_of(pod))
         except TooManyRequests as error:
@@ -278,7 +278,7 @@ class Actor:
 
 
 def _batches(effects: Sequence[Effect]) -> list[list[Effect]]:
-    """Neighbours of one kind together; a deletion and a growth each alone."""
+    """Group neighbouring effects of one kind; a deletion and a growth stay alone."""
     batches: list[list[Effect]] = []
     for effect in effects:
         alone = isinstance(effect, DeleteNodes | IncreaseSize)
@@ -290,7 +290,7 @@ def _batches(effects: Sequence[Effect]) -> list[list[Effect]]:
 
 
 def _is_evicted(pod: Object) -> bool:
-    """Whether draining asks the pod to leave: not those that a DaemonSet or the kubelet keeps there."""
+    """Whether draining evicts the pod: a DaemonSet's or static one stays."""
     facts = pod_of(pod)
     stays = is_finished(facts.phase) or not holds_a_node(facts.placement) or is_mirror_pod(pod)
     return not stays and not is_being_deleted(pod)
@@ -315,7 +315,7 @@ def _failed(done: Done, effect: Effect, names: Iterable[str], *, error: Exceptio
 
 
 def _reason(sentence: str) -> str:
-    """The Event's reason: what the sentence begins with."""
+    """The Event's reason, from the first word of its sentence."""
     return {"taint": "NodeTainted", "untaint": "NodeUntainted", "evict": "PodEvicted", "delete": "NodeDeleted"}.get(
         sentence.split(maxsplit=1)[0], "ScaledUp"
     )

@@ -199,7 +199,7 @@ class NodeGroupPasses:
         return _GroupMemory(state=state)
 
     async def _present_groups(self) -> list[WrittenGroup]:
-        """The groups of the ConfigMap, each with a NodeGroup that stands for it, and those of other NodeGroups."""
+        """The groups of the ConfigMap, each with its NodeGroup, and those of other NodeGroups."""
         reading = self._written()
         objects = {key[1]: one for key, one in self._groups.cache.items()}
         ours = {name for name, one in objects.items() if labels_of(one).get(ORIGIN_LABEL) == _ORIGIN}
@@ -248,12 +248,12 @@ class NodeGroupPasses:
         await self._notes.write(about, EventText(reason="SettingsInvalid", message=text, is_warning=True))
 
     async def _write_state(self, about: Object, state: NodeGroupState) -> Object:
-        """The state alone, before the cloud is asked; an error stops the pass."""
+        """Write only the state, before the cloud is asked; an error stops the pass."""
         patch = {"status": {"state": merge_difference(nested(about, "status", "state") or {}, written_state(state))}}
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
 
     async def _keep(self, about: Object, state: NodeGroupState) -> Object:
-        """The lock and the breaker in the annotation, where they changed."""
+        """Write the lock and the breaker into the annotation, if they changed."""
         text = kept_text(state)
         if annotations_of(about).get(NODE_GROUP_STATE_ANNOTATION, "") == text:
             return about
@@ -308,7 +308,7 @@ def _dry(group: WrittenGroup) -> WrittenGroup:
 
 
 def _with_unsure(memory: _GroupMemory, cloud: CloudGroup) -> Failures:
-    """A growth without an answer has failed if the target did not follow."""
+    """Treat a growth without a response as failed if the target did not follow."""
     if memory.unsure_target is None or cloud.target_size >= memory.unsure_target:
         return memory.failures
     return msgspec.structs.replace(memory.failures, increase_failed=True)

@@ -24,16 +24,16 @@ class AmountRule(enum.StrEnum):
     """The rule behind the score of one resource."""
 
     SHARE = "share"
-    """The part that is free or taken, in tenths, cut off."""
+    """The free or used part, in tenths, rounded down."""
 
     NO_CAPACITY = "no_capacity"
     """Nothing is allocatable: 0."""
 
     OVERFULL = "overfull"
-    """More is asked for than is allocatable: 0."""
+    """More is requested than is allocatable: 0."""
 
     FILLED_BY_ASSUMPTION = "filled_by_assumption"
-    """What is assumed for containers without requests would overfill the node; it counts as exactly full."""
+    """The amounts assumed for containers without requests would overfill the node; it counts as exactly full."""
 
 
 class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):

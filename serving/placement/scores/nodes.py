@@ -106,7 +106,7 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
-    """Hold a pod against all nodes. Raises ``InvalidValue`` for a negative demand."""
+    """Place a pod on every node. Raises ``InvalidValue`` for a negative demand."""
     nonzero, request, limit = np.array(_demand_row("the pod", pod), dtype=np.int64).reshape(3, 2, 1)
     return Placing(
         table=table,
@@ -170,7 +170,7 @@ def _demand_row(owner: str, demand: PodDemand) -> tuple[int, ...]:
 
 
 def _load_row(usage: NodeUsage | NoData) -> tuple[float, ...]:
-    """Mean, deviation and whether they are there, of cpu and of memory; whether there is an entry, and of when."""
+    """Mean, deviation and presence for cpu and memory; whether there is an entry, and its time."""
     if isinstance(usage, NoData):
         return (*_NOT_MEASURED, *_NOT_MEASURED, 0.0, float("-inf"))
     return (*_measured(usage.cpu), *_measured(usage.memory), 1.0, usage.at_s)

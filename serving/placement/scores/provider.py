@@ -29,7 +29,7 @@ PROVIDERS: dict[str, dict[str, int]] = {
     CLUSTER_AUTOSCALER_PROVIDER: {"MostRequested": 1, "BalancedResourceAllocation": 1},
     LOW_RISK_PROVIDER: {"LowRiskOverCommitment": 1},
 }
-"""Weights by provider. The first two are Kubernetes' own, less what is not about resources."""
+"""Weights by provider. The first two are Kubernetes' own, without scores that are not about resources."""
 
 # Scores are added on the scale of Kubernetes 1.7 and of its extenders; those from 0 to 100 count in tenths.
 _SCALE = 10

@@ -31,7 +31,7 @@ class LoadRule(enum.StrEnum):
     """The same, given that limits below the capacity bound the load."""
 
     ABOVE_LIMITS = "above_limits"
-    """The mean load is above the sum of limits, and by more than the chance says: the difference."""
+    """The mean load exceeds the sum of limits by more than the chance: the difference."""
 
     NO_LIMITS = "no_limits"
     """Nothing on the node has a limit, which the original takes as no risk."""
@@ -109,7 +109,7 @@ def limit_risk(committed: Commitment) -> FloatArray:
 
 
 def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int) -> FloatArray:
-    """The deviation before the source averaged over ``window_size`` samples, as a beta distribution may have it.
+    """The deviation before the source averaged over ``window_size`` samples, within the range of a beta distribution.
 
     deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)). 0.1 over 5 samples at mean 0.5: 0.2236.
     """

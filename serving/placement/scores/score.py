@@ -18,7 +18,7 @@ from serving.settings.placement import PlacementSettings
 
 
 class ScoreResult(Protocol):
-    """Scores of all nodes, and why each."""
+    """Scores of all nodes, each with its explanation."""
 
     @property
     def score(self) -> IntArray:

@@ -57,11 +57,11 @@ class ExchangeLog(ABC, Generic[R]):
 
     @abstractmethod
     def _record(self, exchange: Exchange, *, now_s: float) -> R | None:
-        """What the line is made of, taken when the exchange has ended; None if it gets no line."""
+        """The values of a line, read when the exchange has ended; None if it is not logged."""
 
     @abstractmethod
     def _line(self, record: R) -> bytes:
-        """The line, made in a thread; empty for none."""
+        """Format a line, in a thread; "" for none."""
 
     def note(self, exchange: Exchange, *, now_s: float) -> None:
         """Log a finished request."""
@@ -76,7 +76,7 @@ class ExchangeLog(ABC, Generic[R]):
             self._soon = asyncio.get_running_loop().call_later(_PAUSE_S, self._begin)
 
     async def close(self) -> None:
-        """Write the waiting lines."""
+        """Write the pending lines."""
         if self._writing is not None:
             await self._writing
         if self._soon is not None:

@@ -23,7 +23,7 @@ _ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[Exchange
 _ON_RESPONSE, _ON_SWITCH = TRANSITIONS[ExchangeEvent.RESPOND], TRANSITIONS[ExchangeEvent.SWITCH]
 
 UNDELIVERED = b"K-Undelivered: true\r\n"
-"""A header line of a 503: the app has not seen the request, so the caller may send it elsewhere, whatever its method."""
+"""A header line of a 503: the app has not seen the request, so the caller may retry it whatever its method."""
 
 
 class RequestBuffer:
@@ -74,7 +74,7 @@ class _NoBody(RequestBuffer):
     __slots__ = ()
 
     def drop(self) -> None:
-        """Do nothing: there is nothing to forget, and all such requests share this buffer."""
+        """Do nothing: all such requests share this empty buffer."""
 
 
 NO_BODY = _NoBody()

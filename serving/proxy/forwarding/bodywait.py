@@ -1,4 +1,4 @@
-"""Requests that wait for their bodies before they take a slot of a pod.
+"""Holds requests until enough of their bodies has arrived to take a pod's slot.
 
 A client that sends a head and no body then holds a connection, and no slot. A body with Content-Length is ready in whole, or with
 ``held_bytes_max`` of it; one without is ready with its first byte, because it may be a stream that the app reads piece by piece. A
@@ -18,7 +18,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Awaiting(Protocol):
-    """The exchange, as far as it waits."""
+    """The exchange, as ``BodyWait`` uses it."""
 
     head: RequestHead
     body: RequestBuffer
@@ -29,7 +29,7 @@ class Awaiting(Protocol):
 
 
 class BodyWait:
-    """The requests of one listener that wait. With ``is_on`` False none does."""
+    """The waiting requests of one listener. With ``is_on`` False none waits."""
 
     __slots__ = ("_byte_count", "_held_bytes_max", "_is_on")
 
@@ -39,7 +39,7 @@ class BodyWait:
         self._byte_count = 0
 
     def begin(self, exchange: Awaiting, client: Client, then: Callable[[], None]) -> None:
-        """Call ``then`` when enough of the body is here, which may be now; never if the exchange ends before."""
+        """Call ``then`` once enough of the body has arrived, maybe at once; never if the exchange ends before."""
         if self._is_ready(exchange):
             then()
             return
@@ -60,7 +60,7 @@ class BodyWait:
             exchange.on_body()
 
     def end(self, exchange: Awaiting) -> None:
-        """Forget the bytes of a request that waits."""
+        """Stop counting a waiting request."""
         self._byte_count -= exchange.body.held_bytes
 
     def _is_ready(self, exchange: Awaiting) -> bool:

@@ -220,7 +220,7 @@ class Exchange:
             self._client.pause(Pause.HELD)
 
     def await_body(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once enough of the body is here to take a slot (``bodywait.py``); that may be now."""
+        """Call ``then`` once enough of the body has arrived to take a slot (``bodywait.py``), maybe at once."""
         self._wiring.body_wait.begin(self, self._client, then)
 
     def forward(

@@ -14,9 +14,9 @@ class ExchangeOutcome(enum.StrEnum):
     """How an exchange ended."""
 
     ANSWERED = "answered"
-    """The upstream's response was passed on in whole; or the tunnel ended."""
+    """The upstream's response was forwarded completely, or the tunnel ended."""
     REFUSED = "refused"
-    """The proxy answered by itself."""
+    """The proxy responded itself."""
     CLIENT_GONE = "client_gone"
     """The client left before the response was complete."""
     CUT = "cut"
@@ -31,11 +31,11 @@ class ExchangePhase(enum.IntEnum):
     CONNECTING = 1
     """The pool makes a connection."""
     SENT = 2
-    """The request, or what there is of it, was sent upstream."""
+    """The request, or its received part, was sent upstream."""
     RESPONDING = 3
     """The response has begun."""
     TUNNEL = 4
-    """The upstream has agreed to change the protocol."""
+    """The upstream has agreed to switch protocols."""
     DONE = 5
 
 
@@ -43,15 +43,15 @@ class ExchangeEvent(enum.StrEnum):
     """An event of an exchange."""
 
     CONNECT = "connect"
-    """A connection to the upstream is wanted."""
+    """A connection to the upstream is needed."""
     SEND = "send"
     """A connection takes the request."""
     GIVE_BACK = "give back"
-    """The upstream failed before it answered: the handler decides again."""
+    """The upstream failed before its response: the handler decides again."""
     RESPOND = "respond"
     """The upstream's response begins."""
     SWITCH = "switch"
-    """The upstream answers 101."""
+    """The upstream responds with 101."""
     END = "end"
 
 

@@ -44,7 +44,7 @@ class HttpsRedirect:
         self._handler.overdue(exchange)
 
     def finish(self, exchange: Exchange) -> None:
-        """A request has ended."""
+        """Handle the end of a request."""
         if exchange.context is not _OURS:
             self._handler.finish(exchange)
 

@@ -122,7 +122,7 @@ class ChunkedBody:
         return payload[0] if len(payload) == 1 else b"".join(payload)
 
     def _size(self, data: bytes, at: int, _: list[bytes]) -> int:
-        """Read a size line; like all steps, the place after it, or ``at`` when it is not complete."""
+        """Parse a size line; return the position after it, or ``at`` if it is incomplete."""
         end = data.find(b"\r\n", at, at + _SIZE_LINE_BYTES_MAX + 2)
         if end < 0:
             if len(data) - at > _SIZE_LINE_BYTES_MAX + 1 or _HALF_LINE_END.search(data, at):

@@ -73,7 +73,7 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Memory(dict[bytes, HeaderLine]):
-    """The cache: a line that is not in it is parsed."""
+    """The cache of parsed lines."""
 
     def __missing__(self, text: bytes) -> HeaderLine:
         return read_line(text)

@@ -84,7 +84,7 @@ def render_request(
 
 
 def _hop_lines(head: RequestHead) -> bytes:
-    """Lines about the body and the connection: for the next hop, not as the client wrote them."""
+    """The lines about body and connection, written for the next hop."""
     wire = b""
     if head.chunked:
         trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
@@ -143,7 +143,7 @@ def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
 
 
 def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
-    """The Forwarded header of a way: "a, b" gives "for=a;host=h;proto=http, for=b"."""
+    """The Forwarded header for a chain of addresses: "a, b" gives "for=a;host=h;proto=http, for=b"."""
     first, *others = [b"for=" + _node(one.strip(b" \t")) for one in way.split(b",")]
     return b", ".join([b"%b;host=%b;proto=%b" % (first, _quoted(host), scheme), *others])
 

@@ -107,7 +107,7 @@ class HeadMemory:
         self._head: RequestHead | None = None
 
     def read(self, raw: bytes, *, header_count_max: int) -> RequestHead:
-        """Understand a head, given without the empty line and the CR LF before it.
+        """Parse a head, given without the empty line and the CR LF before it.
 
         Raises:
             RequestRefusal: as ``read_request_head`` does.
@@ -128,7 +128,7 @@ class HeadMemory:
 
 
 def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
-    """A head with the lines of a plain one; None when it has to be looked at with care."""
+    """A cached head with one plain line changed; None if it has to be parsed."""
     match = _REQUEST_LINE.fullmatch(first)
     if match is None or match[2][0] != 0x2F or match[3] != b"1" or match[4] != b"1":
         return None
@@ -138,12 +138,12 @@ def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
 
 
 def _forwarded_wire(lines: Sequence[HeaderLine], nominated: frozenset[bytes] | None) -> bytes:
-    """Lines as they are written on; names that Connection took out are left out."""
+    """The lines to forward, without those that Connection names."""
     return b"".join([line.wire for line in lines if line.plain and line.name not in (nominated or ())])
 
 
 def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: bool = False) -> RequestHead:
-    """Understand a head, given without the empty line and the CR LF before it.
+    """Parse a head, given without the empty line and the CR LF before it.
 
     Lines with "_" in their name are dropped unless ``keeps_underscores``: to an app of CGI or WSGI, X_Forwarded_For and
     X-Forwarded-For have one name.
@@ -234,7 +234,7 @@ def _framing(by_name: dict[bytes, list[bytes]], minor: int) -> tuple[int | None,
 
 
 def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor: int) -> bytes | None:
-    """The protocol that the client asks to change to; None when it does not ask, or may not."""
+    """The protocol that the client wants to switch to; None if it does not ask, or may not."""
     protocols = by_name.get(b"upgrade")
     if protocols is None or b"upgrade" not in tokens or minor == 0:
         return None

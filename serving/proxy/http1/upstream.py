@@ -206,7 +206,7 @@ class Upstream(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def drop(self) -> None:
-        """Close at once: the rest of the response is not wanted."""
+        """Close at once, discarding the rest of the response."""
         self._receiver = None
         self._transport.abort()
 

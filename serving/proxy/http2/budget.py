@@ -26,13 +26,13 @@ class PeerBudget:
         self._check(self._resets, self._settings.http2_resets_max, "resets")
 
     def count_ping(self, now_s: float) -> None:
-        """The peer wants a response to a ping."""
+        """Count a ping that the peer wants answered."""
         self._begin(now_s)
         self._pings += 1
         self._check(self._pings, self._settings.http2_pings_max, "pings")
 
     def count_settings(self, now_s: float) -> None:
-        """The peer has sent settings."""
+        """Count SETTINGS sent by the peer."""
         self._begin(now_s)
         self._settings_frames += 1
         self._check(self._settings_frames, self._settings.http2_settings_max, "settings")

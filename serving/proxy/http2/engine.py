@@ -93,7 +93,7 @@ class EngineOwner(Protocol):
         """Handle the end of the last stream."""
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """Handle a GOAWAY: the peer opens and takes no new streams, and processed none above ``last_stream_id``."""
+        """Handle a GOAWAY: the peer opens and accepts no new streams, and processed none above ``last_stream_id``."""
 
     def on_ping_ack(self, payload: bytes) -> None:
         """Handle a PING acknowledgement."""
@@ -182,7 +182,7 @@ class Http2Engine:
         return self._highest_id
 
     def refuse(self, stream_id: int, code: ErrorCode) -> None:
-        """Reset a stream that was never taken."""
+        """Reset a stream that was never opened here."""
         self._note_closed(stream_id, StreamState.RESET)
         self.send_reset(stream_id, code)
         self.budget.count_idle_frame(self.now_s)
@@ -220,7 +220,7 @@ class Http2Engine:
         return StreamState.SKIPPED if len(self._closed) < _CLOSED_MAX else StreamState.FORGOTTEN
 
     def _grow_window(self, stream: EngineStream) -> int:
-        """Double the window of a stream that is read, as long as the connection's share lasts; return it in bytes."""
+        """Double the window of a stream being read, within the connection's share; return it in bytes."""
         window_bytes = stream.window_bytes
         if window_bytes < WINDOW_BYTES_MAX and window_bytes <= self._growth_left:
             self._growth_left -= window_bytes
@@ -362,7 +362,7 @@ class Http2Engine:
         self.out.append(_pack(0, 8, GOAWAY, 0, 0) + last_stream_id.to_bytes(4) + code.to_bytes(4))
 
     def give_back(self, stream: EngineStream) -> None:
-        """Reopen the window of a stream when half of it is used; the window may grow."""
+        """Reopen the window of a stream once half of it is used, maybe larger than before."""
         if stream.window_left * 2 <= stream.window_bytes and not stream.peer_ended and not stream.is_done:
             window_bytes = self._grow_window(stream)
             self.send_window(stream.stream_id, window_bytes - stream.window_left)

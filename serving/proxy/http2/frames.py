@@ -162,20 +162,20 @@ class StreamState(enum.Enum):
     """A stream as this side sees it. "Local" is this side, "remote" the peer."""
 
     IDLE = "idle"
-    """It was never opened, and may be."""
+    """The stream was never opened, and may be."""
     SKIPPED = "skipped"
-    """It was never opened, and a later one was: it is closed (RFC 9113, 5.1.1)."""
+    """The stream was skipped: a later one was opened, so it is closed (RFC 9113, 5.1.1)."""
     OPEN = "open"
     HALF_CLOSED_LOCAL = "half-closed (local)"
     """This side has sent its last frame."""
     HALF_CLOSED_REMOTE = "half-closed (remote)"
     """The peer has sent its last frame."""
     CLOSED = "closed"
-    """Both sides have ended it, or the peer has reset it."""
+    """Both sides have ended the stream, or the peer has reset it."""
     RESET = "reset"
-    """This side has reset it: frames of the peer may still be on their way."""
+    """This side has reset the stream: frames of the peer may still be on their way."""
     FORGOTTEN = "forgotten"
-    """It ended long ago, or was never opened."""
+    """The stream ended long ago, or was never opened."""
 
 
 class FrameVerdict(enum.Enum):

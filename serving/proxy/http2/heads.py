@@ -120,7 +120,7 @@ def read_trailer_section(section: FieldSection) -> bytes:
 
 
 def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[bytes]]:
-    """Pseudo-headers, hosts, and the lines of all others."""
+    """Split fields into pseudo-headers, hosts, and the lines of all others."""
     pseudo: dict[bytes, bytes] = {}
     hosts: list[bytes] = []
     cookies: list[bytes] = []
@@ -202,7 +202,7 @@ def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
 
 
 def response_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[Field]:
-    """The fields of a response: its status, its lines, its length if it is known."""
+    """The fields of a response: its status, lines and, if known, length."""
     fields = [(b":status", b"%d" % status)]
     fields += [field for field in split_lines([line[:-2] for line in wire]) if field[0] not in _OF_A_CONNECTION]
     if length is not None:
@@ -211,7 +211,7 @@ def response_fields(status: int, wire: Iterable[bytes], *, length: int | None) -
 
 
 def split_lines(texts: Iterable[bytes]) -> list[Field]:
-    """Name in lower case and value of lines that were read strictly before."""
+    """Names in lower case and values of lines that were parsed strictly before."""
     pairs = [text.split(b":", 1) for text in texts if text]
     return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
 

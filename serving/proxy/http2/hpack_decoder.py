@@ -69,7 +69,7 @@ class HeaderDecoder:
         return section
 
     def _read(self, block: bytes) -> tuple[FieldSection, bool]:
-        """The fields of a block, and whether it has changed the table."""
+        """Decode a block; return its fields, and whether it has changed the table."""
         fields: list[Field] = []
         at, size, list_bytes = 0, len(block), 0
         has_changed = False

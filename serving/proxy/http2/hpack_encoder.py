@@ -142,7 +142,7 @@ class HeaderEncoder:
 
 
 def _plain_literal(field: Field) -> bytes:
-    """A field that stays out of the table."""
+    """Encode a field that stays out of the table."""
     known = _literals.get(field)
     if known is not None:
         return known

@@ -35,7 +35,7 @@ class Http2Pool(Pool):
         return sum(map(len, self._links.values()))
 
     def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
-        """A stream of a connection that has room."""
+        """Return a stream of a connection with room."""
         link = self._link_with_room(address, sure=sure)
         return None if link is None else StreamUpstream(link, self)
 
@@ -87,7 +87,7 @@ class Http2Pool(Pool):
             stream.restart(link)
 
     async def _link(self, address: Address) -> UpstreamSession:
-        """A link with room, which may have to be made first."""
+        """A link with room, created if needed."""
         while True:
             link = self._link_with_room(address)
             if link is not None:

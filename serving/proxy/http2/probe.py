@@ -1,4 +1,4 @@
-"""One GET over HTTP/2 with prior knowledge, for probes of apps that speak nothing else."""
+"""Sends one GET over HTTP/2 with prior knowledge, to probe h2c apps."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _READ_BYTES = 65_536
 
 
 class _ProbeStream(EngineStream):
-    """Takes the status of a response. ``status`` is None before it has come, and 0 when none comes."""
+    """Receives the status of a response. ``status`` is None until it arrives, and 0 if none does."""
 
     __slots__ = ("status",)
 
@@ -34,7 +34,7 @@ class _ProbeStream(EngineStream):
     take_last = take_data
 
     def take_reset(self, code: int) -> None:
-        """There is no response."""
+        """Record that there is no response."""
         del code
         self.status = self.status or 0
 
@@ -51,14 +51,14 @@ class _StatusRequest:
         self.engine.streams[self.stream.stream_id] = self.stream
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
-        """Never: a server opens none."""
+        """Never called: a server opens no streams."""
         raise AssertionError(stream_id, section, ended)
 
     def emptied(self) -> None:
         """Do nothing: the connection ends with the probe."""
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """The app takes no new streams, and perhaps not this one."""
+        """Record that the app takes no new streams, and perhaps not this one."""
         if last_stream_id < self.stream.stream_id:
             self.stream.take_reset(0)
 

@@ -42,7 +42,7 @@ class GrpcRefusal:
 
     @classmethod
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
-        """The refusal for a response with these fields; None if it is gRPC already, or no error."""
+        """The refusal for a response with these fields; None if it is already gRPC, or no error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 
@@ -52,7 +52,7 @@ class GrpcRefusal:
             self._body += payload[:_MESSAGE_BYTES_MAX]
 
     def fields(self) -> Fields:
-        """All of a response."""
+        """The fields of the whole response."""
         kind = next((value for name, value in self._fields if name == b"content-type"), b"")
         message = self._body.strip()[:_MESSAGE_BYTES_MAX] if kind.startswith(b"text/plain") else b""
         return [
@@ -65,7 +65,7 @@ class GrpcRefusal:
 
 
 def _escaped(message: bytes) -> bytes:
-    """Text as grpc-message has it: all but printable ASCII as %XX."""
+    """Text encoded for grpc-message: all but printable ASCII as %XX."""
     return b"".join([b"%c" % byte if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in message])
 
 
@@ -78,7 +78,7 @@ class StreamCarrier(Protocol):
     peer: ClientPeer
 
     def send(self) -> None:
-        """Write the frames that are there soon."""
+        """Schedule a write of pending frames."""
 
 
 class RespondingStream(EngineStream):
@@ -174,7 +174,7 @@ class RespondingStream(EngineStream):
             self._session.send()
 
     def write_eof(self) -> None:
-        """The response ends where it is."""
+        """End the response where it is."""
 
     def sent(self) -> None:
         """Resume after the client has read."""
@@ -196,7 +196,7 @@ class RespondingStream(EngineStream):
             exchange.client_full(full=full)
 
     def _refuse(self, refusal: RequestRefusal) -> None:
-        """Answer a request that never became an exchange."""
+        """Respond to a request that never became an exchange."""
         body = str(refusal).encode()
         fields = [(b":status", b"%d" % refusal.status), _TEXT, (b"content-length", b"%d" % len(body))]
         engine = self._session.engine
@@ -206,7 +206,7 @@ class RespondingStream(EngineStream):
         self._await_client()
 
     def _await_client(self) -> None:
-        """All is written, and the client is to take it."""
+        """Wait for the client to read the written bytes."""
         if not self.is_done:
             session = self._session
             self._taken_s = session.wiring.clock()

@@ -234,7 +234,7 @@ class Session(FrameSender):
             self._wait_until(self.wiring.clock() + _FLUSH_S)
 
     def _pass_over(self, data: bytes) -> None:
-        """Discard bytes that the client still sends after the end, up to a limit."""
+        """Discard bytes still sent by the client after the end, up to a limit."""
         self._passed_over_bytes += len(data)
         if self._passed_over_bytes > _PASSED_OVER_BYTES_MAX:
             self._transport.abort()

@@ -95,7 +95,7 @@ class UpstreamSession(FrameSender):
         raise AssertionError(stream_id, section, ended)
 
     def emptied(self) -> None:
-        """Note that the link is idle, or close it after GOAWAY."""
+        """Mark the link as idle, or close it after GOAWAY."""
         self.used_s = self._home.clock()
         self._close_if_gone()
 
@@ -121,7 +121,7 @@ class UpstreamSession(FrameSender):
         self.write_now()
 
     def take(self, data: bytes) -> None:
-        """Give each frame to its stream."""
+        """Dispatch each frame to its stream."""
         if self.is_closed:
             return
         engine = self.engine

@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         return due_s
 
     def _may_hold_back(self, exchange: Exchange) -> bool:
-        """Whether the client waits for 100 Continue before its body."""
+        """Whether the client waits for 100 Continue before it sends its body."""
         return exchange.head.expects_continue and not (self._body_bytes or exchange.is_continued)
 
     def _time_is_up(self) -> None:
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
             self.pause(Pause.AHEAD)
 
     def _take_head(self, data: bytes) -> bytes | None:
-        """Begin an exchange; the bytes after it, or None when there is no whole head."""
+        """Begin an exchange and return the bytes after its head; None while the head is incomplete."""
         if not self._blank_skipped and data.startswith(b"\r\n"):
             # One empty line before a request is left over from clients that end bodies with one (RFC 9112, 2.2).
             self._blank_skipped = True
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
         return data
 
     def _take_body(self, data: bytes) -> bytes:
-        """Pass on what belongs to the body; the bytes after it."""
+        """Pass on the bytes of the body and return those after it."""
         reader, exchange = self._reader, self._exchange
         assert reader is not None
         assert exchange is not None

@@ -131,7 +131,7 @@ def load_certificate(name: str, pair: Pair) -> Certificate:
 
 
 def _load_chain(context: ssl.SSLContext, pair: Pair) -> None:
-    """OpenSSL reads files only, so it gets one that is nowhere but in memory."""
+    """Load a certificate chain from memory; OpenSSL reads files only, so it gets one that exists in memory alone."""
     descriptor = os.memfd_create("certificate")
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:

@@ -22,7 +22,7 @@ from serving.proxy.tls.layer import TlsTerms
 _log = logging.getLogger("activator")
 
 Found = dict[str, Pair | InvalidCertificate]
-"""What a source has, by the certificate's name: both files of it, or why they cannot be read."""
+"""The pairs of a source by certificate name, or why they cannot be read."""
 
 # A chain of four certificates has 8 KiB.
 _BYTES_MAX = 1024**2
@@ -94,7 +94,7 @@ class Certificates:
             )
 
     def _choose(self, connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> int | None:
-        """OpenSSL asks, in the middle of a handshake."""
+        """Choose a certificate; OpenSSL calls this during a handshake."""
         del context
         choice, contexts = self._served
         name = choice.find(server_name)

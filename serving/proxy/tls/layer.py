@@ -262,7 +262,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._terms.failures[reason] += 1
 
     def _pass_on(self) -> None:
-        """Pass decrypted bytes to the protocol while it reads, then the end, if it has come."""
+        """Pass decrypted bytes to the protocol while it reads, then the end of the stream."""
         records = self._records
         while not (self._paused or self._closing or self._eof_passed):
             try:

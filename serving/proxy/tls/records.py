@@ -37,7 +37,7 @@ class Records:
         return bool(self._incoming.pending or self._is_over or self._ahead)
 
     def shake(self) -> bool:
-        """Continue the handshake; whether it is over. Raises ``ssl.SSLError``; then send the alert."""
+        """Continue the handshake; return whether it is complete. Raises ``ssl.SSLError``; then send the alert."""
         try:
             self.ssl.do_handshake()
         except ssl.SSLWantReadError:
@@ -57,7 +57,7 @@ class Records:
         return self._joined(data) if data and self._incoming.pending else data
 
     def _joined(self, data: bytes) -> bytes:
-        """These bytes and those of the next records, up to a piece."""
+        """These bytes joined with those of the next records, up to a piece's size."""
         pieces, count = [data], len(data)
         while self._incoming.pending and count < _PIECE_BYTES and (more := self._read_one()):
             pieces.append(more)

@@ -82,7 +82,7 @@ class AdminHandler:
         raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """A question has waited as long as it may."""
+        """End the wait of an overdue readiness request."""
         if exchange in self._asking:
             self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:

@@ -25,7 +25,7 @@ from serving.wire.tokens import matches, probe_proof
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None]
-"""Of a request: whether an activator counts it too, and the Host that it had there."""
+"""The origin of a request: whether an activator counts it too, and its original Host."""
 
 DIRECT: Origin = (False, None)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
@@ -92,14 +92,14 @@ class PodRequests(Generic[_Request]):
         return ADMITTED if self._breaker is None else self._breaker.admit(request, now_s)
 
     def _expire(self, now_s: float) -> Sequence[TimedOut[_Request]]:
-        """The requests that have waited for a slot as long as they may."""
+        """Remove and return requests whose wait for a slot has expired."""
         assert self._breaker is not None
         return self._breaker.expire(now_s)
 
     def _leave(
         self, request: _Request, now_s: float, *, proxied: bool, has_response: bool
     ) -> Sequence[Granted[_Request]]:
-        """Count a request out; return the requests that get its slot, longest wait first."""
+        """Stop counting a request; return the requests that get its slot, longest wait first."""
         self._meter.leave(now_s, proxied=proxied)
         breaker = self._breaker
         if breaker is None:
@@ -111,7 +111,7 @@ class PodRequests(Generic[_Request]):
         return given is not None and bool(self._secret) and matches(given, self._secret)
 
     def _probe_response(self, head: RequestHead) -> tuple[int, bytes, Headers]:
-        """The status, the body and the headers that answer a probe."""
+        """The status, body and headers of the response to a probe."""
         if self.is_draining:
             return 503, b"shutting down", TEXT
         if head.get(b"k-network-probe") != _QUEUE:
@@ -146,7 +146,7 @@ class PodHandler(PodRequests[Exchange]):
         self._oom_at_s = -math.inf
 
     def begin(self, exchange: Exchange) -> None:
-        """Count a new request, and let it run, wait or be rejected."""
+        """Count a new request, and run, queue or reject it."""
         origin = DIRECT
         head = exchange.head
         if head.reserved and self._is_believed(head):
@@ -172,7 +172,7 @@ class PodHandler(PodRequests[Exchange]):
             exchange.respond(503, QUEUE_FULL, _RETRY_LINES)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """The app takes no connection: let an activator send the request to another pod."""
+        """Handle an app that accepts no connection: let an activator send the request to another pod."""
         text = b"the app takes no connection: %b" % str(error).encode()
         if _is_proxied(exchange):
             exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
@@ -200,7 +200,7 @@ class PodHandler(PodRequests[Exchange]):
             timed_out.request_id.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
 
     def finish(self, exchange: Exchange) -> None:
-        """Pass the slot of an ended request to the one that has waited longest."""
+        """Pass the slot of an ended request to the longest waiting one."""
         origin = exchange.context
         if origin is None:
             return
@@ -222,7 +222,7 @@ class PodHandler(PodRequests[Exchange]):
         exchange.forward(self._app, host=origin[1], trusted=origin[0], over_http2=is_call)
 
     def _is_out_of_memory(self, exchange: Exchange) -> bool:
-        """Whether the app was killed for its memory while the request was with it."""
+        """Whether the app was killed for its memory while it handled the request."""
         if not self._oom_folders:
             return False
         kill_count = oom_kill_count(self._oom_folders)
@@ -233,7 +233,7 @@ class PodHandler(PodRequests[Exchange]):
 
 
 def oom_kill_count(folders: Iterable[str]) -> int:
-    """OOM kills in cgroups and those below, where runc moves a container: ``memory.oom_control`` is of version 1. Blocks."""
+    """OOM kills in cgroups and in those below, where runc moves a container. Blocks."""
     count = 0
     for path in (f"{above}/{file}" for folder in folders for above, _, _ in os.walk(folder) for file in _OOM_FILES):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as lines:  # noqa: PTH123 - pathlib costs a start 3 ms

@@ -136,14 +136,14 @@ class PodService:
         await self._admin_server.finish(grace_s=_GOODBYE_S)
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
-        """Keep the connection for statistics. Requests wait for the app's readiness and not for it, so that goes first."""
+        """Keep the connection for statistics. Requests need the app's readiness first, so that is awaited before."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._spec.settings.report_period_s):
                 await known.wait()
         await link.run()
 
     def _page(self) -> bytes:
-        """All counts as Prometheus reads them; the sidecar needs no library for that."""
+        """The page of all counts for Prometheus, written without its library to keep the sidecar small."""
         pod, link, revision = self._pod, self._link, self._spec.revision
         lines = pod.request_metrics.page(revision=revision)
         lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))

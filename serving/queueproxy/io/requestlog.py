@@ -17,7 +17,7 @@ from serving.queueproxy.podspec import PodSpec
 
 
 class RequestLog(ExchangeLog[ServedRequest]):
-    """Made only where the log is on."""
+    """Logs the requests of one pod; created only where the log is on."""
 
     def __init__(self, spec: PodSpec, *, write: Callable[[bytes], object] = write_to_stdout) -> None:
         super().__init__(write=write)
@@ -67,5 +67,5 @@ class RequestLog(ExchangeLog[ServedRequest]):
 
 
 def _length(head: RequestHead) -> int:
-    """As Go's ``ContentLength`` has it: -1 for a body of unknown length."""
+    """The length of a body like Go's ``ContentLength``: -1 if unknown."""
     return -1 if head.chunked else head.content_length or 0

@@ -66,7 +66,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 
 
 def _token(spec: PodSpec) -> str:
-    """The present token: the file is rewritten before the token in it expires.
+    """Read the token again: its file is rewritten before the token expires.
 
     Raises:
         OSError: when the file does not exist.

@@ -28,16 +28,16 @@ class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
     """How far the figures look ahead: to ``until_s``; where no pod is kept, a minute."""
 
     is_ahead: bool
-    """Whether the pod is there ahead of a periodic request, rather than kept since the last one."""
+    """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""
 
     probability: float
-    """Of the next request coming within ``ahead_s``."""
+    """Probability that the next request comes within ``ahead_s``."""
 
     gaps_lasted: float
-    """Gaps of the past that lasted for as long as this one; older ones count for less."""
+    """Past gaps that lasted at least as long as this one; older ones count for less."""
 
     gaps_ended: float
-    """How many of them ended within ``ahead_s``."""
+    """Those of them that ended within ``ahead_s``."""
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +47,20 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """None: the algorithm's proposal stands as it is."""
 
     active_min_s: float | None = None
-    """Time for which a revision was active at least before it goes to zero; None: the stable window."""
+    """Shortest time that a revision stays active before zero; None: the stable window."""
 
     recheck_in_s: float | None = None
-    """Time until which the advice stays the same while no request comes; None: for good."""
+    """Time for which the advice stays the same without requests; None: for good."""
 
     keep: KeepReason | None = None
-    """None where the requests in flight decide, or nothing is known of earlier ones."""
+    """The reason to keep the last pod; None where requests in flight decide, or no earlier ones are known."""
 
     room: Room | None = None
     """Pods for the expected load; None where the algorithm's own count stands."""
 
 
 NEUTRAL = Advice()
-"""Knative's behaviour."""
+"""Advice that leaves Knative's behaviour unchanged."""
 
 
 class PodCredit:
@@ -87,7 +87,7 @@ class PodCredit:
 
 
 class PreWarmBudget:
-    """At most ``per_minute`` starts in a minute, over all revisions with this budget."""
+    """Limits starts ahead of requests to ``per_minute``, over all revisions that share this budget."""
 
     __slots__ = ("_at_s", "_per_minute", "_permits")
 
@@ -98,7 +98,7 @@ class PreWarmBudget:
         self._at_s: float | None = None
 
     def take(self, now_s: float) -> bool:
-        """Whether one more pod may be started now; if so, it counts. A clock set back adds nothing."""
+        """Count one more start if it is allowed now; return whether it is. A clock set back adds nothing."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
         self._permits = min(self._per_minute, self._permits + passed_s * self._per_minute / _MINUTE_S)

@@ -23,7 +23,7 @@ _SIGNIFICANCE = 3.0
 
 
 class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests in flight at a time ahead, and how much they vary."""
+    """Requests in flight expected at a later time, and their variation."""
 
     mean: float
     deviation: float
@@ -98,12 +98,12 @@ class LoadForecast:
 
 
 def _poisson_variance(mean: float, request_s: float) -> float:
-    """Variance of the mean load of a second at Poisson arrivals: the mean, less what a second evens out."""
+    """Variance of a second's mean load with Poisson arrivals: the mean, less the averaging within a second."""
     return mean * request_s / (request_s + _SECOND_S)
 
 
 def _difference_variance(request_s: float) -> float:
-    """Variance of the difference of both means, of a load of variance 1 whose requests take ``request_s``.
+    """Variance of the difference between both means, for a load of variance 1 whose requests take ``request_s``.
 
     The load of Poisson arrivals stays alike for the time of a request: its autocorrelation is exp(-t / T). An exponential
     mean of time constant F then has the variance T / (T + F), and two of them the covariance of both.

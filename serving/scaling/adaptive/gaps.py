@@ -46,7 +46,7 @@ _DUMPED_MAX = 100.0
 SHIPPED_PRIOR: tuple[float, ...] = tuple(
     1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
 )
-"""Rates by group of a population that is not known yet."""
+"""Rates by group of an unknown population."""
 # The curve goes on for half as long as the last window again, and to this age at least, in seconds.
 _BEYOND_RATIO = 1.5
 _AGE_MIN_S = 300.0
@@ -81,7 +81,7 @@ _GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
 
 
 class GapPrior:
-    """Rates of the population by group, per second: the shipped ones, then increasingly those of the revisions here."""
+    """Rates of the population by group, per second: at first the shipped ones, later those of the revisions here."""
 
     __slots__ = ("_events", "_exposure_s", "_rates")
 
@@ -101,7 +101,7 @@ class GapPrior:
         return self._rates
 
     def record(self, gap_s: float, *, weight: float) -> None:
-        """Add a gap of a revision with a ``weight``: a revision with many gaps is still one revision."""
+        """Add a gap of a revision with a ``weight``, so that a revision with many gaps still counts as one."""
         group = int(_GROUPS[_bin_of(gap_s)])
         self._events[group] += weight
         self._exposure_s[:group] += weight * _GROUP_WIDTHS_S[:group]
@@ -120,7 +120,7 @@ class GapHistory:
         self._weight = 1.0
 
     def record(self, gap_s: float) -> None:
-        """A gap has ended after so many seconds."""
+        """Record a gap of this many seconds that has ended."""
         self.gap_count += 1
         self._weight *= _GROWTH
         self._counts[_bin_of(gap_s)] += self._weight
@@ -144,7 +144,7 @@ class GapHistory:
         return rates
 
     def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
-        """Gaps of at least ``from_s``, and how many of those ended before ``to_s``; old ones count for less."""
+        """Count gaps of at least ``from_s``, and those that ended before ``to_s``; old ones count for less."""
         first, last = _bin_of(from_s), _bin_of(to_s)
         ended, later = float(self._counts[first:last].sum()), float(self._counts[max(first, last) :].sum())
         return (ended + later) / self._weight, ended / self._weight
@@ -155,7 +155,7 @@ class GapHistory:
         return {str(index): round(float(counts[index]), 3) for index in np.flatnonzero(counts > _DUMPED_MIN)}
 
     def load(self, dumped: dict[str, float]) -> None:
-        """Take over the counts of another history. Raises ``InvalidValue`` for anything but a ``dump``."""
+        """Restore the counts of another history. Raises ``InvalidValue`` for anything but a ``dump``."""
         counts = np.zeros(len(BIN_STARTS_S))
         for name, count in dumped.items():
             if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
@@ -227,14 +227,14 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 
 
 def _saved_s(hazard: Array, widths_s: Array, worth_s: float) -> float:
-    """Pod-seconds expected to be saved by keeping a pod through a window, net of its cost, if no request came before."""
+    """Expected pod-seconds saved by keeping a pod through a window, net of its cost, if no request came before."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * worth_s - 1.0) * widths_s).sum())
 
 
 def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, gap_count: int) -> HazardCurve:
-    """The curve of a revision to which a cold start is worth ``worth_s`` pod-seconds."""
+    """The hazard curve of a revision whose cold start is worth ``worth_s`` pod-seconds."""
     last = int(np.searchsorted(BIN_STARTS_S, max(_AGE_MIN_S, _BEYOND_RATIO * windows[-1].to_s)))
     bins = [*range(_FINE_BINS), *range(_FINE_BINS, min(last + 1, len(hazard)), 2)]
     return HazardCurve(

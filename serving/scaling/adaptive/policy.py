@@ -35,7 +35,7 @@ from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 FORECAST = "forecast"
 KEEP_ALIVE = "keep-alive"
 PRE_WARMING = "pre-warming"
-"""Names of the deciders."""
+"""Names of the deciders that start pods ahead of requests."""
 
 # Time that a pod takes to start until one was measured, in seconds.
 _START_S = 2.0
@@ -107,7 +107,7 @@ class RevisionPolicy:
         budget: PreWarmBudget,
         explains: bool = True,
     ) -> None:
-        """``explains`` gives the figures for people with the advice, which cost more than the advice itself."""
+        """``explains`` adds the figures for people to the advice, which cost more than the advice itself."""
         self._explains = explains
         self._spec, self._settings = spec, settings.adaptive
         self._prior, self._budget = prior, budget
@@ -129,19 +129,19 @@ class RevisionPolicy:
 
     @property
     def has_room(self) -> bool:
-        """Whether the forecast counts the pods in use: only a hard limit bounds the requests of a pod."""
+        """Whether the forecast bounds the pods in use, which needs a hard limit of requests per pod."""
         spec = self._spec
         return self._settings.forecast and spec.container_concurrency > 0 and spec.metric == CONCURRENCY.name
 
     @property
     def _kept_min_s(self) -> float:
-        """Time for which the last pod stays at least: a slow start is not thrown away at once."""
+        """Shortest time the last pod stays, so that a slow start is not wasted."""
         settings = self._settings
         return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))
 
     @property
     def quiet_load(self) -> float:
-        """Requests in flight up to which one pod is enough, unless a second of the last minutes had more."""
+        """The most requests in flight for which one pod is enough, if no recent second had more."""
         return quiet_load(self._spec) if self.has_room else self._spec.target_value
 
     @property
@@ -174,7 +174,7 @@ class RevisionPolicy:
         self._idle = self._warmed_window = self._said = None
 
     def started(self, took_s: float) -> None:
-        """A pod became ready after so many seconds."""
+        """Record how many seconds a pod took to become ready."""
         if math.isfinite(took_s) and took_s > 0:
             self.start_s += _START_WEIGHT * (took_s - self.start_s)
 
@@ -265,7 +265,7 @@ class RevisionPolicy:
         return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
 
     def see_empty_windows(self) -> None:
-        """Record that the algorithm's windows were empty at an early decision: no pods are in use."""
+        """Record that the algorithm's windows are still empty: no pods are in use."""
         self._counts_pods = False
 
     @property
@@ -332,7 +332,7 @@ class RevisionPolicy:
         return None, None
 
     def _may_warm(self, window: KeepWindow, now_s: float) -> bool:
-        """Whether a pod may be started for a window: it counts once, however often that is decided."""
+        """Whether a pod may be started for a window; each window counts once."""
         if self._warmed_window != window and self._budget.take(now_s):
             self._warmed_window = window
         return self._warmed_window == window
@@ -347,7 +347,7 @@ class RevisionPolicy:
 
 
 def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
-    """No request is in flight: what the algorithm still wants is the tail of its window, and stays for a kept pod only."""
+    """The proposals without requests in flight, when the algorithm's count is only the tail of its window."""
     if window is not None:
         decider = PRE_WARMING if window.from_s else KEEP_ALIVE
         return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
@@ -380,7 +380,7 @@ def policy_of(
     budget: PreWarmBudget | None = None,
     explains: bool = True,
 ) -> RevisionPolicy | None:
-    """The policy of the revision; None under ``policy: knative``. Without a prior it is the shipped one."""
+    """The policy of the revision; None under ``policy: knative``. The default prior is the shipped one."""
     if spec.policy != ADAPTIVE_POLICY:
         return None
     return RevisionPolicy(

@@ -29,16 +29,16 @@ class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     ages_s: tuple[float, ...]
     rates: tuple[float, ...]
-    """Requests per second of idleness, from each age to the next."""
+    """Requests per second of idleness, between consecutive ages."""
 
     threshold: float
     """The rate above which a pod is kept: 1 over the worth of a cold start."""
 
     windows: tuple[tuple[float, float], ...]
-    """Ages between which a pod is there; from the second one on it is started ahead of a request."""
+    """Ages between which a pod is kept; from the second on it is started ahead of a request."""
 
     gap_count: int
-    """Gaps that were seen."""
+    """Gaps seen so far."""
 
 
 class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +54,13 @@ class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
 
     costs: PolicyCosts
     sentence: str
-    """What was saved; "" while there is nothing to say."""
+    """The savings as a sentence; "" without any to report."""
 
     idle_since_wall_s: float | None
-    """When the last request ended, in seconds since the epoch; None if there was none."""
+    """When the last request ended, in seconds since the epoch; None without one."""
 
     curve: HazardCurve | None
-    """None before the first gap, and where it was not asked for."""
+    """None before the first gap, and unless requested."""
 
 
 def savings_sentence(costs: PolicyCosts, *, running: str) -> str:

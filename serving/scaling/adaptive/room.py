@@ -138,17 +138,17 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     level: LoadLevel
     margin: float
-    """Requests in flight beyond the mean that there is room for."""
+    """Requests in flight beyond the mean that the pods have room for."""
 
     ahead_s: float
-    """How far ahead the level is, in seconds."""
+    """The time ahead of the level, in seconds."""
 
     enough_count: int
-    """Pods that would do now; below ``count`` while more are kept for a while."""
+    """Pods that would be enough now; below ``count`` while more are kept for a while."""
 
 
 class PodRoom:
-    """The load of one revision, and the pods that were wanted for it."""
+    """The load of one revision, and its wanted pods."""
 
     __slots__ = ("_demand", "_forecast", "_held", "_low", "_slot_count")
 
@@ -162,7 +162,7 @@ class PodRoom:
         self._low: tuple[ScalingSpec, float, bool] | None = None
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:
-        """The mean load and the arrivals of a completed second."""
+        """Add the mean load and the arrivals of a completed second."""
         self._low = None
         load = self._demand.take(second, concurrency, request_count, slot_count=self._slot_count)
         self._forecast.take(second, load)
@@ -198,7 +198,7 @@ class PodRoom:
         return Room(count=held_count, level=level, margin=margin, ahead_s=ahead_s, enough_count=enough_count)
 
     def _left(self, level: LoadLevel, *, in_flight: float, request_s: float, start_s: float) -> float:
-        """Requests still waiting when a new pod would be ready, after the free slots have served their part."""
+        """Requests still waiting when a new pod is ready, after free slots have served their part."""
         free = max(0.0, self._slot_count - level.recent)
         return max(0.0, in_flight - self._slot_count - free * start_s / request_s)
 
@@ -236,7 +236,7 @@ class PodRoom:
         return known[2]
 
     def _level(self, *, ahead_s: float, now_s: float) -> LoadLevel:
-        """The level ahead. Requests of unknown time pass for long ones, whose load says little of a trend."""
+        """The level ahead. Requests of unknown duration count as long ones, whose load says little about a trend."""
         request_s = self._demand.request_s
         return self._forecast.level(ahead_s=ahead_s, now_s=now_s, request_s=ahead_s if request_s is None else request_s)
 
@@ -250,12 +250,12 @@ class PodRoom:
 
 
 def _ahead_s(spec: ScalingSpec, start_s: float) -> float:
-    """Time until a pod is ready that is decided on at the next decision."""
+    """Time until a pod is ready if it is requested at the next decision."""
     return start_s + spec.decision_period_s
 
 
 def margin_of(spec: ScalingSpec, level: LoadLevel, *, request_s: float) -> float:
-    """Requests in flight to have room for beyond the mean.
+    """Requests in flight beyond the mean that the pods need room for.
 
     One more slot costs 1 / c pod-seconds a second, for c slots a pod. It helps in the seconds in which the load is just above
     the room, of density f: then all a requests that arrive in a second wait, each worth w pod-seconds. Slots are added while
@@ -292,7 +292,7 @@ def _pods(load: float, spec: ScalingSpec) -> int:
 
 
 def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:
-    """Within the rates of change, as the algorithm's own count."""
+    """Limit a count to the rates of change, as the algorithm does."""
     base_count = max(1, ready_count)
     count_min = math.floor(ready_count / spec.max_scale_down_rate) if spec.reachable else 0
     return min(max(count, count_min), math.ceil(spec.max_scale_up_rate * base_count))

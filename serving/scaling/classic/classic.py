@@ -78,7 +78,7 @@ class ClassicScaler:
 
     @property
     def panic_count_max(self) -> float:
-        """Largest number of pods, before the ceiling, that this panic has asked for; 0 outside panic."""
+        """Most pods wanted in this panic, before the ceiling; 0 outside panic."""
         return self._panic_count_max
 
     @property
@@ -149,7 +149,7 @@ class ClassicScaler:
         )
 
     def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
-        """The demand of the stable window, from the fast sum unless its ceiling could hang on the order of additions."""
+        """The demand of the stable window, from the fast sum unless its ceiling depends on the order of additions."""
 
         def demand(stable_sum: float) -> _ClassicDemand:
             found = _demand(

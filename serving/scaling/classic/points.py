@@ -40,7 +40,7 @@ class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the points for a decision: concurrency in requests, counts of points and pods."""
 
     stable_sum: float
-    """Added in pairs: within ``stable_error_ratio`` of itself from the sum in order."""
+    """Added in pairs; at most ``stable_error_ratio`` from the sum in order."""
 
     stable_error_ratio: float
     stable_point_count: int
@@ -48,7 +48,7 @@ class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
     panic_sum: float
     panic_point_count: int
     traffic_at_ns: int | None
-    """Time of the newest point with traffic among those that this reading sees for the first time; None without one."""
+    """Time of the newest point with traffic that this reading sees for the first time; None without one."""
 
 
 class Points:
@@ -136,7 +136,7 @@ class Points:
         return _sum_in_order(self._concurrency[self._begin : self._end], self._scratch)
 
     def _stable_sum_in_pairs(self) -> tuple[float, float]:
-        """The fast sum, and how far from it the sum in order can be, relative to it.
+        """The fast sum, and its largest relative distance from the sum in order.
 
         Whole numbers and coarse fractions add up exactly in any order: 0.
         n additions of numbers of one sign are off by at most n roundings of the true sum, in whatever order, so two
@@ -159,7 +159,7 @@ class Points:
         return pod_id
 
     def _merge_new(self, now_ns: int, stable_after_ns: int, quirks: ClassicQuirks) -> int | None:
-        """Put the new points among the old ones; return the newest time with traffic among those that stay."""
+        """Merge the new points into the old ones; return the newest time with traffic among those kept."""
         at_ns = np.rint(np.array(self._new_at_s) * NANOSECONDS_PER_SECOND).astype(np.int64)
         pod = np.array(self._new_pod)
         concurrency = np.array(self._new_concurrency)
@@ -204,7 +204,7 @@ class Points:
         self._concurrency[tail : self._end] = concurrency
 
     def _make_room(self, kept_count: int, needed_count: int) -> None:
-        """Move the kept points to the front, of longer columns where at least half would be in use."""
+        """Move the kept points to the front, of longer columns if at least half would be used."""
         room = len(self._at_ns)
         while room < needed_count * _GROWTH:
             room *= _GROWTH
@@ -242,12 +242,12 @@ def _are_coarse(concurrency: _Floats) -> bool:
 
 
 def _sum_in_order(ascending: _Floats, scratch: _Floats) -> float:
-    """``scratch`` takes the partial sums: a fresh array of this size would cost as much in page faults as the sums."""
+    """Sum in order. ``scratch`` takes the partial sums: a new array of this size costs as much in page faults."""
     return float(np.cumsum(ascending[::-1], out=scratch[: ascending.size])[-1]) if ascending.size else 0.0
 
 
 def _is_sorted(at_ns: _Times, pod: _Times) -> bool:
-    """Whether points stand by time, and by pod within an instant, with none twice."""
+    """Whether points are ordered by time and pod, without duplicates."""
     step_ns = at_ns[1:] - at_ns[:-1]
     if bool((step_ns > 0).all()):
         return True

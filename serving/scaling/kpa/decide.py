@@ -32,7 +32,7 @@ class ScalerMode(enum.StrEnum):
 
 
 class ScaleLimit(enum.StrEnum):
-    """The last rule to change the count from the one that the load alone asks for."""
+    """The last rule that changed the count from the load's own."""
 
     UP_RATE = "max-scale-up-rate"
     DOWN_RATE = "max-scale-down-rate"
@@ -52,30 +52,30 @@ class KpaState(msgspec.Struct, frozen=True, kw_only=True):
     """Most pods wanted since panic began. Before the first panic: the pods ready at the start."""
 
     delay: DelayWindow = DelayWindow()
-    """Counts that were wanted within the scale-down delay."""
+    """Counts wanted within the scale-down delay."""
 
     starting_delay_slot_count: int = 0
-    """Length of the delay when the scaler was made; read only with the quirk ``delay_keeps_its_length``."""
+    """Length of the delay when the scaler was created; only for the quirk ``delay_keeps_its_length``."""
 
     start_hold_count: int = 0
-    """Scale found at the start, below which no decision goes until a full stable window was seen; then 0."""
+    """Lower bound of decisions until a full stable window was seen: the scale found at the start. Then 0."""
 
     watched_since_s: float | None = None
     """Time of the first decision on data; None before it."""
 
 
 class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Pods wanted, and every step to that number; enough to repeat the decision."""
+    """The wanted pods, and every step to that number; enough to repeat the decision."""
 
     desired_count: int
-    """The answer, before minimum, maximum and the gate to zero."""
+    """The result, before minimum, maximum and the gate to zero."""
 
     mode: ScalerMode
     limited_by: ScaleLimit | None
-    """The rule that made the answer another than the load over the target; None if none did."""
+    """The rule that changed the result from load over target; None if none did."""
 
     excess_burst_capacity: int
-    """Requests that could arrive at once beyond those asked for; below 0 the activator stays in the path."""
+    """Requests that could arrive at once beyond the requested ones; below 0 the activator stays in the path."""
 
     at_s: float
     ready_count: int
@@ -95,7 +95,7 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Most pods that ``max_scale_up_rate`` allows."""
 
     stable_count: int
-    """Desired by the stable window within the rates, raised to the activation scale."""
+    """Pods for the stable window within the rates, raised to the activation scale."""
 
     panic_count: int
     """The same of the panic window."""
@@ -105,13 +105,13 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     panic_count_max: int
 
     undelayed_count: int
-    """Answer before the scale-down delay: ``stable_count``, in panic ``panic_count_max``."""
+    """Pods before the scale-down delay: ``stable_count``, in panic ``panic_count_max``."""
 
     delayed_count: int
-    """Answer after it."""
+    """Pods after the delay."""
 
     start_hold_count: int
-    """Least count because of a start not long ago; 0 without."""
+    """Lower bound after a recent start; 0 without."""
 
 
 def starting_state(
@@ -260,7 +260,7 @@ def _record(
 
 
 def _count_for(observed: float, target: float) -> int:
-    """Pods for a load: 95 at 70 a pod are 1.36, so 2. A load below 0, which reports can add up to, needs none."""
+    """Pods for a load: 95 at 70 a pod are 1.36, so 2. A negative load, which reports can sum up to, needs none."""
     pods = observed / target
     if pods <= 0:
         return 0
@@ -268,7 +268,7 @@ def _count_for(observed: float, target: float) -> int:
 
 
 def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:
-    """A count within the rates, of which the upper one is the stronger; any load then starts the activation scale."""
+    """A count within the rates, of which the upper one prevails, raised to the activation scale under any load."""
     count, limit = desired_count, None
     if count < count_min:
         count, limit = count_min, ScaleLimit.DOWN_RATE
@@ -280,7 +280,7 @@ def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max
 
 
 def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tuple[float | None, int]:
-    """Last reason for panic, and the most that was wanted in it: it ends when more than the hold has passed since."""
+    """The last reason for panic, and the most pods wanted in it. It ends once the hold has passed since."""
     if is_over:
         return now_s, state.panic_count_max
     if state.panic_since_s is not None and state.panic_since_s + hold_s < now_s:
@@ -291,7 +291,7 @@ def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tu
 def _delayed(
     state: KpaState, count: int, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[DelayWindow, int]:
-    """The most wanted within the delay. An unreachable revision has none, and adds nothing to it."""
+    """The most pods wanted within the delay. An unreachable revision has no delay and adds nothing to it."""
     slots = state.starting_delay_slot_count if quirks.delay_keeps_its_length else slot_count(spec.scale_down_delay_s)
     if slots and spec.reachable:
         delay = state.delay.record(count, slot_count=slots, now_s=now_s)

@@ -34,7 +34,7 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
         return self.peaks[0][1]
 
     def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":
-        """The window after ``count`` was wanted at ``now_s``; it reaches over ``slot_count`` slots, 1 or more.
+        """The window after ``count`` was wanted at ``now_s``; it spans ``slot_count`` slots, at least 1.
 
         A time before the newest slot counts as the newest. With 3 slots (a delay of 6 s), 5 wanted at 0 s and 1 from
         2 s on: the maximum is 5 up to 4 s, whose slots are 0, 1 and 2, and 1 at 6 s, whose slots are 1, 2 and 3.

@@ -24,7 +24,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     is_content: bool = False
-    """Whether it sees nothing to change: what it says is worth a word only if the count is its."""
+    """Whether the decider wants no change. Its reason is then reported only if the count is its own."""
 
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -154,7 +154,7 @@ class Window(abc.ABC):
             setattr(self, name, getattr(other, name))
 
     def _configure(self, window_s: float) -> None:
-        """Set all that follows from the width."""
+        """Set everything that depends on the width."""
         width = window_s / self._granularity_s
         self._window_s = window_s
         self._bucket_count = math.ceil(width)
@@ -166,7 +166,7 @@ class Window(abc.ABC):
 
     @property
     def _seen_bucket_count(self) -> int:
-        """Buckets from the first to the newest, both included, but no more than there are."""
+        """Buckets from the first to the newest, both included, at most the window's."""
         if self._first is None or self._last is None:
             return self._bucket_count
         return min(self._last - self._first + 1, self._bucket_count)
@@ -178,7 +178,7 @@ class Window(abc.ABC):
         return (self._ring[newest::-1] + self._ring[:newest:-1])[:bucket_count]
 
     def _advance(self, bucket: int) -> None:
-        """Make a later bucket the newest, and clear those that it leaves behind."""
+        """Advance to a later bucket, and clear the skipped ones."""
         last, count = self._last, self._bucket_count
         self._last = bucket
         if last is None or bucket - last >= count:
@@ -257,7 +257,7 @@ def window_of(kind: WindowKind, window_s: float, *, granularity_s: int = 1, quir
 
 
 def _zeros(bucket_count: int) -> "array[float]":
-    """Empty buckets: numbers side by side take a fourth of a list of floats."""
+    """Empty buckets. An array takes a quarter of the memory of a list of floats."""
     return array("d", bytes(8 * bucket_count))
 
 
@@ -310,7 +310,7 @@ class MetricWindows:
         self._panic = window_of(kind, panic_window_s, quirks=quirks)
 
     def record(self, stat: Stat, now_s: float) -> bool:
-        """Count a report received at ``now_s``; whether it was in time.
+        """Count a report received at ``now_s``; return whether it was in time.
 
         An infinite report or NaN is refused, because a running sum would keep it. 5 in flight, 3 of them by way of an
         activator, count as 2.
@@ -347,7 +347,7 @@ class MetricWindows:
         self._panic.restore(contents.panic if is_same_width else contents.stable)
 
     def resize(self, *, stable_window_s: float, panic_window_s: float, kind: WindowKind, now_s: float) -> None:
-        """Change the widths and the kind of average; recorded values stay as far as they fit."""
+        """Change the widths and the kind of average; recorded values that fit are kept."""
         self._stable.resize(stable_window_s, now_s)
         self._panic.resize(panic_window_s, now_s)
         if kind is not self._kind:

@@ -105,7 +105,7 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
     """The gate's state between observations. After a restart it is read from the revision's condition Active."""
 
     since_s: float
-    """Time at which the condition Active got its present status."""
+    """Start of the present status of the condition Active."""
 
     phase: GatePhase = GatePhase.ACTIVATING
 
@@ -128,7 +128,7 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The gate's inputs about one revision at one time."""
 
     desired: int | NoData
-    """The merged answer, within its bounds; ``NoData`` when no decider has one."""
+    """The merged count, within its bounds; ``NoData`` when no decider has one."""
 
     present_scale: int | None
     """Replicas in the revision's scale now; None if unset, which means 1."""
@@ -146,7 +146,7 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Last time that the service answered a probe as the activator does; None if it never did."""
 
     active_min_s: float | None = None
-    """Time for which the revision is active at least before it goes to zero; None: the stable window."""
+    """Shortest time that the revision stays active before zero; None: the stable window."""
 
 
 class GateAction(enum.StrEnum):
@@ -186,7 +186,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     count to apply if ``action`` says so."""
 
     recheck_in_s: float | None = None
-    """Time until which nothing but the clock can change the answer; None if something else must happen first."""
+    """Time until which only the clock can change the decision; None if another event must happen first."""
 
 
 def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
@@ -223,7 +223,7 @@ def step(
 
 
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
-    """A proof counts if it is fresh and was taken since the revision became inactive."""
+    """The valid proof: fresh, and taken since the revision became inactive."""
     proved_at_s = facts.proved_at_s
     if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
         return Event.HAND_OFF_PROVED
@@ -264,7 +264,7 @@ def _toward_zero(
 def _while_activating(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
-    """0 only when the first pods had their deadline of 600 s and 30 s more; before that nothing is decided."""
+    """Scale to 0 only once the first pods have missed their deadline of 600 s by 30 s; before, decide nothing."""
     rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
     if rest_s >= 0:
         return GateDecision(
@@ -280,7 +280,7 @@ def _while_activating(
 
 
 def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
-    """1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
+    """Keep 1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
     active_min_s = spec.stable_window_s if facts.active_min_s is None else facts.active_min_s
     rest_s = active_min_s - (now_s - state.since_s)
     if rest_s > 0:
@@ -290,7 +290,7 @@ def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now
 
 
 def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
-    """0 after grace and retention; without retention already when the activators are the endpoints for the grace."""
+    """Scale to 0 after grace and retention; without retention, once activators were the endpoints for the grace."""
     inactive_s = now_s - state.since_s
     grace_s = spec.scale_to_zero_grace_s
     retention_s = spec.scale_to_zero_pod_retention_s if spec.reachable else 0.0
@@ -313,12 +313,12 @@ def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: f
 
 
 def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
-    """0 is wanted, but not applied."""
+    """Hold the scale although 0 is wanted."""
     return GateDecision(action=GateAction.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
 
 
 def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count_min: int) -> Event:
-    """What the pods wanted and ready say about the condition Active.
+    """The condition Active, from wanted and ready pods.
 
     Without a decision a revision that is not active stays so.
     """

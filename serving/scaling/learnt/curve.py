@@ -1,4 +1,4 @@
-"""The response time of one pod by its concurrency, and the knee above which more requests only wait longer.
+"""The response time of one pod by concurrency, and the knee beyond which more requests only wait longer.
 
 Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds fall into
 bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made monotone (isotonic
@@ -40,7 +40,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Largest concurrency seen."""
 
     top_response_s: float
-    """Response time there."""
+    """Response time at the largest concurrency."""
 
     @property
     def slowdown(self) -> float:
@@ -57,7 +57,7 @@ class LatencyCurve:
         self._sums = array("f", bytes(4 * 4 * _BINS))
 
     def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
-        """One second of one pod: ``response_time_s`` is the mean of the requests that ended."""
+        """Add one second of one pod; ``response_time_s`` is the mean of its ended requests."""
         sums, at = self._sums, bisect_right(_EDGES, concurrency)
         sums[at] += 1.0
         sums[_IN_FLIGHT + at] += concurrency
@@ -65,7 +65,7 @@ class LatencyCurve:
         sums[_RESPONSE + at] += ended_count * response_time_s
 
     def fade(self, ratio: float) -> None:
-        """Let all that was seen count for less."""
+        """Reduce the weight of everything seen so far."""
         self._sums = array("f", [one * ratio for one in self._sums])
 
     def knee(self) -> Knee | None:
@@ -83,7 +83,7 @@ class LatencyCurve:
         )
 
     def _points(self) -> Iterator[tuple[float, float, float]]:
-        """Mean concurrency, mean response time and weight of each bin that has enough of both."""
+        """Mean concurrency, mean response time and weight of each bin with enough seconds and requests."""
         sums = self._sums
         for at in range(_BINS):
             seconds, ended, response = sums[at], sums[_ENDED + at], sums[_RESPONSE + at]
@@ -92,7 +92,7 @@ class LatencyCurve:
 
 
 def _monotone(points: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    """Pairs of concurrency and response time, where neither falls: neighbours that do are one block with their mean.
+    """Pairs of concurrency and response time, both rising: falling neighbours are merged into their mean.
 
     Each block stands at the largest concurrency in it. Source: Barlow et al., Statistical Inference under Order
     Restrictions, 1972.

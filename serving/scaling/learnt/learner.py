@@ -88,17 +88,17 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
     bound: TargetBound | None
-    """None: nothing was seen that bounds it."""
+    """None: no bound was found."""
 
     above: float | None
-    """Requests in flight above which a pod is bound; None without a bound."""
+    """Requests in flight beyond which the resource limits a pod; None without a bound."""
 
     is_used: bool
-    """Whether it replaces the revision's target, rather than being shown only."""
+    """Whether the target replaces the revision's own, rather than being shown only."""
 
 
 class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The state that survives a restart. None: not known."""
+    """The state that survives a restart. None means unknown."""
 
     total: _Known | None = None
     bound: TargetBound | None = None
@@ -106,13 +106,13 @@ class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
     response_s: _Known | None = None
     knee: _Known | None = None
     cpu_s: _Known | None = None
-    """Cpu that a request takes."""
+    """Cpu time of a request."""
 
     memory: _Known | None = None
     """Requests in flight that fit below the memory limit."""
 
     killed: _Known | None = None
-    """Half of the least requests in flight at which a container was killed for its memory."""
+    """Half of the fewest requests in flight at an OOM kill of a container."""
 
 
 class TargetLearner:
@@ -276,7 +276,7 @@ class TargetLearner:
         return max(knee, _KNEE_MIN)
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
-        """Move one bounded step towards ``total``; a memory bound lowers the target at once, or the pod is killed."""
+        """One bounded step towards ``total``. A memory bound lowers the target at once, before the pod is killed."""
         state, wanted = self._state, total
         present = start if state.total is None else state.total
         if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
@@ -289,7 +289,7 @@ class TargetLearner:
 
 
 def _bounded(total: float, spec: ScalingSpec, total_max: float) -> float:
-    """Within 1, the hard limit, and the most that is allowed at all."""
+    """Limit a target to 1, the hard limit, and the largest allowed."""
     high = min(total_max, spec.container_concurrency or total_max)
     return min(max(total, _TARGET_MIN), high)
 
@@ -300,7 +300,7 @@ def _with_queue(knee: float, utilisation: float) -> float:
 
 
 def _safe_mean(most: float) -> float:
-    """Mean of which three standard deviations fit: m + 3 x sqrt(m) = most. 10 gives 3.4."""
+    """The largest mean with room for three standard deviations: m + 3 x sqrt(m) = most. 10 gives 3.4."""
     return ((math.sqrt(_MEMORY_DEVIATIONS**2 + 4.0 * most) - _MEMORY_DEVIATIONS) / 2.0) ** 2
 
 
@@ -317,7 +317,7 @@ class RevisionTarget:
         self.learnt: LearntTarget | None = None
 
     def follow(self, revision: ScaledRevision) -> bool:
-        """Take over numbers of the revision; whether they have changed."""
+        """Apply changed numbers of the revision; return whether they have changed."""
         self._container = revision.container
         if revision.spec == self._own:
             return False
@@ -330,7 +330,7 @@ class RevisionTarget:
         self._learner.load(learnt)
 
     def take(self, stat: Stat) -> None:
-        """A report of a pod."""
+        """Add a pod's report."""
         if self._settings.learnt_target:
             self._learner.take(stat.concurrency, stat.ended_count, stat.response_time_s)
 
@@ -340,12 +340,12 @@ class RevisionTarget:
             self._learner.measure(stat.concurrency, stat.ended_count, used=used, limits=self._container.limits)
 
     def killed(self) -> None:
-        """A container was killed for its memory."""
+        """Record a container's OOM kill."""
         if self._settings.learnt_target:
             self._learner.killed()
 
     def look(self, now_s: float) -> None:
-        """Bring ``learnt`` and ``spec`` up to date."""
+        """Update ``learnt`` and ``spec``."""
         if not self._settings.learnt_target:
             return
         learnt = self._learner.look(
@@ -363,7 +363,7 @@ class RevisionTarget:
         return self._learner.due_save(self._own, now_s)
 
     def _with(self, learnt: LearntTarget | None) -> ScalingSpec:
-        """The revision's numbers with the learnt target, if that is in force."""
+        """The revision's numbers with the learnt target, if it is in force."""
         own = self._own
         if learnt is None or not own.learns_target or not self._settings.learnt_target:
             return own

@@ -31,7 +31,7 @@ class MemoryLine:
         self._loads = self._both = self._squares = 0.0
 
     def take(self, concurrency: float, used_bytes: float) -> None:
-        """One pod, measured once."""
+        """Add one measurement of a pod."""
         weight = self._weight = self._weight + 1.0
         load_off, bytes_off = concurrency - self._mean_load, used_bytes - self._mean_bytes
         mean_load = self._mean_load = self._mean_load + load_off / weight
@@ -41,7 +41,7 @@ class MemoryLine:
         self._squares += bytes_off * (used_bytes - mean_bytes)
 
     def fade(self, ratio: float) -> None:
-        """Let all that was measured count for less."""
+        """Reduce the weight of everything measured so far."""
         self._weight *= ratio
         self._loads *= ratio
         self._both *= ratio

@@ -71,7 +71,7 @@ def bounded_down_amount(amount: int, *, current_count: int, min_count: int, max_
 def change_of(
     wanted_delta: int, *, observed: ObservedPods, spec: ScalingPolicySpec, settings: TriggerSettings
 ) -> ScaleChange:
-    """Hold a wanted change to all bounds."""
+    """Limit a wanted change by all bounds."""
     if wanted_delta > 0:
         steps = _up_steps(wanted_delta, observed, spec=spec, settings=settings)
     elif wanted_delta < 0:
@@ -134,11 +134,11 @@ class PanicVerdict(enum.StrEnum):
     DISABLED = "disabled"
     WITHIN_LIMIT = "within-limit"
     LOCKED = "locked"
-    """An earlier panic is still at work."""
+    """An earlier panic is still in effect."""
 
 
 class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods to add.
+    """The pods to add in panic.
 
     ``locked_until_s`` is to be handed to the next call, or None instead once the pods are there. ``starts_cooldown``
     says whether the change, once made, is one to tell the triggers about (``tick.changed``).
@@ -163,7 +163,7 @@ def panic(
     locked_until_s: float | None,
     now_s: float,
 ) -> PanicDecision:
-    """Decide as a pod becomes occupied; ``observed`` counts it already. ``locked_until_s`` None: no panic is active."""
+    """Decide as a pod becomes occupied; ``observed`` already counts it. ``locked_until_s`` None: no panic is active."""
     limit_percent = LIMIT_PERCENT_DEFAULT if spec.up.trigger is None else limit_percent_of(spec.up.trigger)
     if not spec.panic_scale:
         verdict = PanicVerdict.DISABLED

@@ -1,4 +1,4 @@
-"""A ScalingPolicy attached to one revision: evaluated once a period, its wish held until the next.
+"""A ScalingPolicy attached to one revision: evaluated once a period; its proposal holds until the next.
 
 Input: the observed pods, the time, and whether the scale changed. Output: proposals for the merge, each with its
 reason in words, and the state for the next evaluation, also in another process. A cooldown starts only when
@@ -23,7 +23,7 @@ _PERIODS_MISSED_MAX = 1.0
 
 
 class _HeldProposal(msgspec.Struct, frozen=True):
-    """A change that was decided and is not seen yet."""
+    """A decided change that is not observed yet."""
 
     at_s: float
     observed_count: int
@@ -135,7 +135,7 @@ class Triggered:
                 self.state = changed(self.state, at_s=now_s)
 
     def proposals(self, now_s: float) -> tuple[Proposal, ...]:
-        """The policy's proposals: its last wish, and the pods of a panic until they are there."""
+        """The policy's proposals: its last one, and the pods of a panic until they exist."""
         found: list[Proposal] = []
         if self.last is not None:
             wanted = self.last.decision.desired_count
@@ -152,7 +152,7 @@ class Triggered:
 
 
 class _Compared(enum.StrEnum):
-    """What a usage is a share of, in words."""
+    """Words for what a usage is relative to."""
 
     OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"

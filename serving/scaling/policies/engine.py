@@ -54,7 +54,7 @@ class PolicyCalendar:
         return max((one.min_count for one, (_, state) in self._pairs() if state.is_active), default=0)
 
     def look(self, wall_s: float) -> bool:
-        """Whether any schedule has changed since the last call."""
+        """Check all schedules; return whether any has changed since the last call."""
         if len(self._seen) == len(self._schedules) and all(at_s <= wall_s < one.until_s for at_s, one in self._seen):
             return False
         self._seen = [(wall_s, self._state_at(one, wall_s)) for one in self._schedules]
@@ -80,12 +80,12 @@ class PolicyCalendar:
         ]
 
     def _pairs(self) -> Iterator[tuple[Schedule, tuple[float, ScheduleState]]]:
-        """Each schedule with the time of the look and its state; nothing before the first look."""
+        """Each schedule with its last check and state; none before the first check."""
         return zip(self._schedules, self._seen, strict=False)
 
 
 class _Held:
-    """A revision and the policy that it follows. ``problem`` says why it cannot.
+    """A revision and the policy that it follows. ``problem`` says why it cannot follow it.
 
     ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
     """
@@ -120,7 +120,7 @@ class Triggers:
         on_news: Callable[[PolicyKey], None],
         state_at: StateAt,
     ) -> None:
-        """``state_at`` knows time zones."""
+        """``state_at`` evaluates schedules with time zones."""
         self._settings = settings
         self._state_at = state_at
         self._requests = requests
@@ -135,7 +135,7 @@ class Triggers:
 
     @property
     def policy_count(self) -> int:
-        """Policies that there are."""
+        """The number of policies."""
         return len(self._policies)
 
     def is_followed(self, key: PolicyKey) -> bool:
@@ -174,7 +174,7 @@ class Triggers:
             self._on_news(other)
 
     def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
-        """Handle a pod's report; whether it needs a decision at once."""
+        """Handle a pod's report; return whether it needs a decision at once."""
         held = self._held.get(key)
         return held is not None and held.triggered.take_report(pod, concurrency=concurrency)
 
@@ -185,7 +185,7 @@ class Triggers:
             held.triggered.forget_pod(pod)
 
     def forget(self, key: RevisionKey) -> None:
-        """Drop a revision that is deleted, or owned by another autoscaler now."""
+        """Drop a revision that is deleted, or now owned by another autoscaler."""
         held = self._held.pop(key, None)
         if held is not None:
             self._on_news(held.policy.key)
@@ -292,7 +292,7 @@ class Triggers:
         return held
 
     def _begin(self, revision: ScaledRevision, policy: PolicyView, *, now_s: float, wall_offset_s: float) -> _Held:
-        """Follow a policy, from where another process left it if one did."""
+        """Follow a policy, resuming the state of another process if there is one."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
         kept = next((one for one in policy.kept if one.uid == revision.uid), None)
         state = TriggerState() if kept is None else rebased(state_of(kept), by_s=-wall_offset_s)
@@ -317,7 +317,7 @@ def _looks_at_usage(spec: ScalingPolicySpec) -> bool:
 
 
 def _decision_status(last: LastDecision, *, at: str) -> dict[str, Any]:
-    """The last decision, for people and for columns."""
+    """The last decision, for people and for the columns of tables."""
     decision = last.decision
     desired = decision.desired_count
     return {

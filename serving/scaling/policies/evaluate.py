@@ -26,22 +26,22 @@ class VerdictKind(enum.StrEnum):
     """The result of one trigger."""
 
     LIMIT = "limit"
-    """It acts: the usage meets its limit."""
+    """The trigger acts: the usage reaches its limit."""
 
     POINTS = "points"
-    """It acts: enough points, and the cooldown is over."""
+    """The trigger acts: it has enough points, and the cooldown is over."""
 
     COOLDOWN = "cooldown"
-    """It would act, but the last change is too recent."""
+    """The trigger would act, but the last change is too recent."""
 
     WRONG_SIGN = "wrong-sign"
-    """Its limit is met or its points suffice, but by now its amount is 0 or of the other direction."""
+    """The limit or the points suffice, but the amount is now 0 or has the other sign."""
 
     TOO_FEW_POINTS = "too-few-points"
     """Not enough points lie beyond its target."""
 
     NO_DATA = "no-data"
-    """There is no usage, or no amount, to decide on."""
+    """There is no usage or amount to decide on."""
 
 
 _ACTS = frozenset({VerdictKind.LIMIT, VerdictKind.POINTS})
@@ -155,7 +155,7 @@ def _ask(trigger: Trigger, way: ScaleWay, situation: Situation, *, index: int, c
 def _judge(
     trigger: Trigger, way: ScaleWay, situation: Situation, *, meets_limit: bool, has_points: bool, is_cooling: bool
 ) -> tuple[VerdictKind, int | NoData | None]:
-    """The verdict, and the amount if it was asked for."""
+    """Judge one trigger; return the verdict, and the amount if it was computed."""
     if isinstance(situation.usages[trigger.type], NoData):
         return VerdictKind.NO_DATA, None
     if not meets_limit and not has_points:

@@ -107,7 +107,7 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
 
 
 def _kept_in(written: object) -> tuple[KeptState, ...]:
-    """Read the kept state; a broken record only loses points."""
+    """Read the kept state; a broken record loses only points."""
     try:
         return msgspec.convert(written or (), type=tuple[KeptState, ...])
     except msgspec.ValidationError:
@@ -115,7 +115,7 @@ def _kept_in(written: object) -> tuple[KeptState, ...]:
 
 
 def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
-    """A state, on the wall clock already, in the form of a status."""
+    """A state in the form of a status, already on the wall clock."""
     return KeptState(
         name=revision.key[1],
         uid=revision.uid,
@@ -131,7 +131,7 @@ def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
 
 
 def state_of(kept: KeptState) -> TriggerState:
-    """The state that was kept, on the wall clock."""
+    """The kept state, on the wall clock."""
     return TriggerState(
         phase=kept.phase,
         phase_changed_at_s=_seconds(kept.phase_changed_at_ms),

@@ -16,10 +16,8 @@ from serving.model.errors import Problem
 from serving.model.knative import SERVING_API_VERSION
 from serving.model.quantity import Resources
 
-"""Of all that a policy can be attached to."""
-
 TARGET_KINDS = ("Revision", "Configuration", "Service")
-"""What a policy can be attached to; the first is the closest to the pods."""
+"""Kinds that may have a policy, the closest to the pods first."""
 
 SCHEDULES_MAX = 16
 """Most schedules of one policy."""
@@ -68,7 +66,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Pods that a fixed-step trigger adds (above 0, for up) or removes (below 0, for down). Other types do not read it."""
 
     def __post_init__(self) -> None:
-        """Take over an old spelling of the type as the one of today."""
+        """Replace an old spelling of the type by the current one."""
         if self.type in _OLD_SPELLINGS:
             msgspec.structs.force_setattr(self, "type", _OLD_SPELLINGS[self.type])
 
@@ -77,7 +75,7 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The triggers of one direction. The first that acts decides."""
 
     triggers: tuple[Trigger, ...] = ()
-    """In the order in which they are asked, at most 16."""
+    """Triggers in order of evaluation, at most 16."""
 
     cooldown_s: int = msgspec.field(default=600, name="cooldownSeconds")
     """Time after a change in either direction during which triggers wait, in seconds. Range: 0 to 86400. Limits, min and
@@ -117,7 +115,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Name of the time zone in which start and end are, such as Europe/Berlin. Its daylight-saving time is followed."""
 
     name: str = ""
-    """What people call it; "": its start and end."""
+    """Display name of the schedule; "": its start and end."""
 
     @property
     def shown_name(self) -> str:
@@ -126,7 +124,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a schedule holds, and until when: in seconds since the epoch, and in local time of its time zone."""
+    """Whether a schedule is active, and until when: in seconds since the epoch, and in local time of its zone."""
 
     is_active: bool
     until_s: float
@@ -137,19 +135,19 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The spec of a ScalingPolicy."""
 
     target_ref: TargetRef | None = None
-    """What it is for. None only where a policy is decided on without a cluster; a manifest names it."""
+    """The target of the policy. None only for decisions without a cluster; a manifest names it."""
 
     min_count: int = msgspec.field(default=0, name="min")
-    """Fewest pods; below it, pods are added at once. 0: none."""
+    """Fewest pods; missing ones are added at once. 0: none."""
 
     max_count: int = msgspec.field(default=0, name="max")
-    """Most pods; above it, pods are removed at once. 0: no maximum of the policy's own."""
+    """Most pods; excess ones are removed at once. 0: no maximum of the policy's own."""
 
     up: Direction = Direction()
-    """When and how pods are added."""
+    """When and how to add pods."""
 
     down: Direction = Direction()
-    """When and how pods are removed."""
+    """When and how to remove pods."""
 
     schedules: tuple[Schedule, ...] = ()
     """Times with a minimum of their own, at most 16. Of several at once the largest counts."""
@@ -160,7 +158,7 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def type_of_today(spelling: str) -> str:
-    """The name of a trigger type, from any of its spellings."""
+    """The current name of a trigger type, from any of its spellings."""
     return _OLD_SPELLINGS.get(spelling, spelling)
 
 
@@ -223,7 +221,7 @@ def _all(direction: Direction, where: str) -> tuple[_Located, ...]:
 
 
 def _in_force(direction: Direction, where: str) -> tuple[_Located, ...]:
-    """The triggers that are asked: the old-style one only where there is no list."""
+    """The triggers to evaluate: the old-style one only without a list."""
     return _listed(direction, where) or _old(direction, where)
 
 
@@ -315,7 +313,7 @@ def _unread_trigger(where: str, expected: str) -> Problem:
 
 
 def _overlap_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
-    """Report down triggers that undo an up trigger of the same kind."""
+    """Report down triggers that would undo an up trigger of the same kind."""
     lowest: dict[str, tuple[int, str]] = {}
     for path, trigger in _in_force(spec.up, "spec.up"):
         watched = _WATCHES.get(trigger.type, trigger.type)

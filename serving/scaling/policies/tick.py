@@ -43,7 +43,7 @@ class TriggerRule(enum.StrEnum):
     """The rule that decided."""
 
     PAUSED = "paused"
-    """Nothing is decided while a revision is created or goes away."""
+    """No decision while a revision is being created or deleted."""
 
     BELOW_MIN = "below-min"
     ABOVE_MAX = "above-max"
@@ -57,14 +57,14 @@ class TriggerRule(enum.StrEnum):
     """No trigger would act."""
 
     NO_DATA = "no-data"
-    """No usage is known."""
+    """The usage is unknown."""
 
 
 _RULE_OF_VERDICT = {VerdictKind.LIMIT: TriggerRule.LIMIT, VerdictKind.POINTS: TriggerRule.POINTS}
 
 
 class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state between evaluations. Plain data, so that it can be encoded and decoded.
+    """The state between evaluations, as plain data for encoding.
 
     ``phase_changed_at_s`` and ``last_change_at_s`` are None if it never happened. Points are newest first.
     """
@@ -76,34 +76,34 @@ class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The change to make, and every rule that took part."""
+    """The change to make, and every rule involved."""
 
     rule: TriggerRule
-    """Which rule decided."""
+    """The rule that decided."""
 
     change: ScaleChange
-    """Pods to add or remove, with each bound that made a difference."""
+    """Pods to add or remove, with each effective bound."""
 
     desired_count: int | NoData
-    """The size that the policy wants after this change; NoData if it has no wish."""
+    """The size wanted by the policy after this change; NoData without a proposal."""
 
     verdicts: tuple[TriggerVerdict, ...]
-    """All triggers that were asked, in order: up, then down."""
+    """All evaluated triggers, in order: up, then down."""
 
     acting: TriggerVerdict | None
     """The trigger that acts; None if none does."""
 
     usages: dict[str, float | NoData]
-    """The usage of each type that a trigger watches."""
+    """The usage of each watched type."""
 
     observed_count: int
-    """Pods that were there or on their way."""
+    """Existing and coming pods."""
 
     in_sync: bool
     """Whether no trigger wants another size."""
 
     phase_changed: bool
-    """Whether the phase, or the time of its change, is new and should be kept."""
+    """Whether the phase, or the time of its change, is new and must be kept."""
 
 
 class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):
     acting: TriggerVerdict | None = None
     in_sync: bool = True
     phase: TriggerPhase | None = None
-    """The phase that follows; None to leave it as it is."""
+    """The next phase; None to keep the present one."""
 
 
 def decide(
@@ -170,7 +170,7 @@ def decide(
 
 
 def changed(state: TriggerState, *, at_s: float) -> TriggerState:
-    """The state after a change: in sync, and the cooldowns of both directions start.
+    """The state after a change: in sync, with the cooldowns of both directions started.
 
     ``at_s`` is the ``now_s`` of the decision, as in the original, not the time at which the last pod was there.
     """
@@ -178,7 +178,7 @@ def changed(state: TriggerState, *, at_s: float) -> TriggerState:
 
 
 def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
-    """Shift the state of an ended process to a clock that shows ``by_s`` more at the same instant.
+    """Shift the state of an ended process to a clock that is ``by_s`` ahead.
 
     Monotonic clocks of two processes need not agree. Saved at 500 on a clock that ended, read 4 s later at 20 on the
     new one: by_s = 20 - 4 - 500 = -484.
@@ -260,7 +260,7 @@ def _desired_count(
     has_down: bool,
     usages: Mapping[str, float | NoData],
 ) -> int | NoData:
-    """The wish that goes to the merger, where the larger one wins.
+    """The count proposed to the merger, where the largest wins.
 
     A policy that is content holds its size. One without down triggers only ever raises: what it does not ask for now it
     does not hold, or nothing could take it back. And one that may go to 0 holds no last pod that is idle: whether that

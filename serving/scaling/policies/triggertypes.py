@@ -55,12 +55,12 @@ def _sum(terms: Sequence[int], quirks: TriggerQuirks) -> float:
 
 
 def fraction_of_percent(percent: int, quirks: TriggerQuirks) -> Share:
-    """A percentage to compute with: 70 is 7/10; original: the float 0.7."""
+    """A percentage for computations: 70 is 7/10; in the original, the float 0.7."""
     return percent / 100 if quirks.single_precision else Fraction(percent, 100)
 
 
 def bound_ratio(percent: int, quirks: TriggerQuirks) -> float:
-    """A percentage to compare usages with: 70 is 0.7; original: in 32 bits, 0.699999988079071."""
+    """A percentage for comparisons: 70 is 0.7; in the original, 0.699999988079071 in 32 bits."""
     return single(percent / 100) if quirks.single_precision else percent / 100
 
 
@@ -84,7 +84,7 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of one revision. ``available_count`` is their sum, the size that triggers change."""
 
     creating_count: int = 0
-    """Pods that do not serve yet."""
+    """Pods not serving yet."""
 
     idle_count: int = 0
     """Ready pods without a request: the only ones that may be removed."""
@@ -96,7 +96,7 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
     """Pods being created that wait for a node."""
 
     failing_count: int = 0
-    """Pods being created that wait after an error."""
+    """Pods being created that were delayed by an error."""
 
     pods: tuple[tuple[ContainerUse, ...], ...] = ()
     """Containers of each pod that has a measurement, in a stable order."""
@@ -142,7 +142,7 @@ class OccupancyPolicy:
 
 
 class FixedStepPolicy:
-    """Occupancy as in type occupancy, with an amount that is fixed in the trigger."""
+    """Occupancy with a fixed amount from the trigger."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
         """Occupied over available pods. NoData without pods."""

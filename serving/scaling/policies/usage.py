@@ -20,7 +20,7 @@ _PodKey = tuple[str, str]
 
 
 class _MeasuredPod(msgspec.Struct, frozen=True):
-    """A measurement: its own word for when, and since when we have it."""
+    """A measurement: its own timestamp, and the time of its receipt."""
 
     stamp: str
     since_s: float
@@ -56,7 +56,7 @@ class Usages:
         return {str(one.get("name", "")): resources_of(one.get("usage")) for one in found.containers}
 
     def news(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
-        """The pods, if the list of ``now_s`` has a new measurement; else empty."""
+        """The pods, if the list of ``now_s`` has a new measurement; otherwise empty."""
         found = self._by_pod.get(pod)
         return {} if found is None or found.since_s != now_s else self.used(pod, now_s)
 
@@ -84,7 +84,7 @@ def observed_pods(
     uses: Callable[[str], tuple[ContainerUse, ...]],
     occupied_concurrency: float,
 ) -> ObservedPods:
-    """The pods as seen by triggers: as many as in the scale, existing or not.
+    """The pods as triggers see them: as many as the scale, existing or not.
 
     A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5, 3
     of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.

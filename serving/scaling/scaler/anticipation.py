@@ -80,7 +80,7 @@ def validity_s(boot_s: float) -> float:
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """The value to write: a number of pods, or None to remove the annotation."""
+    """The annotation's new value: a number of pods, or None to remove it."""
 
     pods: AnticipatedPods | None
 
@@ -118,7 +118,7 @@ class Anticipation:
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
     ) -> Publication | None:
-        """The write that is due; None while ``written`` is still right. ``wall_s`` is now in unix seconds.
+        """The write that is due; None while ``written`` is correct. ``wall_s`` is now in unix seconds.
 
         With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
         """
@@ -133,7 +133,7 @@ class Anticipation:
 
 
 def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
-    """The load of the stable window in ``ahead_s`` seconds, if the load stays what it is in the panic window.
+    """The load of the stable window in ``ahead_s`` seconds, if the panic window's load continues.
 
     By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic window, 30 s
     ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.

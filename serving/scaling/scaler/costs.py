@@ -39,17 +39,17 @@ class DayCosts:
 
     @property
     def hour(self) -> int:
-        """The hour that is counted in, since the epoch."""
+        """The hour being counted, in hours since the epoch."""
         return self._hour
 
     def add_pods(self, adaptive_pod_seconds: float, knative_pod_seconds: float, *, wall_s: float) -> None:
-        """Pod-seconds of both, up to now."""
+        """Count the pod-seconds of both policies up to now."""
         at = self._place(wall_s)
         self._columns[at] += adaptive_pod_seconds
         self._columns[at + 2] += knative_pod_seconds
 
     def add_cold(self, adaptive_cold_requests: float, knative_cold_requests: float, *, wall_s: float) -> None:
-        """Cold requests of both, now."""
+        """Count cold requests of both policies now."""
         at = self._place(wall_s)
         self._columns[at + 1] += adaptive_cold_requests
         self._columns[at + 3] += knative_cold_requests
@@ -93,7 +93,7 @@ class DayCosts:
                 self._columns[at : at + _WIDTH] = array("f", row)
 
     def _place(self, wall_s: float) -> int:
-        """Where the columns of the hour begin. A clock that jumps back counts in the newest hour."""
+        """The index of the hour's columns. A clock that jumps back counts in the newest hour."""
         hour = math.floor(wall_s / _HOUR_S)
         if hour > self._hour:
             for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):

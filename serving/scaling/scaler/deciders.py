@@ -42,7 +42,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
     is_waiting: bool
 
     def amount(self, metric: LoadMetric) -> float:
-        """The load that it is in the unit of the metric."""
+        """The load in the unit of the metric."""
         return metric.of_stat(self.present)
 
 
@@ -54,7 +54,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def desired_count(self) -> int | None:
-        """Pods that the algorithm wants; None if it has no data."""
+        """The count wanted by the algorithm; None without data."""
         return None if isinstance(self.proposal.desired, NoData) else self.proposal.desired
 
 
@@ -88,11 +88,11 @@ class Decider(abc.ABC):
 
     @abc.abstractmethod
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
-        """Follow numbers of the revision that have changed."""
+        """Apply changed numbers of the revision."""
 
 
 class KpaDecider(Decider):
-    """Knative's present algorithm."""
+    """Knative's current algorithm."""
 
     def __init__(
         self, spec: ScalingSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
@@ -149,7 +149,7 @@ class KpaDecider(Decider):
         self._windows = self._new_windows(spec)
 
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
-        """Follow numbers of the revision that have changed."""
+        """Apply changed numbers of the revision."""
         if spec.load_metric is not self._metric:
             self._metric = spec.load_metric
             self._windows = self._new_windows(spec)
@@ -257,7 +257,7 @@ class ClassicDecider(Decider):
 
 
 def at_least(observed: Observation | NoData, load: float) -> Observation | NoData:
-    """The averages, or the present load where it is larger."""
+    """The averages, raised to the present load."""
     if isinstance(observed, NoData):
         return Observation(stable=load, panic=load) if load else observed
     return Observation(stable=max(observed.stable, load), panic=max(observed.panic, load))
@@ -280,7 +280,7 @@ def decider_of(
 
 
 def starting_gate(revision: ScaledRevision, *, ready_count: int, now_s: float) -> GateState:
-    """The gate in the state of the revision's condition."""
+    """The initial gate, in the state of the revision's condition."""
     if revision.serving_state is not ServingState.ACTIVE:
         phase, reason = GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC
     elif ready_count and revision.was_ready:

@@ -18,7 +18,7 @@ _SAMPLE_PERIOD_S = 60.0
 
 
 class HistoryEntry(DecisionStamp, frozen=True, kw_only=True):
-    """A decision that is remembered."""
+    """A stored decision."""
 
     outcome: ScalerOutcome
 
@@ -29,7 +29,7 @@ class DecisionRecord(LoggedDecision, frozen=True, kw_only=True):
     entry: HistoryEntry = msgspec.field(name="told")
 
     windows: WindowContents | None
-    """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""
+    """The algorithm's windows; None for the classic one, whose result cannot be recomputed."""
 
 
 class DecisionHistory:
@@ -45,7 +45,7 @@ class DecisionHistory:
         return len(self._entries)
 
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
-        """Add a decision; the entry for the log, None if it repeats the last one.
+        """Add a decision; return its entry for the log, None if it repeats the last one.
 
         That is each that says something new (``repeated_count`` is 0), and one a minute of those that do not.
         """
@@ -70,5 +70,5 @@ class DecisionHistory:
         return entry
 
     def entries(self) -> list[HistoryEntry]:
-        """All of them."""
+        """All stored decisions."""
         return list(self._entries)

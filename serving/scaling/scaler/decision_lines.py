@@ -19,10 +19,10 @@ class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
     repeated_count: int
 
     at_wall_s: float = 0.0
-    """When it was made, in seconds since the epoch."""
+    """The time of the newest one, in seconds since the epoch."""
 
     since_wall_s: float = 0.0
-    """When the first of the row was."""
+    """The time of the first one."""
 
 
 class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):

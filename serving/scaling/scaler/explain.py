@@ -1,4 +1,4 @@
-"""A decision as one sentence with its numbers, for ``serving why``, the dashboard, Events and the log.
+"""Explains a decision in one sentence with its numbers, for ``serving why``, the dashboard, Events and the log.
 
 Input: an ``ScalerOutcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited by
 max-scale 8". The parts stand in the order in which the count came about: algorithm and the rule that limited it, the other
@@ -162,7 +162,7 @@ def _keep(outcome: ScalerOutcome) -> str:
 
 
 def _duration(span_s: float) -> str:
-    """In minutes from two of them on."""
+    """A duration, in minutes from two of them on."""
     return f"{span_s / 60:.0f} minutes" if span_s >= _MINUTES_FROM_S else f"{span_s:.0f} s"
 
 

@@ -44,7 +44,7 @@ class PublicSlices:
         return bool(self._names_pods)
 
     def take(self, found: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
-        """Store or delete a slice; whether that changes the path of requests."""
+        """Store or delete a slice; return whether that changes the path of requests."""
         if is_gone:
             self._names_pods.pop(found.name, None)
         else:
@@ -74,7 +74,7 @@ def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
 def wanted_path(
     decided: Decided, *, present: TrafficPath, wanted_count: int | NoData, is_inactive: bool, ready_count: int
 ) -> TrafficPath:
-    """The path after a decision. Without data it stays; the classic algorithm has no excess, and keeps the activators."""
+    """The path after a decision. Without data it stays; the classic algorithm always keeps the activators."""
     detail = decided.detail
     if isinstance(detail, ScaleDecision):
         excess = detail.excess_burst_capacity

@@ -40,7 +40,7 @@ class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_same(self) -> bool:
-        """Whether both decide the same: the count, the action, and the rule."""
+        """Whether both decisions have the same count, action and rule."""
         return self.first.gate == self.second.gate and self.first.is_like(self.second)
 
 
@@ -50,7 +50,7 @@ class _ReplayState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_record(line: bytes | str) -> DecisionRecord:
-    """A line of the log. Raises ``InvalidValue`` if it is none."""
+    """Read a line of the log. Raises ``InvalidValue`` for any other text."""
     try:
         return msgspec.json.decode(line, type=DecisionRecord)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

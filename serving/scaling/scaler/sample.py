@@ -1,4 +1,4 @@
-"""One decision as a few numbers, for charts, also when it repeats the last one.
+"""A decision as a few numbers, for charts; repeated decisions included.
 
 Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is what pods have in flight, ``held``
 what waits in activators: all reported load, less what runs. It does not know who draws it.
@@ -29,26 +29,26 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     observed_stable: float | None
     observed_panic: float | None
     target: float
-    """What the ready pods should have together, in the unit of the metric."""
+    """Target load of the ready pods together, in the unit of the metric."""
 
     learnt_target: float | None
-    """Requests in flight that one pod should have, as learnt, before the utilisation; None before anything is known."""
+    """Learnt requests in flight per pod, before the utilisation; None without data."""
 
     learnt_target_bound: str | None
-    """What bounds it: latency, cpu or memory; None if nothing does."""
+    """The bound of the learnt target: latency, cpu or memory; None without one."""
 
     is_learnt_target_used: bool
-    """Whether it is in force."""
+    """Whether the learnt target is in force."""
 
     desired_count: int | None
-    """None without data."""
+    """The wanted pods; None without data."""
 
     present_scale: int
     ready_count: int
     is_panic: bool
     phase: str
     requests: float
-    """Requests a second, of the last second."""
+    """Requests per second, in the last second."""
 
     pods: dict[str, float]
     """Requests in flight by pod, the first 200 by name."""

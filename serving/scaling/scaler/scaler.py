@@ -68,15 +68,15 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     spec: ScalingSpec
     quirks: KpaQuirks
     kpa: KpaState | None
-    """What the decision before left; None of the classic algorithm, whose state is its points."""
+    """The state after the previous decision; None for the classic algorithm, whose state is its points."""
 
     gate: GateState
 
     advice: Advice = NEUTRAL
-    """What the revision's policy said; under ``policy: knative`` nothing."""
+    """Advice of the revision's policy; none under ``policy: knative``."""
 
     learnt: LearntTarget | None = None
-    """The learnt target; when in force, ``spec`` contains it too. None before anything is known."""
+    """The learnt target; when in force, ``spec`` contains it too. None without data."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,16 +88,16 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Scale to set; None to leave it."""
 
     to_reserve: bool
-    """Whether the revision goes into reserve before its scale goes to 0."""
+    """Whether to reserve the revision before its scale becomes 0."""
 
     to_prove: bool
-    """Whether the activator has to be proved to be in the path, and the decision to be made again."""
+    """Whether to prove that the activator is in the path, and to decide again."""
 
     path: TrafficPath
     """The path for requests; without a public Service, the path written last."""
 
     recheck_in_s: float | None
-    """When the clock alone may change the answer; None: not before the next period."""
+    """When the clock alone may change the result; None: not before the next period."""
 
     decided: Decided
     merged: MergeDecision | NoData
@@ -125,7 +125,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.inside.present
 
     def is_like(self, other: "ScalerOutcome") -> bool:
-        """Whether another decision is equal, so that one of them is enough to store."""
+        """Whether another decision is equal, so that only one needs to be stored."""
         return (
             self.gate == other.gate
             and self.phase is other.phase
@@ -148,7 +148,7 @@ class Scaler:
         now_s: float,
         policy: RevisionPolicy | None = None,
     ) -> None:
-        """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data.
+        """``is_restart``: the revision existed before this process, so its scale is held until a window has data.
 
         ``policy`` is the adaptive one; None: Knative's. Beside it a ``shadow`` may be set, which decides by the other policy.
         """
@@ -174,7 +174,7 @@ class Scaler:
 
     @property
     def _counts_waiting(self) -> bool:
-        """Whether what waits for the first pod counts at once. Knative decides on its windows alone, each period."""
+        """Whether requests waiting for the first pod count at once. Knative uses only its windows, each period."""
         return self.policy is not None or isinstance(self._decider, ClassicDecider)
 
     @property
@@ -184,18 +184,18 @@ class Scaler:
 
     @property
     def pods(self) -> dict[str, Stat]:
-        """The latest report of each pod that still counts."""
+        """The latest valid report of each pod."""
         return self._sources.pods
 
     def follow(self, revision: ScaledRevision, now_s: float) -> None:
-        """Take over numbers of the revision that have changed."""
+        """Apply changed numbers of the revision."""
         is_new = self.target.follow(revision)
         self._adopt(now_s)
         if is_new and self.shadow is not None:
             self.shadow.follow(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
-        """Add a stat with the time of its receipt; whether it needs a decision at once.
+        """Add a stat with the time of its receipt; return whether it needs a decision at once.
 
         A decision is urgent for load at a scale of 0, and for more requests in an activator than the wanted pods have room
         for: 71 requests, with 1 pod wanted for 70.
@@ -218,7 +218,7 @@ class Scaler:
         return self._inside(stat.at_s).amount(self._spec.load_metric) > (self._latest_count or 0) * self._target()
 
     def started(self, took_s: float, now_s: float) -> None:
-        """A pod is ready, so many seconds after it was created."""
+        """Record the seconds from a pod's creation to its readiness."""
         if self.learner is not None:
             # What the policy learns from a second depends on the starts before it.
             self._advance(now_s)
@@ -281,7 +281,7 @@ class Scaler:
         return self._decider.windows(self._spec)
 
     def _adopt(self, now_s: float) -> None:
-        """Decide with the numbers in force from now on."""
+        """Use these numbers for all further decisions."""
         self.target.look(now_s)
         spec = self.target.spec
         if spec is self._spec or spec == self._spec:
@@ -301,14 +301,14 @@ class Scaler:
                 self.shadow.take(second.number, second.load)
 
     def _inside(self, now_s: float) -> Inside:
-        """The load in flight now. ``is_waiting`` while no pod is ready, or none was wanted on arrival."""
+        """The load in flight now. ``is_waiting`` is set while no pod is ready, or none was wanted on arrival."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
         is_unserved = self._facts.ready_count == 0 or self._latest_count == 0
         return Inside(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)
 
     def _in_flight(self, inputs: DecisionInputs) -> float | None:
-        """Requests in flight now; None while no ready pod reports, so that silence does not count as idleness."""
+        """Requests in flight now; None while no ready pod reports, because silence is not idleness."""
         if inputs.facts.ready_count and not self._sources.pods:
             return None
         return inputs.inside.present.concurrency

@@ -76,7 +76,7 @@ class PolicyShadow:
         wall_offset_s: float,
         now_s: float,
     ) -> None:
-        """The shadow begins with the pods that there are."""
+        """The shadow starts with the existing pods."""
         self.policy = policy
         self._spec, self._quirks, self._period_s = spec, settings.quirks, settings.decision_period_s
         self.wall_offset_s = wall_offset_s
@@ -184,7 +184,7 @@ class PolicyShadow:
         self._costs.load(text)
 
     def _count(self, now_s: float) -> None:
-        """Pod-seconds since the last time."""
+        """Add the pod-seconds since the last time."""
         step_s = min(max(0.0, now_s - self._at_s), self._step_max_s)
         self._at_s = now_s
         if step_s and (self._present_scale or self._scale):
@@ -193,7 +193,7 @@ class PolicyShadow:
             self._costs.add_pods(adaptive, knative, wall_s=now_s + self.wall_offset_s)
 
     def _by_policy(self, running: float, shadow: float) -> tuple[float, float]:
-        """A cost of the adaptive policy, and of Knative's."""
+        """Order a pair of costs: the adaptive policy's, then Knative's."""
         return (running, shadow) if self.policy is None else (shadow, running)
 
     def _decide(self, beside: Sequence[Proposal], now_s: float) -> None:
@@ -222,7 +222,7 @@ class PolicyShadow:
             self._step(desired, ready_count=ready_count, now_s=now_s, active_min_s=advice.active_min_s)
 
     def _algorithm(self, ready_count: int, now_s: float) -> int | NoData:
-        """The windows' load; for an adaptive policy, with the requests waiting for a first pod, as its decider does."""
+        """The load of the windows; for an adaptive policy, including requests that wait for a first pod."""
         observed = self._windows.query(now_s)
         if self.policy is not None and self._inside is not None and (not ready_count or isinstance(observed, NoData)):
             observed = at_least(observed, self._spec.load_metric.of_stat(self._inside))
@@ -234,7 +234,7 @@ class PolicyShadow:
         return desired
 
     def _advice(self, algorithm: Proposal, *, ready_count: int, now_s: float) -> Advice:
-        """The adaptive policy's; nothing for Knative's."""
+        """The advice of the adaptive policy; none for Knative's."""
         if self.policy is None:
             return NEUTRAL
         advice = self.policy.advise(
@@ -250,7 +250,7 @@ class PolicyShadow:
     def _step(
         self, desired: int | NoData, *, ready_count: int, now_s: float, active_min_s: float | None = None
     ) -> None:
-        """Through the gate. The activators are always in the path, and their proof comes at once."""
+        """Pass the gate. The activators are always in the path, and their proof comes at once."""
         facts = GateInputs(
             desired=desired,
             present_scale=self._scale,
@@ -275,14 +275,14 @@ class PolicyShadow:
         )
 
     def _bounded(self, count: int) -> int:
-        """Within the revision's minimum and maximum, as it mostly is already."""
+        """A count within the revision's minimum and maximum."""
         spec = self._spec
         if count >= spec.min_scale and not 0 < spec.max_scale < count:
             return count
         return bounded(count, spec=spec, is_initialized=True).count
 
     def _resize(self, count: int, now_s: float) -> None:
-        """Pods that start are ready after the measured time; those go first when there are too many."""
+        """Change the pods: new ones are ready after the measured start time, starting ones are removed first."""
         if count == self._scale:
             return
         if not self._scale and self.policy is not None:
@@ -299,7 +299,7 @@ class PolicyShadow:
         self._scale = count
 
     def _ready(self, now_s: float) -> int:
-        """Pods that are ready."""
+        """The number of ready pods."""
         starting = self._starting
         if not starting:
             return self._scale

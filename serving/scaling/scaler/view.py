@@ -1,4 +1,4 @@
-"""The cluster's state of a revision, as input of a decision."""
+"""The state of a revision in the cluster, as input of a decision."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's state of a revision at one time."""
 
     present_scale: int
-    """Pods that its scale asks for."""
+    """Pods requested by its scale."""
 
     ready_count: int
     serving_state: ServingState
@@ -18,13 +18,13 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """Last time that the activator was proved to be in the path; None if it never was."""
 
     has_public: bool = False
-    """Whether it has a public Service, whose slices may name pods; without one the activators are always in the path."""
+    """Whether it has a public Service, whose slices may name pods; without one, activators are always in the path."""
 
     proxy_since_s: float | None = None
-    """Time since which those slices name activators only; None while they name pods, or if there are none."""
+    """Start of the time in which its slices name only activators; None while they name pods, or without slices."""
 
     path: TrafficPath = TrafficPath.PROXY
-    """The path that was written last."""
+    """The path written last."""
 
     is_woken: bool = False
     """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""

@@ -185,7 +185,7 @@ def _source_problems(variable: Json, where: str) -> Iterator[Problem]:
 
 
 def _amiss(one: Json, field: str, where: str, *, expected: str) -> Problem:
-    """A field that is empty, or has a wrong value."""
+    """The problem of a field that is empty or has a wrong value."""
     value = one.get(field)
     return invalid(f"{where}.{field}", value, expected) if value else required(f"{where}.{field}", expected)
 

@@ -1,4 +1,4 @@
-"""Fields of Kubernetes' own kinds with a value of the wrong type: a real API server cannot decode such an object.
+"""Finds values of the wrong type in Kubernetes' own kinds, which a real API server cannot decode.
 
 Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. Null is as good as absent, as
 in Go. Unknown fields are ignored: they are reported elsewhere. Pure.

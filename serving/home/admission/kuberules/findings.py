@@ -30,18 +30,18 @@ _NODE_OPERATORS_EXPECTED = f"one of {', '.join(_NODE_OPERATORS)}"
 
 
 def required(where: str, expected: str = "a value") -> Problem:
-    """A field that is missing or empty."""
+    """The problem of a missing or empty field."""
     return Problem(where=where, what="Required value", expected=expected)
 
 
 def invalid(where: str, value: object, expected: str) -> Problem:
-    """A value outside those allowed in the field."""
+    """The problem of a value that the field does not allow."""
     shown = f'"{value}"' if isinstance(value, str) else value
     return Problem(where=where, what=f"Invalid value: {shown}: must be {expected}", expected=expected)
 
 
 def unsupported(where: str, value: object, choices: Collection[str]) -> Problem:
-    """A value that is none of the field's choices."""
+    """The problem of a value that is none of the field's choices."""
     supported = ", ".join(f'"{one}"' for one in choices)
     return Problem(
         where=where, what=f'Unsupported value: "{value}": supported values: {supported}', expected=f"one of {supported}"
@@ -49,22 +49,22 @@ def unsupported(where: str, value: object, choices: Collection[str]) -> Problem:
 
 
 def forbidden(where: str, why: str) -> Problem:
-    """A field that may not be set here."""
+    """The problem of a field that may not be set here."""
     return Problem(where=where, what=f"Forbidden: {why}", expected="nothing")
 
 
 def duplicate(where: str, value: object) -> Problem:
-    """A value that an earlier element has."""
+    """The problem of a value that an earlier element has."""
     return Problem(where=where, what=f'Duplicate value: "{value}"', expected="a value of its own")
 
 
 def not_found(where: str, value: object, expected: str) -> Problem:
-    """A name that refers to nothing."""
+    """The problem of a name that refers to nothing."""
     return Problem(where=where, what=f'Not found: "{value}"', expected=expected)
 
 
 def chosen(one: Json, field: str, where: str, *, choices: Sequence[str]) -> Iterator[Problem]:
-    """The problem of a value outside a field's choices; an empty one has the default."""
+    """The problem of a value outside a field's choices; an empty value gets the default."""
     if (value := one.get(field)) and value not in choices:
         yield unsupported(f"{where}.{field}", value, choices)
 
@@ -175,7 +175,7 @@ def label_problems(labels: Mapping[str, str], where: str) -> Iterator[Problem]:
 
 
 def port_problems(port: object, where: str) -> Iterator[Problem]:
-    """The problem of a port that is given as a number or by its name."""
+    """The problem of a port, given as a number or by name."""
     if isinstance(port, str):
         if not is_port_name(port):
             yield invalid(where, port, "the name of a port: at most 15 lower case letters, digits and '-'")

@@ -86,7 +86,7 @@ def _taken(fields: FieldSet, written: FieldSet) -> FieldSet:
 
 
 def after_apply(kind: Kind, old: Object | None, config: Object, *, writer: FieldWriter, force: bool) -> Object:
-    """The object after a configuration was applied, with its owners.
+    """The object after applying a configuration, with its field owners.
 
     Raises:
         ApplyConflict: when other managers own fields with other values, and ``force`` is false.
@@ -149,7 +149,7 @@ def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | No
 
 
 def _assembled(live: Object, merged: Object, config: Object, *, manager: str) -> Object:
-    """The merged parts with those of the live object that an apply does not reach."""
+    """The merged parts, with the parts of the live object outside an apply."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key not in _METADATA}
     metadata |= merged.get("metadata", {})
     for key in ("name", "namespace", "uid", "resourceVersion"):
@@ -164,7 +164,7 @@ def _assembled(live: Object, merged: Object, config: Object, *, manager: str) ->
 
 
 def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
-    """Fields unchanged since kubectl's client-side apply: its server-side apply takes them over."""
+    """The fields unchanged since kubectl's client-side apply, to be taken over by its server-side apply."""
     annotations = live.get("metadata", {}).get("annotations") or {}
     if manager != _KUBECTL or _LAST_APPLIED not in annotations:
         return {}
@@ -203,7 +203,7 @@ class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _read(given: object) -> _Managers:
-    """The entries of an object; nothing if they cannot be read, as on a real server."""
+    """The entries of an object; none if they are unreadable, as on a real server."""
     try:
         entries = msgspec.convert(given or [], type=list[_ManagedFields])
     except msgspec.ValidationError:

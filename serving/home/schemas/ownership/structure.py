@@ -54,7 +54,7 @@ class Structure:
         return change
 
     def merge(self, live: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """The live object with the fields of a configuration. Raises ``Invalid`` as ``fields``."""
+        """Merge a configuration into the live object. Raises ``Invalid`` as ``fields``."""
         merged: dict[str, Any] = self._merged(self._schema, live, config)
         return merged
 
@@ -84,7 +84,7 @@ class Structure:
         return (rest if isinstance(rest, Mapping) else _OPEN), False
 
     def _elements(self, schema: Schema, value: Sequence[Any]) -> dict[str, Any] | None:
-        """The elements of a list by their identity; None if the list is atomic or an element has no identity of its own."""
+        """The elements of a list by identity; None if the list is atomic or an element has none."""
         try:
             return self._checked_elements(schema, value)
         except Invalid:
@@ -161,7 +161,7 @@ class Structure:
                 into.removed[key] = inner.removed
 
     def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
-        """The fields of an added or removed part. Maps and lists themselves are in the set, structures are not."""
+        """The fields of an added or removed part. Maps and lists count themselves, structures do not."""
         inner: FieldSet = {}
         for key, (one, below, named) in (self._items(schema, value) or {}).items():
             inner[key] = self._whole(below, one, is_named=named)
@@ -186,7 +186,7 @@ class Structure:
         return config
 
     def _merged_list(self, schema: Schema, live: list[Any], config: list[Any]) -> list[Any]:
-        """The elements of both, those of the configuration in its order; others stay before those that they precede."""
+        """The elements of both lists: the configuration's in its order, others before those that they preceded."""
         before, given = self._elements(schema, live), self._elements(schema, config)
         if before is None or given is None:
             return config

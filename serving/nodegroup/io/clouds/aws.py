@@ -119,7 +119,7 @@ class AwsCloud:
         return Deletion(deleted=tuple(deleted), failed=failed)
 
     def _gone(self, instances: Sequence[str]) -> set[str]:
-        """Those of the instances that are terminated, or unknown to AWS."""
+        """Those instances that are terminated or unknown to AWS."""
         if not instances:
             return set()
         filters = [{"Name": "instance-id", "Values": list(instances)}]
@@ -134,7 +134,7 @@ class AwsCloud:
         return set(instances) - living
 
     def _start_fleet(self, found: Mapping[str, Any], count: int, options: AwsOptions) -> None:
-        """Start the machines by a fleet and attach them; what started is terminated if not all run in time."""
+        """Start machines by a fleet and attach them. If not all run in time, terminate the started ones."""
         subnets = [one for one in str(found.get("VPCZoneIdentifier", "")).split(",") if one]
         types = options.instance_type_overrides or (None,)
         overrides = [

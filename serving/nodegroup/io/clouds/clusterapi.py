@@ -46,7 +46,7 @@ class ClusterApiCloud:
         self._cluster = cluster
 
     async def describe(self, group: str) -> CloudGroup:
-        """Read the target and bounds of a group. Without annotations of its bounds a group may shrink to 0 and not grow."""
+        """Read the target and bounds of a group. Without annotations for its bounds, it may shrink to 0 but not grow."""
         found = await self._read(_owner_of(group))
         return _group_of(found)
 

@@ -50,7 +50,7 @@ _MESSAGES: Mapping[str, tuple[tuple[str, int, str, bool], ...]] = {
     "NodeGroupForNodeResponse": (("nodeGroup", 1, "NodeGroup", False),),
 }
 METHODS = ("NodeGroups", "NodeGroupTargetSize", "NodeGroupIncreaseSize", "NodeGroupDeleteNodes", "NodeGroupForNode")
-"""The calls that are made, each NAMERequest -> NAMEResponse."""
+"""The calls of the protocol, each NAMERequest -> NAMEResponse."""
 
 
 def messages() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One call of an app: waits for a slot, runs within its timeout, and is counted until its response is sent.
+"""Runs one call of an app: waits for a slot, enforces its timeout, and counts it until its response is sent.
 
 A request ends with the last byte of its response, a websocket with the app's call. A request whose time is up is answered 504
 at once and its call is cancelled; its slot is free when the call has ended, because until then the app is busy with it. For
@@ -89,16 +89,16 @@ class CallOwner(Protocol):
         """Count a call, and admit, queue or reject it."""
 
     def expire(self, now_s: float) -> None:
-        """End the wait of the calls that have waited too long."""
+        """End the wait of overdue calls."""
 
     def leave(self, call: "AppCall", now_s: float) -> None:
-        """Count a call out, and run the calls that get its slot."""
+        """Stop counting a call, and run the calls that get its slot."""
 
     def began(self, call: "AppCall", task: asyncio.Task[None]) -> None:
-        """A call runs."""
+        """Record that a call has begun."""
 
     def became_tunnel(self, task: asyncio.Task[None]) -> None:
-        """The app has accepted a websocket."""
+        """Record that the app has accepted a websocket."""
 
     def due_s(self, call: "AppCall") -> float:
         """When the call expires, on ``clock``; ``math.inf`` for never."""
@@ -176,7 +176,7 @@ class AppCall:
         self._end_wait(_Wait.TOO_LONG)
 
     async def _is_granted(self, deadline_s: float) -> bool:
-        """Wait for a slot. False: the request is answered, or its client has left."""
+        """Wait for a slot. False: the request has its response, or its client has left."""
         loop = asyncio.get_running_loop()
         self._wait = loop.create_future()
         self._inbox.read_ahead()
@@ -232,7 +232,7 @@ class AppCall:
             await self._send({"type": "websocket.close", "code": _WEBSOCKET_ENDED, "reason": "request timeout"})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """The app's call has returned or failed."""
+        """Handle the end or failure of the app's call."""
         has_failed = not task.cancelled() and task.exception() is not None
         if has_failed and not self.status and not self.is_late:
             self.status = _INTERNAL_ERROR

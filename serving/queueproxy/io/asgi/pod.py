@@ -31,12 +31,12 @@ class RunningCalls:
         self._changed = asyncio.Event()
 
     def add(self, task: asyncio.Task[None]) -> None:
-        """A call has begun."""
+        """Add a call that has begun."""
         self._requests.add(task)
         task.add_done_callback(self._ended)
 
     def became_tunnel(self, task: asyncio.Task[None]) -> None:
-        """The app has accepted a websocket."""
+        """Record that the app has accepted a websocket."""
         self._requests.discard(task)
         self._tunnels.add(task)
         self._changed.set()
@@ -117,7 +117,7 @@ def _is_kept(line: HeaderLine) -> bool:
 
 
 def _is_said(head: RequestHead, address: str) -> bool:
-    """Whether the server has read X-Forwarded-For already and shows its last address as the client's."""
+    """Whether the server has already read X-Forwarded-For and shows its last address as the client's."""
     way = b",".join(head.values(b"x-forwarded-for")).rpartition(b",")[2].strip()
     return way == address.encode()
 
@@ -176,21 +176,21 @@ class AsgiPod(PodRequests[AppCall]):
         return self._arrive(call, now_s, proxied=call.proxied)
 
     def expire(self, now_s: float) -> None:
-        """End the wait of the calls that have waited too long."""
+        """End the wait of overdue calls."""
         for timed_out in self._expire(now_s):
             timed_out.request_id.time_out()
 
     def began(self, call: AppCall, task: asyncio.Task[None]) -> None:
-        """A call runs."""
+        """Record that a call has begun."""
         del call
         self._calls.add(task)
 
     def became_tunnel(self, task: asyncio.Task[None]) -> None:
-        """The app has accepted a websocket."""
+        """Record that the app has accepted a websocket."""
         self._calls.became_tunnel(task)
 
     def leave(self, call: AppCall, now_s: float) -> None:
-        """Count a call out; its slot goes to the call that has waited longest."""
+        """Stop counting a call; its slot goes to the longest waiting call."""
         if call.gauges:
             self.gauges.take(b"endpoint-load-metrics: %b" % call.gauges, now_s)
         self.request_metrics.note(call.final_status, now_s - call.started_s)

@@ -86,7 +86,7 @@ class _InProcessPod:
         self._spec = spec
         # The process that was started as the pod leads its session; the server may be a child of it.
         self._pipe = ReadinessPipe(spec.ready_fd, pid=os.getsid(0))
-        marked = msgspec.structs.replace(spec, readiness=probing_app(spec.readiness, secret=spec.secret))
+        marked = msgspec.structs.replace(spec, readiness=probing_app(spec.readiness, secret=spec.secret), gauges=())
         self._service = PodService(marked, self.requests, self._calls, pipe=self._pipe)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from serving.metrics.names import (
 )
 from serving.metrics.page import MetricsPage, family_of
 from serving.metrics.reporter import Row, StatsReporter
-from serving.model.loadmetric import LOAD_METRICS
+from serving.model.loadmetric import ANY_GAUGE, LOAD_METRICS
 from serving.model.revisionnumbers import PodCounts, PolicyCosts, RevisionNumbers
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
@@ -101,8 +101,8 @@ class AutoscalerMetrics:
     def _loads(self) -> Iterator[tuple[str, list[Row]]]:
         """The loads of the latest decisions, which need no measure."""
         latest = list(self._latest.values())
-        for metric in LOAD_METRICS:
-            measured, prefix = [one for one in latest if one.metric == metric], load_prefix(metric)
+        for metric in (*LOAD_METRICS, ANY_GAUGE.name):
+            measured, prefix = [one for one in latest if _kind_of(one.metric) == metric], load_prefix(metric)
             yield f"{prefix}_stable", _rows(measured, lambda one: one.stable_load)
             yield f"{prefix}_panic", _rows(measured, lambda one: one.panic_load)
             yield f"{prefix}_target", _rows(measured, lambda one: one.target_load)
@@ -112,6 +112,10 @@ class AutoscalerMetrics:
             yield name, [(_labels(one), getattr(pods[one.namespace, one.revision], state)) for one in latest]
         yield "serving_learnt_target", _rows(latest, lambda one: one.learnt_target)
         yield "kn_revision_capacity_excess", _rows(latest, lambda one: one.excess_burst_capacity)
+
+
+def _kind_of(metric: str) -> str:
+    return metric if metric in LOAD_METRICS else ANY_GAUGE.name
 
 
 def _labels(one: RevisionNumbers) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from serving.model.loadmetric import CONCURRENCY, LOAD_METRICS, RPS
+from serving.model.loadmetric import ANY_GAUGE, CONCURRENCY, LOAD_METRICS, RPS
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
@@ -104,7 +104,7 @@ def load_prefix(metric: str) -> str:
 
 def _gauges_of_app_metrics() -> Iterator[MetricSpec]:
     """Three gauges of each load metric that is not one of Knative's."""
-    for metric in LOAD_METRICS.values():
+    for metric in (*LOAD_METRICS.values(), ANY_GAUGE):
         if metric not in (CONCURRENCY, RPS):
             name = load_prefix(metric.name)
             text = f"Mean load ({metric.unit}) over the stable window, of revisions that scale on {metric.name}."

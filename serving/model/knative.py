@@ -62,6 +62,10 @@ WINDOW_ANNOTATION = f"{AUTOSCALING_GROUP}/window"
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 POD_DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
+# Annotations that Prometheus' configurations read by convention: where a pod's page of metrics is.
+METRICS_PATH_ANNOTATION = "prometheus.io/path"
+METRICS_PORT_ANNOTATION = "prometheus.io/port"
+
 # Annotations and labels that this project defines.
 POLICY_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/policy"
 COLD_START_WORTH_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/cold-start-worth"
@@ -82,6 +86,8 @@ SAVINGS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/savings"
 TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/target"
 """On a revision: ``LEARNT_TARGET`` scales it by the learnt target. Knative's "target" is a number."""
 LEARNT_TARGET = "learnt"
+LOAD_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/metric"
+"""On a revision: the metrics that it is scaled by, each with its target (``model/loadmetric.py``)."""
 LEARNT_TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt-target"
 """The learnt target of requests in flight per pod, written by the autoscaler only."""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"

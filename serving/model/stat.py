@@ -14,7 +14,7 @@ GAUGES_MAX = 16
 # More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
 _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
-GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_.-]{0,62}$")]
+GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_:][A-Za-z0-9_:.-]{0,62}$")]
 Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 

@@ -12,6 +12,8 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
 - ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
 - ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the app's.
+- ``SERVING_POD_GAUGES``: numbers of the app to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
+- ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's page of metrics; "/metrics" at the app's port.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
 - ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"pid": 7, "ready": true}``;
   ``{"pid": 7, "ready": false, "drained": true}`` when it drains and the app may end. SIGUSR1 repeats the last line.

@@ -1,19 +1,14 @@
-"""Metrics of one pod: requests and durations by class of status, the app's gauges, and their page.
+"""Metrics of one pod: requests and durations by class of status, and their page.
 
 Input: the status and the duration of each request that ends. Output: text as Prometheus reads it. Names of what Knative
 has too are Knative's (``kn_serving_...``). Bound once and kept as lists, so that a request costs half a microsecond; the
 sidecar needs no library for it. Buckets are cumulated when the page is asked for, which is rare.
 """
 
-import math
-import re
 from bisect import bisect_left
-from collections.abc import Iterator
 from itertools import accumulate
 
 import msgspec
-
-from serving.model.stat import GAUGES_MAX
 
 # From a fast app behind a fast proxy to Knative's longest timeout; each step is about double the one before.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -24,15 +19,6 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 # Hundreds of the statuses that say how fast an app is: not the client's leaving, and not a failure, which may be fast.
 _RIGHT = slice(1, 5)
-
-_HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
-# Both spellings of the header's name have it; a search for it costs far less than the regular expression.
-_MARK = b"ndpoint-"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_PREFIX = "named_metrics."
-_VALUE_MAX = 1e12
-# An app that answers nothing for a stable window says nothing about the present.
-_VALID_S = 60.0
 
 
 class AppResponses(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,58 +94,3 @@ def series(name: str, value: float, *, revision: str, status: str = "", le: str 
     inner = ",".join([f'{label}="{text}"' for label, text in labels if text])
     # As many digits as a reader needs to tell a count of millions from its neighbour.
     return f"{name}{{{inner}}} {value:.15g}"
-
-
-def read_gauges(value: bytes) -> dict[str, float]:
-    """The gauges in a header's value, without malformed ones."""
-    text = value.decode("latin-1").strip()
-    kind, _, rest = text.partition(" ")
-    pairs = _of_json(rest) if kind == "JSON" else _of_text(rest if kind == "TEXT" else text)
-    found: dict[str, float] = {}
-    for name, amount in pairs:
-        short = name.removeprefix(_PREFIX)
-        if len(found) < GAUGES_MAX and _NAME.fullmatch(short) and 0 <= amount <= _VALUE_MAX:
-            found[short] = amount
-    return found
-
-
-class AppGauges:
-    """The gauges of one app, from its latest response with any."""
-
-    __slots__ = ("_at_s", "_gauges")
-
-    def __init__(self) -> None:
-        self._gauges: dict[str, float] = {}
-        self._at_s = -math.inf
-
-    def take(self, wire: bytes, now_s: float) -> None:
-        """Read the header lines of a response."""
-        if _MARK in wire:
-            match = _HEADER.search(wire)
-            if match is not None:
-                self._gauges, self._at_s = read_gauges(match[1]), now_s
-
-    def current(self, now_s: float) -> dict[str, float]:
-        """The gauges that still count."""
-        return self._gauges if now_s - self._at_s < _VALID_S else {}
-
-
-def _of_text(text: str) -> Iterator[tuple[str, float]]:
-    for pair in text.split(","):
-        name, _, number = pair.partition("=")
-        try:
-            yield name.strip(), float(number)
-        except ValueError:
-            continue
-
-
-def _of_json(text: str) -> Iterator[tuple[str, float]]:
-    try:
-        report = msgspec.json.decode(text, type=dict[str, float | dict[str, float]])
-    except msgspec.DecodeError:
-        return
-    for name, value in report.items():
-        if isinstance(value, dict):
-            yield from value.items()
-        else:
-            yield name, value

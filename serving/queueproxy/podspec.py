@@ -51,7 +51,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
     ``secret`` is what a request must carry to be trusted; without one no request is. ``ready_fd`` is a pipe to push readiness
     into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c. ``oom_folders`` are the
-    cgroups that count OOM kills of the app.
+    cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to report with each statistic: they are read from its
+    page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and from ORCA headers, which requests then ask for.
     """
 
     namespace: str
@@ -73,6 +74,9 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     configuration: str = ""
     address: str = ""
     oom_folders: tuple[str, ...] = ()
+    gauges: tuple[str, ...] = ()
+    metrics_path: str = "/metrics"
+    metrics_port: int = 0
     settings: QueueProxySettings = QueueProxySettings()
 
 
@@ -167,6 +171,18 @@ def _read_name(text: str) -> str:
     return text
 
 
+def _read_path(text: str) -> str:
+    if not text.startswith("/") or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(text)
+    return text
+
+
+def _read_port(text: str) -> int:
+    if not 0 < int(text) <= _PORT_MAX:
+        raise ValueError(text)
+    return int(text)
+
+
 def _read_protocol(text: str) -> bool:
     if text not in ("http1", "h2c"):
         raise ValueError(text)
@@ -196,6 +212,13 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
         lambda text: msgspec.json.decode(text, type=tuple[str, ...]),
         'folders of cgroups, as in ["/sys/fs/cgroup/app"]',
     ),
+    "gauges": (
+        "SERVING_POD_GAUGES",
+        lambda text: msgspec.json.decode(text, type=tuple[str, ...]),
+        'names of gauges, as in ["queue_length"]',
+    ),
+    "metrics_path": ("SERVING_POD_METRICS_PATH", _read_path, 'a path, as in "/metrics"'),
+    "metrics_port": ("SERVING_POD_METRICS_PORT", _read_port, "a port from 1 to 65535"),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),
     "listen_fds": (
         "SERVING_LISTEN_FDS",

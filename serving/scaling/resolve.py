@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from serving.model.knative import LEARNT_TARGET
-from serving.model.loadmetric import CONCURRENCY, LOAD_METRICS, LoadMetric
-from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
+from serving.model.loadmetric import CONCURRENCY, LoadMetric, LoadWish, load_metric
+from serving.scaling.spec import MeasuredMetric, ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 
@@ -34,6 +34,7 @@ _KNATIVE_PACE = frozenset(
 
 # Decisions about the same few revisions resolve the same few specs: reading them would be most of their cost.
 _SPECS_KEPT = 4096
+_UNSET, _IN_FLIGHT = ScalingAnnotations(), LoadWish(metric=CONCURRENCY.name)
 
 T = TypeVar("T")
 
@@ -51,19 +52,23 @@ def resolve(
     settings: AutoscalerSettings, scaling: ScalingAnnotations, *, container_concurrency: int, reachable: bool
 ) -> ScalingSpec:
     """The numbers of one revision. ``container_concurrency`` is requests at once per pod; 0 means no limit."""
-    # The metric of an hpa may be any; nothing here measures it.
-    metric = LOAD_METRICS.get(scaling.metric or "", CONCURRENCY)
-    total_value = _total_value(settings, scaling, metric, container_concurrency=container_concurrency)
-    usual_ratio = settings.container_concurrency_target_ratio if metric is CONCURRENCY else OTHER_TARGET_RATIO
+    first, *further = (
+        _measured(settings, scaling, wish, container_concurrency=container_concurrency) for wish in scaling.wishes
+    )
+    metric = load_metric(first.metric)
+    in_flight = next((one for one in (first, *further) if one.metric == CONCURRENCY.name), None)
     class_name = scaling.class_name or settings.pod_autoscaler_class
     own = scaling.applied_to(settings)
     return ScalingSpec(
         class_name=class_name,
         metric=metric.name,
         # 100 requests at once per pod, held to 70 %: 70 is aimed at, 100 is what a burst may fill.
-        target_value=max(TARGET_MIN, total_value * _or(scaling.target_utilization_ratio, usual_ratio)),
-        total_value=total_value,
-        target_concurrency=_target_concurrency(settings, scaling, metric, container_concurrency=container_concurrency),
+        target_value=first.target_value,
+        total_value=first.total_value,
+        # A target in another unit says nothing about requests in flight.
+        target_concurrency=(
+            in_flight or _measured(settings, _UNSET, _IN_FLIGHT, container_concurrency=container_concurrency)
+        ).target_value,
         target_burst_capacity=own.target_burst_capacity,
         activator_capacity=own.activator_capacity,
         panic_threshold_ratio=own.panic_threshold_ratio,
@@ -89,6 +94,7 @@ def resolve(
         learns_target=scaling.target_source == LEARNT_TARGET and metric is CONCURRENCY and class_name == KPA_CLASS,
         cold_start_worth_s=own.cold_start_worth_s,
         decision_period_s=own.decision_period_s,
+        further_metrics=tuple(further),
     )
 
 
@@ -101,26 +107,27 @@ def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) 
     return classic.single_concurrency_target if container_concurrency == 1 else classic.multi_concurrency_target
 
 
+def _measured(
+    settings: AutoscalerSettings, scaling: ScalingAnnotations, wish: LoadWish, *, container_concurrency: int
+) -> MeasuredMetric:
+    metric = load_metric(wish.metric)
+    total_value = _total_value(settings, wish, metric, container_concurrency=container_concurrency)
+    usual_ratio = settings.container_concurrency_target_ratio if metric is CONCURRENCY else OTHER_TARGET_RATIO
+    ratio = _or(scaling.target_utilization_ratio, _or(metric.utilisation, usual_ratio))
+    return MeasuredMetric(
+        metric=metric.name, target_value=max(TARGET_MIN, total_value * ratio), total_value=total_value
+    )
+
+
 def _total_value(
-    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: LoadMetric, *, container_concurrency: int
+    settings: AutoscalerSettings, wish: LoadWish, metric: LoadMetric, *, container_concurrency: int
 ) -> float:
     if metric is not CONCURRENCY:
-        return _or(scaling.target, _or(metric.target_default, settings.requests_per_second_target_default))
+        return _or(wish.target, _or(metric.target_default, settings.requests_per_second_target_default))
     if not container_concurrency:
-        return _or(scaling.target, settings.container_concurrency_target_default)
+        return _or(wish.target, settings.container_concurrency_target_default)
     # More than the hard limit never runs in a pod, so a higher target would never be met.
-    return min(_or(scaling.target, float(container_concurrency)), float(container_concurrency))
-
-
-def _target_concurrency(
-    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: LoadMetric, *, container_concurrency: int
-) -> float:
-    """Target requests in flight per pod; a target in another unit does not define it."""
-    if metric is not CONCURRENCY:
-        scaling = ScalingAnnotations()
-    total_value = _total_value(settings, scaling, CONCURRENCY, container_concurrency=container_concurrency)
-    ratio = _or(scaling.target_utilization_ratio, settings.container_concurrency_target_ratio)
-    return max(TARGET_MIN, total_value * ratio)
+    return min(_or(wish.target, float(container_concurrency)), float(container_concurrency))
 
 
 def _has_own_pace(scaling: ScalingAnnotations) -> bool:

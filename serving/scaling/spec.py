@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from serving.model.loadmetric import LOAD_METRICS, LoadMetric
+from serving.model.loadmetric import LoadMetric, load_metric
 from serving.settings.autoscaler import DECISION_PERIOD_S, KNATIVE_POLICY, KPA_CLASS
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
@@ -27,6 +27,14 @@ class WindowKind(enum.StrEnum):
     def _missing_(cls, value: object) -> "WindowKind | None":
         """The other spelling that Knative takes."""
         return cls.WEIGHTED_EXPONENTIAL if value == "weighted-exponential" else None
+
+
+class MeasuredMetric(msgspec.Struct, frozen=True, kw_only=True):
+    """One load metric of a revision, with its numbers as in ``ScalingSpec``."""
+
+    metric: str
+    target_value: float
+    total_value: float
 
 
 class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,10 +127,14 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     decision_period_s: float = DECISION_PERIOD_S
     """Time between two decisions."""
 
+    further_metrics: tuple[MeasuredMetric, ...] = ()
+    """Metrics beside the first that ask for pods too; the largest wish counts. Source: annotation
+    ``autoscaling.serving.dev/metric``."""
+
     @property
     def load_metric(self) -> LoadMetric:
         """The load metric of that name."""
-        return LOAD_METRICS[self.metric]
+        return load_metric(self.metric)
 
 
 def panic_window_s(stable_window_s: float, ratio: float) -> float:

@@ -16,19 +16,47 @@ from serving.model.knative import (
     AUTOSCALING_GROUP,
     CLASS_ANNOTATION,
     LEARNT_TARGET,
+    LOAD_ANNOTATION,
     METRIC_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     TARGET_ANNOTATION,
 )
-from serving.model.loadmetric import LOAD_METRICS
+from serving.model.loadmetric import CONCURRENCY, LoadWish, expected_metrics, is_load_metric, load_metric, read_load
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
-from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of, with_group
+from serving.settings.knob import (
+    COUNT,
+    DURATION,
+    NUMBER,
+    PERCENT,
+    TEXT,
+    Field,
+    Knob,
+    Unit,
+    Value,
+    fields_of,
+    with_group,
+)
 
 GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
 _ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
+
+
+def _read_load(text: str) -> str:
+    read_load(text)
+    return text
+
+
+_METRICS = Unit(
+    name="[metrics with targets](choosing.md)",
+    plain="metrics with targets",
+    read=_read_load,
+    read_plain=_read_load,
+    write=str,
+    explains=True,
+)
 
 
 class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +66,11 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """Who scales the revision; names outside knative.dev and serving.dev are left alone."""
 
     metric: Annotated[str | None, Knob(key=METRIC_ANNOTATION, unit=TEXT)] = None
-    """What is measured: concurrency, rps or queue-length; an hpa takes any."""
+    """Metric to scale on: concurrency, rps, queue-length, or gauge:NAME for a number of the app; an hpa takes any."""
+
+    load: Annotated[str | None, Knob(key=LOAD_ANNOTATION, unit=_METRICS)] = None
+    """Metrics to scale on in place of ``metric``, each with the load that a pod takes, as in
+    "gauge:vllm:num_requests_waiting=5, concurrency=20". The largest wish counts."""
 
     metric_aggregation_algorithm: Annotated[
         str | None,
@@ -70,6 +102,16 @@ class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
 
     overrides: tuple[tuple[str, Value], ...] = ()
     """The revision's own values of fields of ``AutoscalerSettings``."""
+
+    @property
+    def wishes(self) -> tuple[LoadWish, ...]:
+        """The metrics to scale on; Knative's annotation ``target`` is the target of the first."""
+        if self.load:
+            first, *others = read_load(self.load)
+            return (first if first.target is not None else LoadWish(metric=first.metric, target=self.target), *others)
+        # The metric of an hpa may be any; nothing here measures it.
+        name = self.metric or ""
+        return (LoadWish(metric=name if is_load_metric(name) else CONCURRENCY.name, target=self.target),)
 
     def override(self, field: str) -> Value | None:
         """The revision's own value of a setting; None leaves the choice to the settings."""
@@ -190,10 +232,26 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
     if name is not None and name.endswith(_OWN_CLASS_SUFFIX) and name not in known:
         yield _problem(CLASS_ANNOTATION, f"{name!r} is not an autoscaler of Knative", "one of " + ", ".join(known))
     scales_itself = (name or settings.pod_autoscaler_class) != HPA_CLASS
-    if scales_itself and scaling.metric is not None and scaling.metric not in LOAD_METRICS:
-        yield _problem(METRIC_ANNOTATION, f"{scaling.metric!r} is not right", "one of " + ", ".join(LOAD_METRICS))
+    if scales_itself and scaling.metric is not None and not is_load_metric(scaling.metric):
+        yield _problem(METRIC_ANNOTATION, f"{scaling.metric!r} is not right", "one of " + expected_metrics())
     if scaling.metric == "":
         yield _problem(METRIC_ANNOTATION, "empty", "a metric's name")
+    if scaling.load is not None:
+        yield from _load_clashes(scaling, settings)
+    for wish in scaling.wishes if scales_itself else ():
+        if wish.target is None and load_metric(wish.metric).needs_target:
+            where = METRIC_ANNOTATION if scaling.load is None else LOAD_ANNOTATION
+            expected = f"{LOAD_ANNOTATION}: {wish.metric}=NUMBER, how much of it one pod takes"
+            yield _problem(where, f"{wish.metric} has no target", expected)
+
+
+def _load_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) -> Iterator[Problem]:
+    class_name = scaling.class_name or settings.pod_autoscaler_class
+    if class_name != KPA_CLASS:
+        what = f"only the class {KPA_CLASS} scales by it, not {class_name}"
+        yield _problem(LOAD_ANNOTATION, what, f"no {LOAD_ANNOTATION}")
+    if scaling.metric is not None:
+        yield _problem(LOAD_ANNOTATION, f"{METRIC_ANNOTATION} stands beside it", "one of the two")
 
 
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:

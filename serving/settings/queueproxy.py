@@ -9,9 +9,12 @@ from typing import Annotated
 
 import msgspec
 
+from serving.model.knative import LOAD_ANNOTATION, METRIC_ANNOTATION, METRICS_PATH_ANNOTATION, METRICS_PORT_ANNOTATION
+from serving.model.loadmetric import gauges_of
 from serving.settings.http import HttpSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
 
+_PORT_MAX = 65535
 _OBSERVABILITY = "config-observability"
 # Settings that a revision has for itself, by the field of its spec.
 _FIELDS = {
@@ -182,6 +185,24 @@ def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
         for field, name in _FIELDS.items()
         if spec.get(field) is not None
     }
+
+
+def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
+    """The gauges that a revision is scaled by, and where its app shows them, as environment variables of its queue-proxies.
+
+    ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
+    follow is left out.
+    """
+    gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
+    if not gauges:
+        return {}
+    found = {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}
+    path, port = annotations.get(METRICS_PATH_ANNOTATION, ""), annotations.get(METRICS_PORT_ANNOTATION, "")
+    if path.startswith("/") and path.isascii() and path.isprintable() and " " not in path:
+        found["SERVING_POD_METRICS_PATH"] = path
+    if port.isdecimal() and 0 < int(port) <= _PORT_MAX and int(port) != app_port:
+        found["SERVING_POD_METRICS_PORT"] = port
+    return found
 
 
 def changed_variables(settings: QueueProxySettings) -> dict[str, str]:

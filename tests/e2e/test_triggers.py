@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,24 @@ class Queue(http.server.BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Queue).serve_forever()
+"""
+
+
+PAGED = """
+import http.server, os
+class App(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"ok"
+        if self.path == "/numbers":
+            body = ('vllm:num_requests_waiting{engine="0"} 4\\nvllm:num_requests_waiting{engine="1"} %d\\n' % WAITING).encode()
+        elif self.path == "/metrics":
+            raise SystemExit("the wrong page")
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+WAITING = int(os.environ["WAITING"])
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
 """
 
 
@@ -144,3 +163,25 @@ async def test_a_queue_length_that_the_app_reports_scales_it(up: Up, tmp_path: P
         await up.answered(200)
         # 25 queued at a target of 10, of which 70 % are aimed at: 25 / 7, so 4 pods for what one of them reports.
         await until(cluster, POD, lambda pods: ready_count(pods) >= 4)
+
+
+async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_nothing(up: Up, tmp_path: Path) -> None:
+    """Nobody sends a request: the queue-proxy reads the page each second, and the stat carries what it found."""
+    program = tmp_path / "paged_app.py"
+    program.write_text(PAGED)
+    annotations = {
+        "autoscaling.serving.dev/metric": "gauge:vllm:num_requests_waiting=5, concurrency=20",
+        "prometheus.io/path": "/numbers",
+        "serving.dev/command": f"{sys.executable} {program}",
+    }
+    async with cluster_of(up) as cluster:
+        service = hello(**annotations)
+        container = service["spec"]["template"]["spec"]["containers"][0]
+        container["env"] = [{"name": "WAITING", "value": "8"}]
+        service["spec"]["template"]["metadata"]["annotations"]["autoscaling.knative.dev/max-scale"] = "3"
+        await cluster.create(SERVING_SERVICE, service)
+        # 4 + 8 on the page of the first pod: 12 / 5 are 3 pods.
+        await until(cluster, POD, lambda pods: ready_count(pods) == 3)
+    command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
+    said = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+    assert "vllm:num_requests_waiting over" in said.stdout

@@ -352,9 +352,9 @@ CHANGES = (
         first=(
             Edit(
                 LOAD,
-                "QUEUE_LENGTH = LoadMetric(",
-                'GPU_USE = LoadMetric(name="gpu-use", unit="percent", of_stat=_queue_length, target_default=10.0)\n\n'
-                "QUEUE_LENGTH = LoadMetric(",
+                "QUEUE_LENGTH = _gauge_metric(",
+                'GPU_USE = LoadMetric(name="gpu-use", unit="percent", of_stat=_requests, target_default=10.0)\n\n'
+                "QUEUE_LENGTH = _gauge_metric(",
             ),
         ),
         places=(

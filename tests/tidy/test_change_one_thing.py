@@ -141,8 +141,8 @@ def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
     path = "serving/model/loadmetric.py"
     copy.edit(
         path,
-        "QUEUE_LENGTH = LoadMetric(",
-        'GPU_USE = LoadMetric(name="gpu-use", unit="percent", of_stat=_queue_length, target_default=10.0)\n\nQUEUE_LENGTH = LoadMetric(',
+        "QUEUE_LENGTH = _gauge_metric(",
+        'GPU_USE = LoadMetric(name="gpu-use", unit="percent", of_stat=_requests, target_default=10.0)\n\nQUEUE_LENGTH = _gauge_metric(',
     )
     copy.edit(path, "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
     script = (

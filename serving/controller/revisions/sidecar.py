@@ -16,8 +16,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL
-from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, runs_in_queue_proxy, uid_of
-from serving.settings.queueproxy import QueueProxySettings, changed_variables, variables_of
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    runs_in_queue_proxy,
+    uid_of,
+)
+from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
 from serving.settings.sidecar import SidecarSettings
 
 QUEUE_PROXY = "queue-proxy"
@@ -137,6 +146,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_SECRET": secret,
         **changed_variables(sidecar.proxy),
         **variables_of(revision["spec"]),
+        **load_variables(annotations_of(revision), app_port=port["containerPort"]),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
     probe = serving.get("readinessProbe")

@@ -25,7 +25,7 @@ from serving.model.knative import (
     QueueProxyPlace,
 )
 from serving.model.objects import Object, annotations_of
-from serving.settings.queueproxy import QueueProxySettings, changed_variables, variables_of
+from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
 
 _DEFAULTS = QueueProxySettings()
 DRAIN_LAG_S = 1.0
@@ -206,6 +206,7 @@ def proxy_environment(
         "SERVING_POD_PROTOCOL": _protocol(pod),
     }
     metadata = pod["metadata"]
+    ports = [int(port["containerPort"]) for one in _containers(pod) for port in one.get("ports") or ()]
     logged = {
         "SERVING_POD_SERVICE": metadata["labels"].get(SERVICE_LABEL, ""),
         "SERVING_POD_CONFIGURATION": metadata["labels"].get(CONFIGURATION_LABEL, ""),
@@ -213,6 +214,7 @@ def proxy_environment(
     }
     return {
         **(logged if given.logging.is_on else {}),
+        **load_variables(annotations_of(revision), app_port=ports[0] if ports else 0),
         "SERVING_POD_NAMESPACE": metadata["namespace"],
         "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],
         "SERVING_POD_NAME": metadata["name"],

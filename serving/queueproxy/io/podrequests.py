@@ -17,7 +17,8 @@ from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import Timeouts
 from serving.proxy.http1.lines import header_lines
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
-from serving.queueproxy.metrics import AppGauges, RequestMetrics
+from serving.queueproxy.gauges import REQUEST_REPORT, AppGauges
+from serving.queueproxy.metrics import RequestMetrics
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.breaker import ADMITTED, Admitted, Breaker, Granted, Queued, Rejected, TimedOut
 from serving.traffic.meter import Meter, Report
@@ -51,7 +52,7 @@ class PodRequests(Generic[_Request]):
         self.last_request_s = -math.inf
         self.request_metrics = RequestMetrics()
         """Results of ended requests."""
-        self.gauges = AppGauges()
+        self.gauges = AppGauges(spec.gauges)
         """Gauges reported by the app."""
         self._secret = spec.secret.encode()
         self._clock = clock
@@ -141,6 +142,7 @@ class PodHandler(PodRequests[Exchange]):
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         super().__init__(spec, clock=clock)
         self._app = spec.app
+        self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
         self._oom_folders = spec.oom_folders
         self._oom_kill_count = 0
         self._oom_at_s = -math.inf
@@ -219,7 +221,7 @@ class PodHandler(PodRequests[Exchange]):
         assert isinstance(origin, tuple)
         # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
         is_call = exchange.is_http2 and is_grpc_call(exchange.head)
-        exchange.forward(self._app, host=origin[1], trusted=origin[0], over_http2=is_call)
+        exchange.forward(self._app, host=origin[1], extra=self._extra, trusted=origin[0], over_http2=is_call)
 
     def _is_out_of_memory(self, exchange: Exchange) -> bool:
         """Whether the app was killed for its memory while it handled the request."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.admin import AdminHandler
+from serving.queueproxy.io.appmetrics import watch_gauges
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
 from serving.queueproxy.io.stats import report_stats, stats_link
@@ -122,6 +123,9 @@ class PodService:
                 tasks.append(group.create_task(self._connect(self._link, known), name="stats connection"))
                 reporting = report_stats(spec, pod, self._link, stop=flushed)
                 reports = group.create_task(reporting, name="stats reports")
+                if self._reads_page:
+                    reading = watch_gauges(spec, pod.gauges, stop=flushed)
+                    tasks.append(group.create_task(reading, name="gauges"))
             await stop.wait()
             watch.cancel()
             pipe.push(ready=False)
@@ -134,6 +138,12 @@ class PodService:
                 task.cancel()
         # Requests that wait for the drain are still to be answered.
         await self._admin_server.finish(grace_s=_GOODBYE_S)
+
+    @property
+    def _reads_page(self) -> bool:
+        """Whether the app's page is read: an app that speaks HTTP/2 alone must name another port for it."""
+        spec = self._spec
+        return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
         """Keep the connection for statistics. Requests need the app's readiness first, so that is awaited before."""

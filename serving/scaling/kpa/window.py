@@ -32,8 +32,6 @@ _SMOOTHING_MIN = 0.2
 # Buckets worth weighing: 0.8^200 is 4e-20, below the last bit of a double.
 _WEIGHED_BUCKETS_MAX = 200
 
-_NOTHING_SEEN = NoData(missing="no stat in the stable window")
-
 
 class SeenBuckets(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets of a window, oldest first, and the number of the first of them."""
@@ -310,13 +308,13 @@ class MetricWindows:
         self._panic = window_of(kind, panic_window_s, quirks=quirks)
 
     def record(self, stat: Stat, now_s: float) -> bool:
-        """Count a report received at ``now_s``; return whether it was in time.
+        """Count a report received at ``now_s``; whether it has a load.
 
-        An infinite report or NaN is refused, because a running sum would keep it. 5 in flight, 3 of them by way of an
+        An infinite report or NaN is refused, because a running sum would keep it. One without the gauge of the metric has none. 5 in flight, 3 of them by way of an
         activator, count as 2.
         """
         load = self._metric.of_stat(stat)
-        if not math.isfinite(load):
+        if load is None or not math.isfinite(load):
             return False
         bucket = math.floor(now_s)
         self._stable.record_in(bucket, load)
@@ -327,10 +325,12 @@ class MetricWindows:
         """Load at ``now_s``; ``NoData`` for an empty stable window.
 
         ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In
-        Knative that holds with a target burst capacity of -1, when only activators report; our pods always do.
+        Knative that holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge that no pod
+        has reported for a panic window is no data: what it was before says nothing of the present.
         """
-        if not silence_is_idle and self._stable.is_empty(now_s):
-            return _NOTHING_SEEN
+        metric = self._metric
+        if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):
+            return NoData(missing=metric.missing)
         return Observation(stable=self._stable.average(now_s), panic=self._panic.average(now_s))
 
     def contents(self) -> WindowContents:

@@ -99,7 +99,7 @@ class Anticipation:
         merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
         if isinstance(merged, NoData):
             return 0
-        load = spec.load_metric.of_stat(outcome.present)
+        load = spec.load_metric.amount(outcome.present)
         self._trend.record(load, at_s=now_s, window_s=max(_TREND_WINDOW_MIN_S, boot_s))
         ahead = 0
         if spec.reachable:

@@ -43,7 +43,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
 
     def amount(self, metric: LoadMetric) -> float:
         """The load in the unit of the metric."""
-        return metric.of_stat(self.present)
+        return metric.amount(self.present)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ class KpaDecider(Decider):
 
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
         """Apply changed numbers of the revision."""
-        if spec.load_metric is not self._metric:
+        if spec.metric != self._metric.name:
             self._metric = spec.load_metric
             self._windows = self._new_windows(spec)
             return

@@ -178,17 +178,17 @@ def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
 
 def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
     algorithm = outcome.decided.proposal.decider
+    said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}]
+    silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
     if merged.decided_by is None:
-        return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard",)
+        return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard", *silent)
     if merged.decided_by == _ACTIVATOR and merged.decided_by != algorithm:
         return ("woken by the activator",)
-    said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}]
     deciding = [
         f"{one.decider} wants {one.desired} ({one.reason})"
         for one in said
         if one.decider == merged.decided_by or (one.desired == merged.present_scale and not one.is_content)
     ]
-    silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
     return (*deciding, *silent)
 
 

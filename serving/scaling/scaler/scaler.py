@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.model.knative import ServingState, TrafficPath
-from serving.model.loadmetric import CONCURRENCY, RPS
+from serving.model.loadmetric import load_metric
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.adaptive.advice import NEUTRAL, Advice
@@ -27,6 +27,7 @@ from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GateP
 from serving.scaling.learnt.learner import LearntTarget, RevisionTarget
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
+from serving.scaling.scaler.further import FurtherDeciders
 from serving.scaling.scaler.path import wanted_path
 from serving.scaling.scaler.shadow import PolicyShadow
 from serving.scaling.scaler.view import ScalerView
@@ -165,6 +166,7 @@ class Scaler:
             ready_count=facts.ready_count if is_restart else 0,
             now_s=now_s,
         )
+        self._further = FurtherDeciders(revision.spec, quirks=settings.quirks, now_s=now_s)
         self._gate = starting_gate(revision, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count: int | None = None
         self._facts = facts
@@ -215,7 +217,10 @@ class Scaler:
             return True
         if not self._counts_waiting:
             return False
-        return self._inside(stat.at_s).amount(self._spec.load_metric) > (self._latest_count or 0) * self._target()
+        inside, count, spec = self._inside(stat.at_s), self._latest_count or 0, self._spec
+        return inside.amount(spec.load_metric) > count * self._target() or any(
+            inside.amount(load_metric(one.metric)) > count * one.target_value for one in spec.further_metrics
+        )
 
     def started(self, took_s: float, now_s: float) -> None:
         """Record the seconds from a pod's creation to its readiness."""
@@ -236,12 +241,14 @@ class Scaler:
         self._advance(now_s)
         self._adopt(now_s)
         self._facts = facts
+        inside = self._inside(now_s)
+        further = self._further.decide(self._spec, inside, ready_count=facts.ready_count, now_s=now_s)
         inputs = DecisionInputs(
             at_s=now_s,
             cause=cause,
             facts=facts,
-            inside=self._inside(now_s),
-            beside=tuple(proposals),
+            inside=inside,
+            beside=(*proposals, *further),
             spec=self._spec,
             quirks=self._settings.quirks,
             kpa=self._decider.state,
@@ -250,6 +257,8 @@ class Scaler:
         )
         decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count = decided.desired_count
+        if further:
+            self._latest_count = _most((decided.proposal, *further))
         if self.policy is not None:
             advice = self.policy.advise(
                 decided.proposal,
@@ -260,8 +269,7 @@ class Scaler:
             )
             inputs = msgspec.structs.replace(inputs, advice=advice)
             if advice.proposals is not None:
-                counts = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
-                self._latest_count = max(counts, default=None)
+                self._latest_count = _most((*advice.proposals, *further))
         if self.shadow is not None and self.learner is not None:
             self.shadow.look(
                 inputs.beside,
@@ -274,6 +282,7 @@ class Scaler:
         self._gate, outcome = conclude(inputs, decided)
         if outcome.apply_count and not facts.present_scale and self._counts_waiting:
             self._decider.reset_windows(self._spec)
+            self._further.reset_windows(self._spec)
         return outcome
 
     def windows(self) -> WindowContents | None:
@@ -289,12 +298,14 @@ class Scaler:
         self._advance(now_s)
         self._spec = spec
         self._decider.resize(spec, now_s)
+        self._further.resize(spec, now_s)
         if self.policy is not None:
             self.policy.follow(spec)
 
     def _advance(self, now_s: float) -> None:
         for second in self._sources.complete(now_s):
             self._decider.take(second)
+            self._further.take(second)
             if self.policy is not None:
                 self.policy.take(second.number, second.load.concurrency, second.load.request_count)
             if self.shadow is not None:
@@ -303,7 +314,7 @@ class Scaler:
     def _inside(self, now_s: float) -> Inside:
         """The load in flight now. ``is_waiting`` is set while no pod is ready, or none was wanted on arrival."""
         present = self._sources.present(now_s)
-        is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
+        is_load = present.concurrency > 0 or self._spec.load_metric.amount(present) > 0
         is_unserved = self._facts.ready_count == 0 or self._latest_count == 0
         return Inside(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)
 
@@ -326,8 +337,7 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
     # The load of a request that finds no pod is reported some milliseconds before its revision is seen Active.
     is_waiting = facts.present_scale == 0 and inputs.inside.present.concurrency > 0
     woken = (_WOKEN,) if is_woken or is_waiting else ()
-    is_app_metric = spec.metric not in (CONCURRENCY.name, RPS.name)
-    busy = (_BUSY,) if is_app_metric and inputs.inside.present.concurrency > 0 else ()
+    busy = (_BUSY,) if spec.load_metric.gauge and inputs.inside.present.concurrency > 0 else ()
     merged = merge(
         (*_proposed(inputs.advice, decided), *inputs.beside, *woken, *busy),
         present_scale=facts.present_scale,
@@ -371,6 +381,10 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
 
 def _proposed(advice: Advice, decided: Decided) -> tuple[Proposal, ...]:
     return (decided.proposal,) if advice.proposals is None else advice.proposals
+
+
+def _most(proposals: Sequence[Proposal]) -> int | None:
+    return max((one.desired for one in proposals if not isinstance(one.desired, NoData)), default=None)
 
 
 def _earlier(first_s: float | None, second_s: float | None) -> float | None:

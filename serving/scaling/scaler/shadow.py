@@ -225,7 +225,7 @@ class PolicyShadow:
         """The load of the windows; for an adaptive policy, including requests that wait for a first pod."""
         observed = self._windows.query(now_s)
         if self.policy is not None and self._inside is not None and (not ready_count or isinstance(observed, NoData)):
-            observed = at_least(observed, self._spec.load_metric.of_stat(self._inside))
+            observed = at_least(observed, self._spec.load_metric.amount(self._inside))
         if isinstance(observed, NoData):
             return observed
         self._kpa, desired = decide_count(

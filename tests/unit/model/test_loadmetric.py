@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import serving
-from serving.model.loadmetric import LOAD_METRICS
+from serving.model.errors import InvalidValue
+from serving.model.loadmetric import LOAD_METRICS, LoadWish, gauges_of, is_load_metric, load_metric, read_load
 from serving.model.stat import Stat
 
 STAT = Stat(
@@ -25,8 +26,57 @@ def test_each_metric_takes_its_part_of_a_report(name: str, load: float) -> None:
     assert LOAD_METRICS[name].of_stat(STAT) == load
 
 
-def test_a_report_without_the_gauge_is_no_load() -> None:
-    assert LOAD_METRICS["queue-length"].of_stat(Stat(pod="p")) == 0.0
+@pytest.mark.parametrize("name", ["queue-length", "gauge:queue_length"])
+def test_an_idle_pod_without_the_gauge_has_no_load_and_a_busy_one_an_unknown_load(name: str) -> None:
+    metric = load_metric(name)
+    assert metric.of_stat(Stat(pod="p")) == 0.0
+    assert metric.of_stat(Stat(pod="p", concurrency=0.1)) is None
+    assert metric.amount(Stat(pod="p", concurrency=0.1)) == 0.0
+    assert metric.missing == "no pod reports the gauge queue_length"
+
+
+def test_any_gauge_of_the_app_is_a_metric() -> None:
+    metric = load_metric("gauge:vllm:kv_cache_usage_perc")
+    assert metric.of_stat(Stat(gauges={"vllm:kv_cache_usage_perc": 0.4}, concurrency=1.0)) == 0.4
+    assert metric is load_metric("gauge:vllm:kv_cache_usage_perc")
+    assert (metric.needs_target, LOAD_METRICS["queue-length"].needs_target) == (True, False)
+
+
+@pytest.mark.parametrize("name", ["gauge:", "gauge:1a", "gauge:a b", "gauge:" + "n" * 64, "cpu", ""])
+def test_other_names_are_no_metric(name: str) -> None:
+    assert not is_load_metric(name)
+    with pytest.raises(KeyError):
+        load_metric(name)
+
+
+def test_several_metrics_are_read_with_their_targets() -> None:
+    assert read_load("gauge:vllm:num_requests_waiting = 5, concurrency=20,rps") == (
+        LoadWish(metric="gauge:vllm:num_requests_waiting", target=5.0),
+        LoadWish(metric="concurrency", target=20.0),
+        LoadWish(metric="rps"),
+    )
+    assert gauges_of("gauge:a=1, rps, queue-length") == ("a", "queue_length")
+    assert gauges_of("wrong") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "metrics with targets"),
+        ("gauge:a=1,", "metrics with targets"),
+        ("gauge:a=1, gauge:a=2", "each once"),
+        (",".join(f"gauge:g{number}=1" for number in range(17)), "at most 16"),
+        ("speed=1", "one of concurrency, rps, queue-length, or gauge:NAME"),
+        ("gauge:a=", "targets from 0.01 to 1e\\+12, not ''"),
+        ("gauge:a=many", "not 'many'"),
+        ("gauge:a=nan", "not 'nan'"),
+        ("gauge:a=0", "not '0'"),
+        ("gauge:a=1=2", "not '1=2'"),
+    ],
+)
+def test_wrong_metrics_are_refused_with_what_would_be_right(text: str, expected: str) -> None:
+    with pytest.raises(InvalidValue, match=expected):
+        read_load(text)
 
 
 def test_a_metric_is_named_in_the_file_of_load_metrics_alone() -> None:

@@ -1,8 +1,6 @@
 """Counts and durations of a pod's requests, as text."""
 
-import pytest
-
-from serving.queueproxy.metrics import BOUNDS_S, AppGauges, AppResponses, RequestMetrics, read_gauges, series
+from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, series
 
 
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
@@ -57,41 +55,3 @@ def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> N
     for status in (500, 503, 0):
         metrics.note(status, 0.001)
     assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "gauges"),
-    [
-        (b"TEXT queue_length=12, named_metrics.gpu=0.4", {"queue_length": 12.0, "gpu": 0.4}),
-        (b"queue_length=3", {"queue_length": 3.0}),
-        (
-            b'JSON {"cpu_utilization": 0.5, "named_metrics": {"queue_length": 7}}',
-            {"cpu_utilization": 0.5, "queue_length": 7.0},
-        ),
-        (b"JSON {broken", {}),
-        (b'JSON {"queue_length": "many"}', {}),
-        (b"TEXT queue_length", {}),
-        (b"TEXT queue_length=nan, a=inf, b=-1, c=1e13, d=2", {"d": 2.0}),
-        (b"TEXT 1a=1, a b=1, %s=1" % (b"n" * 64), {}),
-        (b"TEXT " + b",".join(b"g%d=1" % number for number in range(40)), {f"g{number}": 1.0 for number in range(16)}),
-    ],
-)
-def test_a_header_is_read_within_bounds(value: bytes, gauges: dict[str, float]) -> None:
-    assert read_gauges(value) == gauges
-
-
-def test_the_latest_answer_with_gauges_counts_for_a_minute() -> None:
-    found = AppGauges()
-    found.take(b"Content-Type: text/plain\r\nEndpoint-Load-Metrics: TEXT queue_length=5\r\n", 10.0)
-    found.take(b"Content-Type: text/plain\r\nX-Endpoint-Kind: a\r\n", 11.0)
-    found.take(b"content-type: text/plain\r\nendpoint-load-metrics: TEXT queue_length=6\r\n", 12.0)
-    assert found.current(71.9) == {"queue_length": 6.0}
-    assert found.current(72.0) == {}
-
-
-def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
-    found = AppGauges()
-    found.take(b"endpoint-load-metrics: TEXT queue_length=5\r\n", 10.0)
-    found.take(b"endpoint-load-metrics-format: TEXT queue_length=6\r\n", 11.0)
-    found.take(b"content-type: text/plain\r\n", 11.0)
-    assert found.current(12.0) == {"queue_length": 5.0}

@@ -56,6 +56,10 @@ def test_all_variables_are_read() -> None:
         ("SERVING_LISTEN_FDS", "[]"),
         ("SERVING_POD_READINESS", "tcp"),
         ("SERVING_READY_FD", "out"),
+        ("SERVING_POD_GAUGES", "a,b"),
+        ("SERVING_POD_METRICS_PATH", "metrics"),
+        ("SERVING_POD_METRICS_PATH", "/a\r\nb: c"),
+        ("SERVING_POD_METRICS_PORT", "0"),
         ("SERVING_QUEUEPROXY_REPORT_PERIOD_S", "0"),
     ],
 )
@@ -64,6 +68,12 @@ def test_a_text_that_is_not_right_is_named(variable: str, text: str) -> None:
         spec_from_environment(NEEDED | {variable: text})
     (problem,) = caught.value.problems
     assert problem.where == f"environment {variable}"
+
+
+def test_the_page_of_metrics_is_the_apps_own_by_default() -> None:
+    found = spec_from_environment(NEEDED | {"SERVING_POD_GAUGES": '["a"]', "SERVING_POD_METRICS_PORT": "9090"})
+    assert (found.gauges, found.metrics_path, found.metrics_port) == (("a",), "/metrics", 9090)
+    assert spec_from_environment(NEEDED | {"SERVING_POD_METRICS_PATH": "/m"}).metrics_path == "/m"
 
 
 def test_all_problems_are_reported_at_once() -> None:

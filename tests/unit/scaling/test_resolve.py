@@ -145,3 +145,20 @@ def test_an_annotation_that_tunes_knatives_algorithm_selects_it(name: str, value
     assert policy_with({}) == ADAPTIVE_POLICY
     assert policy_with({name: value}) == KNATIVE_POLICY
     assert policy_with({name: value, "autoscaling.serving.dev/policy": "adaptive"}) == ADAPTIVE_POLICY
+
+
+def test_several_metrics_have_targets_of_their_own() -> None:
+    found = spec(ScalingAnnotations(load="gauge:a=0.8, concurrency=20, rps, queue-length", target=9.0))
+    assert (found.metric, found.total_value, found.target_value) == ("gauge:a", 0.8, 0.8)
+    assert [(one.metric, one.total_value, one.target_value) for one in found.further_metrics] == [
+        ("concurrency", 20.0, 14.0),
+        ("rps", 200.0, 140.0),
+        ("queue-length", 10.0, 7.0),
+    ]
+    # The activator, which counts requests, asks by the target of requests.
+    assert found.target_concurrency == 14.0
+
+
+def test_knatives_target_is_that_of_the_first_metric_without_one() -> None:
+    found = spec(ScalingAnnotations(load="gauge:a, gauge:b=2", target=9.0, target_utilization_ratio=0.5))
+    assert (found.total_value, found.target_value, found.further_metrics[0].target_value) == (9.0, 4.5, 1.0)

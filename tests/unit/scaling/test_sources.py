@@ -163,3 +163,18 @@ def test_a_poke_and_a_report_in_one_moment_are_the_mean_of_the_report() -> None:
 
 def test_of_a_second_with_a_poke_alone_nothing_is_known() -> None:
     assert of_activators(poke(10.9, 9.0)).complete(11.0) == []
+
+
+def test_a_busy_pod_without_a_gauge_counts_as_the_mean_of_those_that_report_it() -> None:
+    reported = [
+        msgspec.structs.replace(stat(10.1, 1, by=name), gauges={"g": value}) for name, value in (("a", 4.0), ("b", 6.0))
+    ]
+    (second,) = of_pods(*reported, stat(10.2, 1, by="slow"), stat(10.3, 0, by="idle")).complete(11.0)
+    assert second.load.gauges == {"g": 15.0}
+
+
+def test_an_activator_reports_no_gauge_and_stands_for_no_pod() -> None:
+    sources = of_pods(msgspec.structs.replace(stat(10.1, 1), gauges={"g": 4.0}))
+    sources.record_activator(stat(10.2, 3, by="activator"))
+    (second,) = sources.complete(11.0)
+    assert second.load.gauges == {"g": 4.0}

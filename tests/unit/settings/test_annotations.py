@@ -161,3 +161,40 @@ def test_a_target_of_ours_is_learnt_or_wrong() -> None:
     (problem,) = read_annotations({key: "50"}, AutoscalerSettings()).problems
     assert key in problem.where
     assert "learnt" in problem.expected
+
+
+def load_problems(load: str, **annotations: str) -> list[str]:
+    named = {f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}
+    found = read_annotations({**named, "autoscaling.serving.dev/metric": load}, SETTINGS)
+    return [str(problem) for problem in found.problems]
+
+
+def test_several_metrics_stand_in_one_annotation() -> None:
+    assert load_problems("gauge:vllm:num_requests_waiting=5, concurrency=20, rps") == []
+    assert load_problems("gauge:waiting", target="5") == []
+
+
+@pytest.mark.parametrize(
+    ("load", "annotations", "problem"),
+    [
+        (
+            "speed=1",
+            {},
+            "annotation autoscaling.serving.dev/metric: 'speed=1' is not right; expected metrics with targets",
+        ),
+        ("gauge:a=x", {}, "expected targets from 0.01 to 1e+12, not 'x'"),
+        ("gauge:a", {}, "gauge:a has no target; expected autoscaling.serving.dev/metric: gauge:a=NUMBER"),
+        ("rps, gauge:a", {"target": "5"}, "gauge:a has no target"),
+        ("rps", {"metric": "rps"}, "autoscaling.knative.dev/metric stands beside it; expected one of the two"),
+        ("rps", {"class": HPA_CLASS}, "only the class kpa.autoscaling.knative.dev scales by it"),
+    ],
+)
+def test_metrics_that_cannot_be_scaled_by_are_refused(load: str, annotations: dict[str, str], problem: str) -> None:
+    (found,) = load_problems(load, **annotations)
+    assert problem in found
+
+
+def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
+    assert problems_of({"metric": "gauge:a", "target": "3"}) == []
+    (found,) = problems_of({"metric": "gauge:a"})
+    assert found.startswith("annotation autoscaling.knative.dev/metric: gauge:a has no target")

@@ -6,7 +6,7 @@ from serving.model.errors import SettingsError
 from serving.settings.daemons import DAEMONS, QUEUEPROXY
 from serving.settings.knob import ConfigMap, ConfigMapEntry
 from serving.settings.load import load
-from serving.settings.queueproxy import ORIGINAL, MeterQuirks, QueueProxySettings, changed_variables
+from serving.settings.queueproxy import ORIGINAL, MeterQuirks, QueueProxySettings, changed_variables, load_variables
 
 
 def test_defaults_are_knatives() -> None:
@@ -45,3 +45,27 @@ def test_a_request_log_needs_a_template() -> None:
     settings = load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings
     assert not settings.logging.is_on
     assert changed_variables(settings) == environment
+
+
+METRIC = "autoscaling.serving.dev/metric"
+
+
+def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
+    found = load_variables(
+        {METRIC: "gauge:vllm:a=5, rps", "prometheus.io/path": "/m", "prometheus.io/port": "9090"}, app_port=8080
+    )
+    assert found == {
+        "SERVING_POD_GAUGES": '["vllm:a"]',
+        "SERVING_POD_METRICS_PATH": "/m",
+        "SERVING_POD_METRICS_PORT": "9090",
+    }
+    assert load_variables({"autoscaling.knative.dev/metric": "queue-length"}, app_port=0) == {
+        "SERVING_POD_GAUGES": '["queue_length"]'
+    }
+    assert load_variables({METRIC: "rps", "prometheus.io/port": "9090"}, app_port=8080) == {}
+
+
+@pytest.mark.parametrize(("path", "port"), [("m", "x"), ("/a b", "0"), ("/\r\nX: y", "65536"), ("", "8080")])
+def test_a_page_that_nobody_could_read_is_left_out(path: str, port: str) -> None:
+    annotations = {METRIC: "gauge:a=5", "prometheus.io/path": path, "prometheus.io/port": port}
+    assert load_variables(annotations, app_port=8080) == {"SERVING_POD_GAUGES": '["a"]'}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from serving.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
 from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import FORWARDED, RequestHead
+from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
 from serving.queueproxy.io.podrequests import DIRECT, TEXT, Origin, PodRequests, is_probe
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
@@ -150,6 +151,8 @@ class AsgiPod(PodRequests[AppCall]):
                 return
             origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
         forwarded = scope_for_app(scope, head, origin)
+        if self.gauges.names:
+            forwarded["headers"].append(REQUEST_REPORT)
         call = AppCall(
             self,
             forwarded,

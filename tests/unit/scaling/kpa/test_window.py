@@ -325,6 +325,14 @@ def test_another_way_of_averaging_keeps_what_was_seen() -> None:
     assert 16.0 < observed.stable < observed.panic < 32.0
 
 
+def test_a_gauge_that_no_pod_reports_any_more_is_no_data_after_the_panic_window() -> None:
+    windows = windows_of(metric=QUEUE_LENGTH)
+    windows.record(Stat(pod="p", concurrency=1.0, gauges={"queue_length": 30.0}), 0.0)
+    assert not windows.record(Stat(pod="p", concurrency=1.0), 5.0)
+    assert windows.query(5.0) == Observation(stable=30.0, panic=30.0)
+    assert windows.query(6.0) == NoData(missing="no pod reports the gauge queue_length")
+
+
 def test_a_gauge_that_the_app_reports_is_a_load() -> None:
     windows = windows_of(metric=QUEUE_LENGTH)
     assert windows.record(Stat(pod="p", gauges={"queue_length": 30.0}), 0.0)

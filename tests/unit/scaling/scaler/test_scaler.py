@@ -8,7 +8,9 @@ from serving.scaling.classic.classic import ClassicDecision
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit
 from serving.scaling.kpa.merge import MergeDecision, Proposal
 from serving.scaling.kpa.zero import GatePhase, GateReason
+from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome, StatSource, conclude
+from serving.scaling.spec import MeasuredMetric
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
@@ -160,6 +162,66 @@ def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
         world.hear(msgspec.structs.replace(stat_of(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
         world.now_s += 1.0
     assert world.decide().apply_count == 5
+
+
+SEVERAL = spec_with(
+    metric="gauge:waiting",
+    target_value=5.0,
+    total_value=5.0,
+    further_metrics=(
+        MeasuredMetric(metric="gauge:cache", target_value=0.8, total_value=0.8),
+        MeasuredMetric(metric="concurrency", target_value=14.0, total_value=20.0),
+    ),
+)
+
+
+def report(world: World, seconds: int, **gauges: float) -> ScalerOutcome:
+    for _ in range(seconds):
+        for number in range(world.facts.ready_count):
+            stat = msgspec.structs.replace(stat_of(1, by=f"pod-{number}"), gauges=gauges)
+            world.hear(stat, StatSource.POD, at_s=world.now_s + 0.3)
+        world.now_s += 1.0
+    return world.decide()
+
+
+def test_the_largest_wish_of_several_metrics_counts() -> None:
+    world = World(revision_with(SEVERAL), facts_of(2))
+    outcome = report(world, 60, waiting=1.0, cache=0.9)
+    # 1.8 of the cache at 0.8 a pod.
+    assert outcome.apply_count == 3
+    assert "gauge:cache wants 3 (1.8 in all, target 0.8 each)" in explain(outcome)
+    assert report(world, 80, waiting=10.0, cache=0.1).apply_count == 6
+    assert "6 s average 30.0 waiting over 3 ready pods, target 5 each" in explain(world.outcomes[-1])
+
+
+def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
+    adaptive = msgspec.structs.replace(SEVERAL, policy="adaptive")
+    world = World(revision_with(adaptive), facts_of(1), policy=policy_of(adaptive, SETTINGS))
+    report(world, 10, waiting=1.0, cache=0.1)
+    assert not world.poke(5.0)
+    assert world.poke(15.0)
+
+
+def test_a_gauge_that_nobody_reports_takes_no_pod_and_adds_none() -> None:
+    world = World(revision_with(SEVERAL), facts_of(4))
+    report(world, 60, waiting=1.0, cache=0.7)
+    outcome = report(world, 120, waiting=1.0)
+    assert outcome.apply_count is None
+    assert outcome.facts.present_scale == 4
+    assert "gauge:cache has no data (no pod reports the gauge cache)" in explain(outcome)
+    outcome = report(world, 10)
+    assert "no data (no pod reports the gauge waiting)" in explain(outcome)
+    assert outcome.facts.present_scale == 4
+
+
+def test_metrics_may_come_and_go() -> None:
+    world = World(revision_with(SEVERAL), facts_of(2))
+    report(world, 60, waiting=1.0, cache=0.8)
+    fewer = msgspec.structs.replace(SEVERAL, further_metrics=SEVERAL.further_metrics[1:])
+    world.scaler.follow(revision_with(fewer), world.now_s)
+    assert report(world, 2, waiting=1.0).apply_count == 1
+    world.scaler.follow(revision_with(SEVERAL), world.now_s)
+    assert "gauge:cache has no data" in explain(report(world, 2, waiting=1.0))
 
 
 def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() -> None:

@@ -1,0 +1,145 @@
+"""Gauges that the app of a pod reports: in ORCA headers of its responses, and on its own page of metrics.
+
+Input: header lines of responses, and pages in Prometheus' text format. Output: the gauges to report. The app is a stranger:
+names, values and their number are bounded, and what is malformed is left out. Only the lines of the gauges that the revision
+chose are parsed, so that a page of 100 KB costs as much as its search. prometheus-client's parser would read every line, and is not a part
+of the sidecar.
+
+A gauge on a page counts for three seconds, one in a header for a minute: responses may be rare.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from serving.model.stat import GAUGES_MAX
+
+_HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
+# Both spellings of the header's name have it; a search for it costs far less than the regular expression.
+_MARK = b"ndpoint-"
+_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]{0,62}", re.ASCII)
+_PREFIX = "named_metrics."
+_VALUE_MAX = 1e12
+# An app that answers nothing for a stable window says nothing about the present.
+_HEADER_VALID_S = 60.0
+# A page is read each second: two readings may fail.
+_PAGE_VALID_S = 3.5
+# Lines of one gauge, and of names that begin as it does, which are looked at: each has a set of labels of its own.
+_LINES_MAX = 1000
+# After a name: labels, which may have any character in quotes; the value; and a time, which is not used. Possessive: each byte of
+# a line is looked at once, whatever the app writes.
+_SAMPLE = re.compile(
+    rb'(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\[^\n])*+")*+\})?[ \t]++'
+    rb"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)(?:[ \t]++-?[0-9]++(?:\.[0-9]++)?)?[ \t]*+\r?(?:\n|$)"
+)
+
+REQUEST_REPORT = (b"endpoint-load-metrics-format", b"json")
+"""The header of a request that asks a model server for a report in the header of its response."""
+
+
+def read_gauges(value: bytes) -> dict[str, float]:
+    """The gauges in a header's value, without malformed ones."""
+    text = value.decode("latin-1").strip()
+    kind, _, rest = text.partition(" ")
+    pairs = _of_json(rest) if kind == "JSON" else _of_text(rest if kind == "TEXT" else text)
+    found: dict[str, float] = {}
+    for name, amount in pairs:
+        short = name.removeprefix(_PREFIX)
+        if len(found) < GAUGES_MAX and _NAME.fullmatch(short) and 0 <= amount <= _VALUE_MAX:
+            found[short] = amount
+    return found
+
+
+def read_page(page: bytes, names: Sequence[str]) -> dict[str, float]:
+    """The named gauges on a page of metrics; those with several label sets add up.
+
+    A gauge of which any line is malformed, negative or not finite is left out: part of a sum is no sum.
+    """
+    found: dict[str, float] = {}
+    page = b"\n" + page
+    for name in names:
+        values = list(_samples(page, b"\n" + name.encode()))
+        total = sum(values)
+        # Also false for NaN.
+        if values and min(values) >= 0 and total <= _VALUE_MAX:
+            found[name] = total
+    return found
+
+
+def _samples(page: bytes, name: bytes) -> Iterator[float]:
+    at = page.find(name)
+    for _ in range(_LINES_MAX):
+        if at < 0:
+            return
+        end = at + len(name)
+        # Longer names begin with shorter ones.
+        if page[end : end + 1] in (b"{", b" ", b"\t"):
+            match = _SAMPLE.match(page, end)
+            yield math.nan if match is None else float(match[1])
+        at = page.find(name, end)
+    yield math.nan
+
+
+class AppGauges:
+    """The gauges of one app. ``names`` are those that the revision chose; a report has them first."""
+
+    __slots__ = ("_at_s", "_gauges", "_page", "_page_at_s", "names")
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = tuple(names)[:GAUGES_MAX]
+        self._gauges: dict[str, float] = {}
+        self._at_s = -math.inf
+        self._page: dict[str, float] = {}
+        self._page_at_s = -math.inf
+
+    def take(self, wire: bytes, now_s: float) -> None:
+        """Read the header lines of a response."""
+        if _MARK in wire:
+            match = _HEADER.search(wire)
+            if match is not None:
+                self._gauges, self._at_s = read_gauges(match[1]), now_s
+
+    def take_page(self, page: bytes, now_s: float) -> None:
+        """Read a page of metrics."""
+        self._page, self._page_at_s = read_page(page, self.names), now_s
+
+    def current(self, now_s: float) -> dict[str, float]:
+        """The gauges that still count. A page goes before a header."""
+        reported = self._gauges if now_s - self._at_s < _HEADER_VALID_S else {}
+        if not self.names:
+            return reported
+        page = self._page if now_s - self._page_at_s < _PAGE_VALID_S else {}
+        found: dict[str, float] = {}
+        for name in self.names:
+            # ``vllm:num_requests_waiting`` on vLLM's page is ``num_requests_waiting`` in its headers.
+            for source, key in ((page, name), (reported, name), (reported, name.rpartition(":")[2])):
+                if key in source:
+                    found[name] = source[key]
+                    break
+        for name, value in reported.items():
+            if len(found) < GAUGES_MAX:
+                found.setdefault(name, value)
+        return found
+
+
+def _of_text(text: str) -> Iterator[tuple[str, float]]:
+    for pair in text.split(","):
+        name, _, number = pair.partition("=")
+        try:
+            yield name.strip(), float(number)
+        except ValueError:
+            continue
+
+
+def _of_json(text: str) -> Iterator[tuple[str, float]]:
+    try:
+        report = msgspec.json.decode(text, type=dict[str, float | dict[str, float]])
+    except msgspec.DecodeError:
+        return
+    for name, value in report.items():
+        if isinstance(value, dict):
+            yield from value.items()
+        else:
+            yield name, value

@@ -1,0 +1,112 @@
+"""Reads the app's own page of metrics on localhost, once a second, for the gauges that its revision chose.
+
+The app may be slow, endless or wrong: a reading ends after 0.8 s and 1 MiB, and a failed one changes nothing; the gauges then
+expire. The first failure of a row is logged, with what would be right.
+"""
+
+import asyncio
+import logging
+
+from serving.aio.clock import now_s
+from serving.aio.netns import open_connection
+from serving.aio.periodic import every
+from serving.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody
+from serving.proxy.http1.responsehead import BadResponse, Framing, read_response_head
+from serving.queueproxy.gauges import AppGauges
+from serving.queueproxy.podspec import Address, PodSpec
+
+_LOG = logging.getLogger(__name__)
+
+# One reading ends before the next begins.
+_PERIOD_S, _TIMEOUT_S = 1.0, 0.8
+# vLLM's page has some 100 KB.
+_PAGE_BYTES_MAX = 2**20
+_HEADER_COUNT_MAX = 100
+_PIECE_BYTES = 64 * 1024
+_FINE = 200
+
+
+class UnreadablePage(Exception):
+    """A page that could not be read. The text gives the reason."""
+
+
+async def fetch_page(address: Address, path: str, *, network: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:
+    """The body of a GET at an address of this machine.
+
+    Raises:
+        UnreadablePage: when it fails, answers anything but 200, is too long, or takes too long.
+    """
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await open_connection(*address, network=network)
+            host = f"{address[0]}:{address[1]}"
+            writer.write(
+                f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: serving-queue-proxy\r\n"
+                "Accept: text/plain;version=0.0.4\r\nConnection: close\r\n\r\n".encode()
+            )
+            return await _read(reader)
+    except (OSError, BadBody, BadResponse, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise UnreadablePage(str(error) or type(error).__name__) from error
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    # At most the 64 KiB of the reader's limit.
+    raw = await reader.readuntil(b"\r\n\r\n")
+    head = read_response_head(raw[:-4], method=b"GET", header_count_max=_HEADER_COUNT_MAX)
+    if head.status != _FINE:
+        raise UnreadablePage(f"status {head.status}")
+    if head.framing is Framing.NONE:
+        return b""
+    body = (
+        LengthBody(head.content_length)
+        if head.framing is Framing.LENGTH and head.content_length
+        else ChunkedBody()
+        if head.framing is Framing.CHUNKED
+        else CloseBody()
+    )
+    page = b""
+    while not body.done:
+        piece = await reader.read(_PIECE_BYTES)
+        if not piece:
+            if isinstance(body, CloseBody):
+                break
+            raise UnreadablePage("the page ends early")
+        page += body.feed(piece)
+        if len(page) > _PAGE_BYTES_MAX:
+            raise UnreadablePage(f"more than {_PAGE_BYTES_MAX} bytes")
+    return page
+
+
+async def watch_gauges(spec: PodSpec, gauges: AppGauges, *, stop: asyncio.Event, period_s: float = _PERIOD_S) -> None:
+    """Read the page each second by default, until ``stop`` is set."""
+    address, path = (spec.app[0], spec.metrics_port or spec.app[1]), spec.metrics_path
+    is_fine: bool | None = None
+
+    async def beat() -> None:
+        nonlocal is_fine
+        try:
+            page = await fetch_page(address, path)
+        except UnreadablePage as error:
+            _note(ok=False, reason=str(error))
+            return
+        gauges.take_page(page, now_s())
+        missing = [name for name in gauges.names if name not in gauges.current(now_s())]
+        _note(ok=not missing, reason=f"no usable line of {', '.join(missing)}")
+
+    def _note(*, ok: bool, reason: str) -> None:
+        nonlocal is_fine
+        if not ok and is_fine is not False:
+            where = f"http://{address[0]}:{address[1]}{path}"
+            _LOG.warning("gauges.missing", extra={"page": where, "reason": reason})
+        elif ok and is_fine is False:
+            _LOG.info("gauges.found")
+        is_fine = ok
+
+    def on_error(error: Exception) -> None:
+        _LOG.error("gauges.failed", extra={"error": repr(error)})
+
+    await every(period_s, beat, stop=stop, on_error=on_error)

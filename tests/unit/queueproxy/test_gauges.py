@@ -1,4 +1,4 @@
-"""Gauges of the app from headers and pages: what counts, for how long, and what is left out."""
+"""Gauges of the app from headers and pages, and their bounds."""
 
 import time
 

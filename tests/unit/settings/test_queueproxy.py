@@ -8,6 +8,8 @@ from serving.settings.knob import ConfigMap, ConfigMapEntry
 from serving.settings.load import load
 from serving.settings.queueproxy import ORIGINAL, MeterQuirks, QueueProxySettings, changed_variables, load_variables
 
+METRIC = "autoscaling.serving.dev/metric"
+
 
 def test_defaults_are_knatives() -> None:
     settings = QueueProxySettings()
@@ -47,9 +49,6 @@ def test_a_request_log_needs_a_template() -> None:
     assert changed_variables(settings) == environment
 
 
-METRIC = "autoscaling.serving.dev/metric"
-
-
 def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
     found = load_variables(
         {METRIC: "gauge:vllm:a=5, rps", "prometheus.io/path": "/m", "prometheus.io/port": "9090"}, app_port=8080
@@ -66,6 +65,6 @@ def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
 
 
 @pytest.mark.parametrize(("path", "port"), [("m", "x"), ("/a b", "0"), ("/\r\nX: y", "65536"), ("", "8080")])
-def test_a_page_that_nobody_could_read_is_left_out(path: str, port: str) -> None:
+def test_an_unreadable_page_is_left_out(path: str, port: str) -> None:
     annotations = {METRIC: "gauge:a=5", "prometheus.io/path": path, "prometheus.io/port": port}
     assert load_variables(annotations, app_port=8080) == {"SERVING_POD_GAUGES": '["a"]'}

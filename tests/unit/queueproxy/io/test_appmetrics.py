@@ -105,7 +105,7 @@ async def test_a_silent_app_is_no_page() -> None:
             await fetch_page(address, "/metrics", timeout_s=0.05)
 
 
-async def test_nobody_listens() -> None:
+async def test_a_closed_port_is_no_page() -> None:
     async with app(says_nothing) as address:
         pass
     with pytest.raises(UnreadablePage, match="Connect call failed"):

@@ -229,7 +229,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         lambda: said(7.0, beside=proposal(NoData(missing="no usage"), "no usage")),
         (
             "stays 3: stable; 60 s average 7.0 in flight over 3 ready pods, target 7 each; "
-            "3 kept because trigger cpu cannot be heard"
+            "3 kept because trigger cpu cannot be heard; trigger cpu has no data (no usage)"
         ),
     ),
     "a trigger that is silent on the way up": (

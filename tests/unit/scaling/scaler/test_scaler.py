@@ -17,6 +17,15 @@ from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revisi
 
 SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
 ASLEEP = facts_of(0)
+SEVERAL = spec_with(
+    metric="gauge:waiting",
+    target_value=5.0,
+    total_value=5.0,
+    further_metrics=(
+        MeasuredMetric(metric="gauge:cache", target_value=0.8, total_value=0.8),
+        MeasuredMetric(metric="concurrency", target_value=14.0, total_value=20.0),
+    ),
+)
 
 
 def asleep(**changes: object) -> World:
@@ -164,17 +173,6 @@ def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
     assert world.decide().apply_count == 5
 
 
-SEVERAL = spec_with(
-    metric="gauge:waiting",
-    target_value=5.0,
-    total_value=5.0,
-    further_metrics=(
-        MeasuredMetric(metric="gauge:cache", target_value=0.8, total_value=0.8),
-        MeasuredMetric(metric="concurrency", target_value=14.0, total_value=20.0),
-    ),
-)
-
-
 def report(world: World, seconds: int, **gauges: float) -> ScalerOutcome:
     for _ in range(seconds):
         for number in range(world.facts.ready_count):
@@ -202,7 +200,7 @@ def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
     assert world.poke(15.0)
 
 
-def test_a_gauge_that_nobody_reports_takes_no_pod_and_adds_none() -> None:
+def test_a_gauge_without_a_report_takes_no_pod_and_adds_none() -> None:
     world = World(revision_with(SEVERAL), facts_of(4))
     report(world, 60, waiting=1.0, cache=0.7)
     outcome = report(world, 120, waiting=1.0)

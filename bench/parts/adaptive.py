@@ -43,7 +43,7 @@ def _policy() -> RevisionPolicy:
 def _planned() -> RevisionPolicy:
     """The same with the plan of a gap."""
     policy = _policy()
-    policy.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(START))
+    policy.next_advice(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(START))
     return policy
 
 
@@ -55,7 +55,7 @@ def _shadow(running: str) -> PolicyShadow:
     for second in range(100):
         _report(made, second, load=Stat(concurrency=20.0 + second % 10, request_count=100.0))
         inside = Stat(concurrency=20.0 + second % 10)
-        made.look((), inside=inside, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
+        made.follow_decision((), inside=inside, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
     return made
 
 
@@ -72,7 +72,7 @@ def _learner() -> TargetLearner:
         for pod in range(_PODS):
             learner.take((second % 40) / 2 + pod, 40.0, 0.1 + second % 40 / 100)
         learner.measure(second % 40 / 2, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000), limits=_LIMITS)
-        learner.look(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=float(second))
+        learner.update(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=float(second))
     return learner
 
 
@@ -84,15 +84,15 @@ def _policy_costs() -> Iterator[Comparison]:
         second = next(ticks)
         busy.take(second, 27.0 + second % 5, 100.0)
         busy.take(second + 1, 27.0 + second % 5, 100.0)
-        busy.advise(_ONE, in_flight=27.0, present_scale=4, ready_count=4, now_s=second + 2.0)
+        busy.next_advice(_ONE, in_flight=27.0, present_scale=4, ready_count=4, now_s=second + 2.0)
 
     def while_idle() -> None:
-        idle.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=START + next(ticks) % 60)
+        idle.next_advice(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=START + next(ticks) % 60)
 
     def new_gap() -> None:
         second = next(gaps)
         planned.take(second, 1.0, 1.0)
-        planned.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=second + 20.0)
+        planned.next_advice(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=second + 20.0)
 
     yield Comparison(name="adaptive: two seconds of load and a decision", ours=under_load)
     yield Comparison(name="adaptive: a decision while idle", ours=while_idle)
@@ -110,10 +110,10 @@ def _shadow_costs(running: str, name: str) -> Iterator[Comparison]:
         load = loads[second // 2 % 5]
         for one in (second, second + 1):
             _report(shadow, one, load=load)
-        shadow.look((), inside=load, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 2.0)
+        shadow.follow_decision((), inside=load, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 2.0)
 
     def while_idle() -> None:
-        shadow.look((), inside=Stat(), present_scale=0, ready_count=0, start_s=2.0, now_s=next(ticks) + 2.0)
+        shadow.follow_decision((), inside=Stat(), present_scale=0, ready_count=0, start_s=2.0, now_s=next(ticks) + 2.0)
 
     yield Comparison(name=f"adaptive: {name} in shadow, two seconds of load and a decision", ours=under_load)
     yield Comparison(name=f"adaptive: {name} in shadow, a decision while idle", ours=while_idle)
@@ -128,7 +128,7 @@ def _learning_cost() -> Comparison:
         for pod in range(2 * _PODS):
             learner.take(7.0 + (second + pod) % 3, 40.0, 0.2)
         learner.measure(8.0, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000 + second % 7), limits=_LIMITS)
-        learner.look(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=second + 2.0)
+        learner.update(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=second + 2.0)
 
     return Comparison(name=f"adaptive: the learnt target of {_PODS} pods, two seconds", ours=learn_under_load)
 

@@ -171,7 +171,7 @@ class Activator:
                 view.cancel()
                 probing.cancel()
                 return
-            await self.certificates.look()
+            await self.certificates.reload()
             kept = []
             if self.peers is not None:
                 await self.peers.start(self.ingress.apply)

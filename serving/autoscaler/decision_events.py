@@ -41,14 +41,14 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def asked(target: str) -> tuple[str, dict[str, str]]:
+def parse_target(target: str) -> tuple[str, dict[str, str]]:
     """Path and query parameters of a request's target. A repeated parameter is dropped."""
     url = urlsplit(target)
     found = parse_qs(url.query, keep_blank_values=True)
     return url.path, {name: values[0] if len(values) == 1 else "" for name, values in found.items()}
 
 
-def wish_of(names: Mapping[str, str]) -> FollowRequest:
+def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
     """Parse a subscription's query: ``namespace``, ``revision`` and ``samples``, each optional."""
     namespace, revision = names.get("namespace"), names.get("revision")
     key = (namespace or "default", revision) if revision else None
@@ -58,34 +58,34 @@ def wish_of(names: Mapping[str, str]) -> FollowRequest:
 class Followers:
     """All subscribers."""
 
-    __slots__ = ("_wishes",)
+    __slots__ = ("_requests",)
 
     def __init__(self) -> None:
-        self._wishes: dict[Write, FollowRequest] = {}
+        self._requests: dict[Write, FollowRequest] = {}
 
     def __len__(self) -> int:
-        return len(self._wishes)
+        return len(self._requests)
 
     @property
     def want_samples(self) -> bool:
         """Whether any subscriber wants every decision."""
-        return any(wish.samples for wish in self._wishes.values())
+        return any(request.samples for request in self._requests.values())
 
-    def add(self, wish: FollowRequest, write: Write) -> Callable[[], None]:
+    def add(self, request: FollowRequest, write: Write) -> Callable[[], None]:
         """Add a follower; the returned function removes it."""
-        self._wishes[write] = wish
+        self._requests[write] = request
 
         def end() -> None:
-            self._wishes.pop(write, None)
+            self._requests.pop(write, None)
 
         return end
 
-    def tell(self, event: str, key: RevisionKey, body: bytes) -> None:
+    def send(self, event: str, key: RevisionKey, body: bytes) -> None:
         """Send one event to its subscribers."""
         data = event_bytes(event, body)
-        for write, wish in list(self._wishes.items()):
-            if wish.lets_through(event, key) and not write(data):
-                self._wishes.pop(write, None)
+        for write, request in list(self._requests.items()):
+            if request.lets_through(event, key) and not write(data):
+                self._requests.pop(write, None)
 
 
 def event_bytes(event: str, body: bytes) -> bytes:
@@ -108,11 +108,11 @@ class PolicyBook:
 
     def encoded(self, names: Mapping[str, str], *, now_s: float) -> bytes:
         """A JSON list; ``namespace`` and ``revision`` narrow it down, ``curve`` adds the curves."""
-        wish = wish_of(names)
+        request = follow_request_of(names)
         stories = (
             self._story(key, has_curve="curve" in names, now_s=now_s)
             for key in self._keys()
-            if wish.lets_through("decision", key)
+            if request.lets_through("decision", key)
         )
         return msgspec.json.encode([one for one in stories if one is not None])
 
@@ -179,10 +179,10 @@ class DecisionPublisher:
             if not entry.repeated_count and event.outcome.apply_count is not None and self._change is not None:
                 self._change(event.revision, explain(event.outcome))
             if self._followers:
-                self._followers.tell("decision", key, self._encode(explained(key, entry)))
+                self._followers.send("decision", key, self._encode(explained(key, entry)))
         if self._followers and self._followers.want_samples:
             sample = sample_of(event.outcome, event.scaler.pods, key=key, at_wall_s=event.at_wall_s)
-            self._followers.tell("sample", key, self._encode(sample))
+            self._followers.send("sample", key, self._encode(sample))
 
     def _log_entry(self, event: DecisionEvent, entry: HistoryEntry) -> None:
         if self._log is not None:
@@ -216,14 +216,14 @@ class DecisionBook:
         if "since" in names:
             for one in self._find(names):
                 write(event_bytes("decision", msgspec.json.encode(one)))
-        return self._followers.add(wish_of(names), write)
+        return self._followers.add(follow_request_of(names), write)
 
     def _find(self, names: Mapping[str, str]) -> list[ExplainedDecision]:
-        wish, since_s = wish_of(names), _seconds(names.get("since", ""))
+        request, since_s = follow_request_of(names), _seconds(names.get("since", ""))
         found = [
             explained(key, one)
             for key in self._keys()
-            if wish.lets_through("decision", key)
+            if request.lets_through("decision", key)
             for one in self._decisions(key)
             if one.at_wall_s >= since_s
         ]

@@ -146,7 +146,7 @@ class RevisionEntry:
         if self.scaler is None or self.revision is None:
             return
         for name, stat in self.scaler.pods.items():
-            used = usages.news((namespace, name), now_s).get(self.revision.container.name)
+            used = usages.new_measurement((namespace, name), now_s).get(self.revision.container.name)
             if used is not None:
                 self.scaler.target.measure(stat, used)
 

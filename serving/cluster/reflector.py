@@ -135,7 +135,7 @@ class Reflector:
             for key in list(self._cache):
                 one = self._cache.get(key)
                 if one is not None:
-                    self._tell(CacheChange(type=EventType.MODIFIED, key=key, old=one, new=one))
+                    self._notify(CacheChange(type=EventType.MODIFIED, key=key, old=one, new=one))
                     await turn()
 
     async def _list(self) -> str:
@@ -205,13 +205,15 @@ class Reflector:
     def _put(self, key: Key, one: Object) -> None:
         old = self._cache.get(key)
         self._cache[key] = one
-        self._tell(CacheChange(type=EventType.ADDED if old is None else EventType.MODIFIED, key=key, old=old, new=one))
+        self._notify(
+            CacheChange(type=EventType.ADDED if old is None else EventType.MODIFIED, key=key, old=old, new=one)
+        )
 
     def _delete(self, key: Key, last: Object) -> None:
         old = self._cache.pop(key)
-        self._tell(CacheChange(type=EventType.DELETED, key=key, old=old, new=last))
+        self._notify(CacheChange(type=EventType.DELETED, key=key, old=old, new=last))
 
-    def _tell(self, change: CacheChange) -> None:
+    def _notify(self, change: CacheChange) -> None:
         for callback in self._callbacks:
             try:
                 callback(change)

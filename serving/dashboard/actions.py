@@ -81,9 +81,9 @@ class DashboardActions:
         name = request.match_info["action"]
         if refused is not None:
             _log.warning("action.refused", extra={"action": name, "why": refused.why, "peer": request.remote or ""})
-            return _said(refused.status, error=refused.why)
+            return _response(refused.status, error=refused.why)
         if name not in _BODIES:
-            return _said(404, error=f"there is no action {name}; there are {', '.join(_BODIES)}")
+            return _response(404, error=f"there is no action {name}; there are {', '.join(_BODIES)}")
         try:
             asked = msgspec.json.decode(await request.read(), type=_BODIES[name])
             said = await self._act(asked)
@@ -96,11 +96,11 @@ class DashboardActions:
             why = str(error) or type(error).__name__
             return self._failed(name, 502, f"no answer through the activator: {why}")
         _log.info("action.done", extra={"action": name, "peer": request.remote or "", "said": said})
-        return _said(200, said=said)
+        return _response(200, said=said)
 
     def _failed(self, name: str, status: int, why: str) -> web.Response:
         _log.warning("action.failed", extra={"action": name, "error": why})
-        return _said(status, error=why)
+        return _response(status, error=why)
 
     async def _act(self, asked: _WakeRequest) -> str:
         service = await self._cluster.get(SERVING_SERVICE, asked.namespace, asked.service)
@@ -177,5 +177,5 @@ def _pods(count: int) -> str:
     return f"{count} pod{'' if count == 1 else 's'}"
 
 
-def _said(status: int, **body: str) -> web.Response:
+def _response(status: int, **body: str) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")

@@ -199,10 +199,10 @@ class _Follower:
                 tail = max(_TAIL_LINES_MIN, _TAIL_LINES // max(1, len(waiting)))
                 for name in waiting[: _PODS_MAX - len(tasks)]:
                     tasks[name] = group.create_task(self._follow(name, tail), name=f"dashboard log of {name}")
-                self._say_crowded()
+                self._log_crowded()
                 await asyncio.sleep(_LOOK_S)
 
-    def _say_crowded(self) -> None:
+    def _log_crowded(self) -> None:
         is_crowded = len(self._views) > _PODS_MAX
         if is_crowded and not self._is_crowded:
             self._add("", f"{len(self._views)} pods: the logs of {_PODS_MAX} are shown")

@@ -145,7 +145,7 @@ class Nodes:
         else:
             self._book.take_pod(facts)
         if found is not None:
-            self._put_asking(key, found, demand_of(found) if facts is None else facts.demand)
+            self._put_requester(key, found, demand_of(found) if facts is None else facts.demand)
 
     def put_revision(self, key: str, found: Mapping[str, Any] | None) -> None:
         """Store the current Revision by "namespace/name"; None deletes it."""
@@ -183,7 +183,7 @@ class Nodes:
             self._kept[revision] = self._shown(revision, table, now_s)
         return self._kept[revision]
 
-    def _put_asking(self, key: tuple[str, str], found: Mapping[str, Any], demand: PodDemand) -> None:
+    def _put_requester(self, key: tuple[str, str], found: Mapping[str, Any], demand: PodDemand) -> None:
         metadata = found["metadata"]
         name = (metadata.get("labels") or {}).get(REVISION_LABEL)
         if name is None or (found.get("status") or {}).get("phase") in _OVER:

@@ -105,13 +105,13 @@ class PlacementDaemon:
             tasks = [
                 group.create_task(one.run(), name=f"placement {one.kind.plural}") for one in (self._nodes, self._pods)
             ]
-            tasks.append(group.create_task(self._look(), name="placement load"))
+            tasks.append(group.create_task(self._follow_load(), name="placement load"))
             self.is_serving.set()
-            await every(self._settings.tls.reload_period_s, site.look, stop=stop, on_error=on_error)
+            await every(self._settings.tls.reload_period_s, site.reload, stop=stop, on_error=on_error)
             for task in tasks:
                 task.cancel()
 
-    async def _look(self) -> None:
+    async def _follow_load(self) -> None:
         """Query the load of nodes periodically."""
         period_s, is_logged = self._settings.load_period_s, False
         if not period_s:
@@ -119,7 +119,7 @@ class PlacementDaemon:
         async with load_source(self._settings, self._cluster, self.book.node) as source:
             while True:
                 try:
-                    self.report = await source.look(now_s(), wall_s())
+                    self.report = await source.read(now_s(), wall_s())
                 except (ClusterError, InvalidValue) as error:
                     # The last load counts until it is too old; then scores go by requests and limits.
                     if not is_logged:

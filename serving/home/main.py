@@ -39,7 +39,7 @@ from serving.home.apiserver.accounttokens import read_account_token
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.containers.engine import RUNTIME_VARIABLE
-from serving.home.containers.nameserver import NameAnswers, NameServer
+from serving.home.containers.nameserver import NameResponses, NameServer
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.controllers.addresses import HostsFile, ServiceHosts, publish_activators
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
@@ -170,7 +170,7 @@ def _beside_containers(
     if containers.networks is None:
         return [images]
     gateway, hosts = containers.networks.gateway, ServiceHosts(cluster, rules)
-    server = NameServer(gateway.inner, NameAnswers(inner=gateway.inner, public=gateway.public), hosts)
+    server = NameServer(gateway.inner, NameResponses(inner=gateway.inner, public=gateway.public), hosts)
     return [
         images,
         group.create_task(server.run(), name="names"),

@@ -25,7 +25,7 @@ class ControllerMetrics:
         self._duration = self.page.histogram("serving_reconcile_duration_seconds")
         self.page.pull(self._pull)
 
-    def looked(self, resource: str, duration_s: float, result: str) -> None:
+    def count_reconciliation(self, resource: str, duration_s: float, result: str) -> None:
         """Count a reconciliation by its result: done, conflict or failed."""
         self._reconciles.labels(resource, result).inc()
         self._duration.labels(resource).observe(duration_s)

@@ -51,7 +51,7 @@ class NodeGroupMetrics:
                 elif metric not in _UNLABELLED:
                     gauge.remove(name)
 
-    def looked(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
+    def set_gauges(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
         """Set the gauges of one group after its pass, by metric name; the cloud's come without their prefix."""
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():

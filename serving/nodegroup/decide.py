@@ -17,7 +17,7 @@ from serving.nodegroup.group_memory import (
     NodeGroupState,
     ScaleLock,
     allowance,
-    growth_asked_for,
+    growth_requested,
     lock_in_force,
     observe,
 )
@@ -312,7 +312,7 @@ def _remembered(
     if added and (not is_dry or view.settings.quirks.dry_mode_takes_lock):
         lock = ScaleLock(requested_count=added, locked_at_s=view.now_s)
     if added and not is_dry:
-        breaker = growth_asked_for(breaker, node_count=len(view.nodes), settings=view.settings, now_s=view.now_s)
+        breaker = growth_requested(breaker, node_count=len(view.nodes), settings=view.settings, now_s=view.now_s)
     return msgspec.structs.replace(
         state,
         lock=lock,

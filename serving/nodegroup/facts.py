@@ -117,19 +117,19 @@ def is_mirror_pod(found: Mapping[str, Any]) -> bool:
 
 def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool = False) -> Amount:
     before = [
-        InitContainer(request=_asked(one), is_sidecar=one.get("restartPolicy") == _ALWAYS)
+        InitContainer(request=_requested(one), is_sidecar=one.get("restartPolicy") == _ALWAYS)
         for one in spec.get("initContainers") or ()
     ]
     overhead = spec.get("overhead")
     return pod_request(
-        [_asked(one) for one in spec.get("containers") or ()],
+        [_requested(one) for one in spec.get("containers") or ()],
         before,
         overhead=resources_of(overhead),
         sidecars_count_as_init_containers=sidecars_count_as_init_containers,
     )
 
 
-def _asked(container: Mapping[str, Any]) -> Resources:
+def _requested(container: Mapping[str, Any]) -> Resources:
     return resources_of((container.get("resources") or {}).get("requests"))
 
 

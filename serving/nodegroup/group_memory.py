@@ -89,7 +89,7 @@ def allowance(state: BreakerState) -> int | None:
     return 1 if state.phase is BreakerPhase.HALF_OPEN and state.asked_at_s is None else 0
 
 
-def growth_asked_for(
+def growth_requested(
     state: BreakerState, *, node_count: int, settings: NodeGroupSettings, now_s: float
 ) -> BreakerState:
     """The breaker after a request to the cloud; a watched scale-up keeps its window."""

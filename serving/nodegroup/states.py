@@ -128,7 +128,7 @@ def pod_belongs(placement: Placement, *, group_name: str, label_key: str, label_
     if placement.owner_kind == _DAEMON_SET:
         return False
     if group_name == DEFAULT_GROUP:
-        return not placement.is_static and not placement.node_selector and _asks_for_nothing(placement.affinity)
+        return not placement.is_static and not placement.node_selector and _is_unconstrained(placement.affinity)
     return placement.node_selector.get(label_key) == label_value or _affinity_names(
         placement.affinity, label_key=label_key, label_value=label_value
     )
@@ -144,7 +144,7 @@ def is_finished(phase: PodPhase) -> bool:
     return phase in {PodPhase.SUCCEEDED, PodPhase.FAILED}
 
 
-def _asks_for_nothing(affinity: Affinity | None) -> bool:
+def _is_unconstrained(affinity: Affinity | None) -> bool:
     return affinity is None or (
         affinity.required_node_terms is None and not affinity.has_pod_affinity and not affinity.has_pod_anti_affinity
     )

@@ -163,7 +163,7 @@ class Decisions:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
             if last_s >= self._seconds.window_end(now_s):
-                self.policy.see_empty_windows()
+                self.policy.note_empty_windows()
 
     def started(self, took_s: float, now_s: float) -> None:
         """Record how many seconds a pod took to become ready."""
@@ -344,7 +344,7 @@ class Decisions:
         self._decided_count = decided.desired_count
         self.latest_count = decided.desired_count
         if self.policy is not None:
-            advice = self.policy.advise(
+            advice = self.policy.next_advice(
                 decided.proposal,
                 in_flight=float(counts.inside),
                 present_scale=counts.scale,

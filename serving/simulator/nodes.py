@@ -65,7 +65,7 @@ class NodeRoom(Protocol):
         """Remove a pod from its node at ``at_s``, or from the queue at once."""
         ...
 
-    def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
         """Handle a decision of a revision."""
         ...
 
@@ -115,7 +115,7 @@ class SharedNodes:
         if self._waiting and self.tenant is not None:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
-    def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
         """Do nothing: no more nodes can be requested."""
 
     def step(self) -> list[NodeTenant]:

@@ -101,12 +101,12 @@ class SimulatedNodes:
         self._book.drop_pod(name)
         self._waited(pod, at_s)
 
-    def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
         """Anticipate a revision's pods for the time a node takes to boot, after its decision."""
         if not self._plan.group.anticipation:
             return
         found = self._anticipated.setdefault(tenant.name, _Anticipated(tenant, Anticipation(), 0, 0.0))
-        found.count = found.state.look(outcome, policy, boot_s=self._boot_s)
+        found.count = found.state.update(outcome, policy, boot_s=self._boot_s)
         found.at_s = outcome.at_s
 
     def step(self) -> list[NodeTenant]:

@@ -326,7 +326,7 @@ class RevisionRun:
         if outcome.apply_count is not None:
             self._set_scale(outcome.apply_count, at_s)
         if self._nodes is not None:
-            self._nodes.look(self, outcome, self._decisions.policy)
+            self._nodes.decided(self, outcome, self._decisions.policy)
         if self._log is not None:
             self._log.moments.append(self._moment(outcome))
         self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)

@@ -69,7 +69,7 @@ class SilenceWatch(Generic[RequestId]):
         self._slowest_s = 0.0
         self._looked_s = 0.0
 
-    def look(
+    def find_silent(
         self,
         in_flight: Mapping[RequestId, str],
         responded_s: Mapping[str, float],
@@ -186,7 +186,7 @@ class EjectedPods(Generic[RequestId]):
         after_s: float,
     ) -> set[str]:
         """Eject the pods that ``SilenceWatch.look`` finds; return the new ones."""
-        found = self._silence.look(
+        found = self._silence.find_silent(
             in_flight, self.responded_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
         )
         return {address for address in found if self.silent(address, now_s)}

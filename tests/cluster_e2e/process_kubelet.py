@@ -144,7 +144,7 @@ class ProcessKubelet(StatusKubelet):
             if is_ready is not was_ready:
                 was_ready = is_ready
                 with contextlib.suppress(NotFound, Conflict):
-                    await self._tell(one.pod, ready=is_ready, address=one.address.replace("127.", "10.", 1))
+                    await self._notify(one.pod, ready=is_ready, address=one.address.replace("127.", "10.", 1))
             await asyncio.sleep(probe["periodSeconds"] if was_ready else 0.05)
 
     async def _end(self, key: Key, uid: str) -> None:

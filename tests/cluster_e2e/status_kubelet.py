@@ -52,7 +52,7 @@ class StatusKubelet:
 
     async def set_ready(self, pod: Object, *, ready: bool) -> None:
         """Set whether a pod is ready."""
-        await self._tell(pod, ready=ready, address=pod["status"]["podIP"])
+        await self._notify(pod, ready=ready, address=pod["status"]["podIP"])
 
     async def release(self) -> None:
         """Report all held pods ready."""
@@ -74,16 +74,16 @@ class StatusKubelet:
         number = next(self._numbers)
         address, is_held = f"10.77.{number // 250}.{number % 250 + 1}", self.hold
         with contextlib.suppress(NotFound, Conflict):
-            await self._tell(pod, ready=not is_held, address=address)
+            await self._notify(pod, ready=not is_held, address=address)
             if is_held and not self.hold:
                 # It was let go before it was known to be held.
-                await self._tell(pod, ready=True, address=address)
+                await self._notify(pod, ready=True, address=address)
 
     async def _end(self, key: Key, uid: str) -> None:
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete(POD, *key, grace_s=0, uid=uid)
 
-    async def _tell(self, pod: Object, *, ready: bool, address: str) -> None:
+    async def _notify(self, pod: Object, *, ready: bool, address: str) -> None:
         if ready:
             self.ready_addresses.add(address)
         said, now = "True" if ready else "False", stamp()

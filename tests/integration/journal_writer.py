@@ -23,17 +23,17 @@ async def write(path: str, run: str) -> None:
             name = f"map-{run}-{number}-{step}"
             await cluster.create(CONFIG_MAP, {"metadata": {"name": name}, "data": {"step": "created"}})
             made = await cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"step": "patched"}})
-            tell("kept", name, made["metadata"]["resourceVersion"])
+            notify("kept", name, made["metadata"]["resourceVersion"])
             if step % 2:
                 await cluster.delete(CONFIG_MAP, "default", name)
-                tell("deleted", name, "0")
+                notify("deleted", name, "0")
 
     async with asyncio.TaskGroup() as group:
         for number in range(_CLIENTS):
             group.create_task(client(number))
 
 
-def tell(*words: str) -> None:
+def notify(*words: str) -> None:
     """One line, at once and whole."""
     sys.stdout.write(" ".join(words) + "\n")
     sys.stdout.flush()

@@ -12,7 +12,7 @@ def value(metrics: NodeGroupMetrics, name: str, **labels: str) -> float | None:
     return metrics.page.registry.get_sample_value(name, {"node_group": "shared", **labels})
 
 
-async def looked(stage: NodeGroupStage, loop: NodeGroupLoop, *, after_s: float) -> None:
+async def set_gauges(stage: NodeGroupStage, loop: NodeGroupLoop, *, after_s: float) -> None:
     stage.now_s += after_s
     await stage._seen_all()
     await loop._pass()
@@ -27,7 +27,7 @@ async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measur
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
         await stage.pod("waiting", cpu="700m")
-        await looked(stage, loop, after_s=60)
+        await set_gauges(stage, loop, after_s=60)
         prefix = "escalator_node_group"
         assert value(metrics, f"{prefix}_cpu_request_largest_pending_cpu") == 700
         assert value(metrics, f"{prefix}_cpu_capacity_largest_available_cpu") == 0
@@ -35,7 +35,7 @@ async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measur
         stage.now_s += 70
         for name in ("d", "e", "f"):
             await stage.node(name)
-        await looked(stage, loop, after_s=60)
+        await set_gauges(stage, loop, after_s=60)
         # The lock of 2 minutes is over, and nodes came 70 s after they were asked for.
         assert value(metrics, f"{prefix}_scale_lock") == 0
         assert value(metrics, f"{prefix}_scale_lock_duration_sum") == 130

@@ -48,7 +48,7 @@ async def looked(now_s: float = 100.0, wall_s: float = 10_000.0, **load: Any) ->
     settings = PlacementSettings(load=LoadSourceSettings(**load))
     assert list(settings.check()) == []
     async with load_source(settings, MemoryCluster(), lambda _: None) as source:
-        return await source.look(now_s, wall_s)
+        return await source.read(now_s, wall_s)
 
 
 def means(report: LoadReport) -> dict[str, tuple[float | None, float | None]]:

@@ -72,7 +72,7 @@ async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
         an_activator() as other,
         a_prober(one.address, other.address) as (prober, confirmed),
     ):
-        prober.ask(HELLO, "new")
+        prober.start(HELLO, "new")
         one.serves["default/hello"] = "new"
         other.serves["default/hello"] = "old"
         async with asyncio.timeout(PATIENCE_S):
@@ -84,14 +84,14 @@ async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
 
 async def test_a_later_question_about_a_route_replaces_the_first() -> None:
     async with an_activator() as one, a_prober(one.address) as (prober, confirmed):
-        prober.ask(HELLO, "first")
+        prober.start(HELLO, "first")
         async with asyncio.timeout(PATIENCE_S):
             await one.asked.wait()
-            prober.ask(HELLO, "second")
-            prober.ask(HELLO, "second")
+            prober.start(HELLO, "second")
+            prober.start(HELLO, "second")
             one.serves["default/hello"] = "second"
             assert await confirmed.get() == (HELLO, "second")
-            prober.ask(HELLO, "third")
+            prober.start(HELLO, "third")
             prober.forget(HELLO)
         assert confirmed.empty()
 
@@ -108,7 +108,7 @@ async def test_an_activator_that_does_not_answer_is_skipped_after_a_while(monkey
         gone.close()
         async with an_activator() as one, a_prober(one.address, *addresses) as (prober, confirmed):
             one.serves["default/hello"] = "new"
-            prober.ask(HELLO, "new")
+            prober.start(HELLO, "new")
             async with asyncio.timeout(PATIENCE_S):
                 assert await confirmed.get() == (HELLO, "new")
 

@@ -45,7 +45,7 @@ def called(policy: RevisionPolicy, gaps_s: list[float]) -> int:
 def merged(policy: RevisionPolicy, algorithm: int, *, in_flight: float, scale: int, now_s: float) -> int:
     """The count after the bounds."""
     proposal = Proposal(decider="kpa", desired=algorithm, reason="")
-    advice = policy.advise(proposal, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
+    advice = policy.next_advice(proposal, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
     proposals = (proposal,) if advice.proposals is None else advice.proposals
     response = merge(proposals, present_scale=scale, spec=SPEC, is_initialized=True)
     assert isinstance(response, MergeDecision)
@@ -194,7 +194,9 @@ def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
         shadow.arrive(float(requests), now_s)
         shadow.take(int(now_s), Stat(concurrency=load, request_count=requests))
         inside = Stat(concurrency=load)
-        shadow.look((), inside=inside, present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s)
+        shadow.follow_decision(
+            (), inside=inside, present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s
+        )
         costs = shadow.costs(now_s)
         assert 0 <= shadow.scale <= SPEC.max_scale
         assert costs.adaptive_pod_seconds >= before.adaptive_pod_seconds

@@ -26,7 +26,7 @@ RESOURCES = st.builds(
 EVENT = st.one_of(
     st.tuples(st.just("take"), SMALL | AMOUNT, SMALL | AMOUNT, st.floats(0, 1e4) | AMOUNT),
     st.tuples(st.just("measure"), SMALL | AMOUNT, SMALL | AMOUNT, RESOURCES),
-    st.tuples(st.just("look"), st.floats(-1e9, 1e9)),
+    st.tuples(st.just("update"), st.floats(-1e9, 1e9)),
     st.tuples(st.just("killed")),
     st.tuples(st.just("restart")),
 )
@@ -65,7 +65,7 @@ def test_the_target_is_between_one_and_its_bounds_and_its_state_survives(
         else:
             (now_s,) = values
             assert isinstance(now_s, float)
-            learnt = learner.look(spec, limits, period_s=1.0, total_max=most, now_s=now_s)
+            learnt = learner.update(spec, limits, period_s=1.0, total_max=most, now_s=now_s)
             if learnt is not None:
                 assert 1.0 <= learnt.total <= min(most, hard or math.inf)
 

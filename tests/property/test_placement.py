@@ -14,7 +14,7 @@ CHANGES = st.lists(
         st.tuples(st.just("no node"), NAMES, st.just(0)),
         st.tuples(st.just("pod"), st.tuples(st.sampled_from("pqrs"), NAMES), st.integers(0, 4)),
         st.tuples(st.just("no pod"), st.sampled_from("pqrs"), st.just(0)),
-        st.tuples(st.just("look"), st.none(), st.just(0)),
+        st.tuples(st.just("table"), st.none(), st.just(0)),
     ),
     max_size=30,
 )

@@ -69,7 +69,7 @@ def test_every_cut_gives_the_same_bytes_and_then_the_end(
         records.put(part)
         if number == goodbye_after:
             # Our end does not lose what has come and was not read.
-            records.goodbye()
+            records.close_notify()
         more, is_over = read_all(records)
         found += more
     assert found == b"".join(pieces)
@@ -97,7 +97,7 @@ def test_what_is_written_is_what_the_client_reads(context: ssl.SSLContext, piece
     client = Client(context, records)
     for piece in pieces:
         client.incoming.write(records.write(piece))
-    client.incoming.write(records.goodbye())
+    client.incoming.write(records.close_notify())
     found = b""
     while data := client.ssl.read(65_536):
         found += data

@@ -51,8 +51,8 @@ class CertificateWatch:
         def on_error(error: Exception) -> None:
             _log.error("certificates.failed", exc_info=error)
 
-        async def look() -> None:
-            await self.look()
+        async def reload() -> None:
+            await self.reload()
             await looked()
 
         async def read_on_change() -> None:
@@ -60,16 +60,16 @@ class CertificateWatch:
                 await self._news.wait()
                 self._news.clear()
                 try:
-                    await look()
+                    await reload()
                 except Exception as error:  # noqa: BLE001 - the next look may succeed
                     on_error(error)
 
         async with asyncio.TaskGroup() as group:
             news = group.create_task(read_on_change(), name="certificates of mappings")
-            await every(self._settings.reload_period_s, look, stop=stop, on_error=on_error)
+            await every(self._settings.reload_period_s, reload, stop=stop, on_error=on_error)
             news.cancel()
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Serve the present certificates. An unreadable one keeps its last version and is logged once."""
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         for host, (namespace, name) in self._mapped.items():

@@ -129,7 +129,7 @@ class Ingress:
         """Find the revision of a request, and a pod or a place in the queue."""
         known = exchange.peer.known
         if not (isinstance(known, KnownHead) and known.head is exchange.head and known.turn == self.routes.turn):
-            understood = self._understand(exchange)
+            understood = self._interpret(exchange)
             if understood is None:
                 return
             known = understood
@@ -233,7 +233,7 @@ class Ingress:
     def _probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
-    def _understand(self, exchange: Exchange) -> KnownHead | None:
+    def _interpret(self, exchange: Exchange) -> KnownHead | None:
         """Interpret a new head; None if the request has been answered."""
         head = exchange.head
         named = _named(head) if head.reserved else None

@@ -139,7 +139,7 @@ class RequestRouter(Generic[RequestId]):
         throttler = self.throttlers.get(revision.key)
         if throttler is None:
             return RoutingOutcome()
-        return self._attend(throttler, now_s, dispatches=self._set_pods([revision.key], now_s) if is_new else ())
+        return self._complete(throttler, now_s, dispatches=self._set_pods([revision.key], now_s) if is_new else ())
 
     def remove_revision(self, key: RevisionKey, now_s: float) -> RoutingOutcome[RequestId]:
         """Remove a deleted revision. Running requests continue; queued ones are rejected."""
@@ -214,7 +214,7 @@ class RequestRouter(Generic[RequestId]):
         if self.slots is not None:
             keys.update(self.slots.due(now_s))
         throttlers = [one for key in keys if (one := self.throttlers.get(key)) is not None]
-        outcomes = [self._attend(one, now_s, dispatches=one.readmit(now_s)) for one in throttlers]
+        outcomes = [self._complete(one, now_s, dispatches=one.readmit(now_s)) for one in throttlers]
         if self.slots is not None:
             for key in keys:
                 self.slots.settle(key, now_s)
@@ -293,7 +293,7 @@ class RequestRouter(Generic[RequestId]):
             self.schedule.schedule_tick(key)
         return dispatches
 
-    def _attend(
+    def _complete(
         self, throttler: RevisionThrottler[RequestId], now_s: float, *, dispatches: Sequence[Dispatch[RequestId]]
     ) -> RoutingOutcome[RequestId]:
         """Complete an outcome with all that is due for one revision, and schedule the next tick."""

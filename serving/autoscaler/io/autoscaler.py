@@ -99,7 +99,7 @@ class Autoscaler:
         for key, entry in self._watch.entries.items():
             if self._is_synced and self._sharing.is_in(group_of(key, entry.revision), shard):
                 self._decisions.start(key, entry, is_restart=True)
-        self._policies.look_again()
+        self._policies.recheck_all()
 
     async def lost(self, shard: int) -> None:
         """Give up a shard. Returns when no write about it is in flight."""

@@ -35,7 +35,7 @@ _log = logging.getLogger("autoscaler.websocket")
 _FRAME_BYTES_MAX = 2**20
 _HEAD_BYTES_MAX = 8192
 # Looks at silent connections until one is cut; a handshake has one.
-_SILENT_LOOKS_MAX = 4
+_SILENT_CHECKS_MAX = 4
 # Bytes that wait for a follower of decisions that does not read.
 _FOLLOWER_BYTES_MAX = 4 * 2**20
 
@@ -103,7 +103,7 @@ class StatsConnection(asyncio.Protocol):
         "_protocol",
         "_rest",
         "_server",
-        "_silent_looks",
+        "_silent_checks",
         "_transport",
         "_unfollow",
         "sender",
@@ -115,7 +115,7 @@ class StatsConnection(asyncio.Protocol):
         self._protocol = ServerProtocol(max_size=_FRAME_BYTES_MAX, logger=_log)
         self._transport: asyncio.Transport | None = None
         self._rest = b""
-        self._silent_looks = 0
+        self._silent_checks = 0
         self._is_follower = False
         self._judging: asyncio.Task[None] | None = None
         self._unfollow: Callable[[], None] | None = None
@@ -142,7 +142,7 @@ class StatsConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes of a head or of frames, split anywhere."""
-        self._silent_looks = 0
+        self._silent_checks = 0
         if self._rest:
             data = self._rest + data
         if self.sender is None and self._judging is None:
@@ -165,10 +165,10 @@ class StatsConnection(asyncio.Protocol):
         """Whether its client follows decisions."""
         return self._is_follower
 
-    def was_heard(self) -> bool:
+    def was_active(self) -> bool:
         """Whether data arrived within the last four checks, or two before authentication."""
-        self._silent_looks += 1
-        return self._is_follower or self._silent_looks < (_SILENT_LOOKS_MAX if self.sender is not None else 2)
+        self._silent_checks += 1
+        return self._is_follower or self._silent_checks < (_SILENT_CHECKS_MAX if self.sender is not None else 2)
 
     def abort(self) -> None:
         """Abort the connection."""

@@ -220,7 +220,7 @@ class DecisionLoop:
         boot_s, scaler, revision = self.settings.node_boot_s, entry.scaler, entry.revision
         if scaler is None or revision is None or not (boot_s or revision.anticipated):
             return None
-        count = entry.anticipation.look(outcome, scaler.policy, boot_s=boot_s) if boot_s else 0
+        count = entry.anticipation.update(outcome, scaler.policy, boot_s=boot_s) if boot_s else 0
         return entry.anticipation.due(
             count, outcome=outcome, written=revision.anticipated, boot_s=boot_s, wall_s=at_wall_s
         )

@@ -65,7 +65,9 @@ class PolicyClient:
         group: Callable[[RevisionKey], Group],
         learning: UsageLearning,
     ) -> None:
-        self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news, state_at=schedule_state)
+        self.triggers = Triggers(
+            settings.triggers, requests=requests, on_news=self._queue_status, state_at=schedule_state
+        )
         self.usages = Usages()
         self.policies = Reflector(cluster, SCALING_POLICY)
         self.status_write_count = 0
@@ -107,17 +109,17 @@ class PolicyClient:
             revision, observe, present_scale=facts.present_scale, now_s=at_s, wall_offset_s=wall_s() - at_s
         )
 
-    def look_again(self) -> None:
+    def recheck_all(self) -> None:
         """Evaluate and write all statuses again, after policies moved to this autoscaler."""
         self._written.clear()
-        self.triggers.look_again()
+        self.triggers.recheck_all()
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.policies.run(), name="autoscaler policies")
-            group.create_task(self._statuses.run(1, self._tell), name="autoscaler policy status")
-            group.create_task(self._look(), name="autoscaler usage")
+            group.create_task(self._statuses.run(1, self._write_status), name="autoscaler policy status")
+            group.create_task(self._follow_usage(), name="autoscaler usage")
 
     def _changed(self, change: CacheChange) -> None:
         policy = None if change.type is EventType.DELETED else policy_of(change.new, schedule_problems)
@@ -128,12 +130,12 @@ class PolicyClient:
             is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
             self.triggers.take_policy(policy, is_ours=is_ours)
 
-    def _news(self, key: PolicyKey) -> None:
+    def _queue_status(self, key: PolicyKey) -> None:
         """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""
         is_followed = self.triggers.is_followed(key)
         self._statuses.add_after(key, _NEWS_LAG_S if is_followed else self._settings.decision_period_s + _NEWS_LAG_S)
 
-    async def _tell(self, key: PolicyKey) -> float | None:
+    async def _write_status(self, key: PolicyKey) -> float | None:
         """Write a policy's status if it is due; return when to check again."""
         at_s, target = now_s(), self.triggers.target(key)
         group = None if target is None else self._group_of(key[0], target)
@@ -162,7 +164,7 @@ class PolicyClient:
         key = (namespace, target.name)
         return self._group(key) if target.kind == _REVISION else key
 
-    async def _look(self) -> None:
+    async def _follow_usage(self) -> None:
         """List the usage of all pods: often while a policy or learnt target needs it, else at the measuring period."""
         due_s = -math.inf
         while True:
@@ -171,7 +173,7 @@ class PolicyClient:
                 try:
                     listing = await self._cluster.list(POD_METRICS, label_selector=REVISION_LABEL)
                 except ClusterError as error:
-                    self._tell_unknown(error)
+                    self._log_unmeasured(error)
                 else:
                     at_s = now_s()
                     self.usages.take(listing.items, at_s)
@@ -179,7 +181,7 @@ class PolicyClient:
                     self._is_failure_logged = False
             await asyncio.sleep(self._settings.triggers.usage_period_s)
 
-    def _tell_unknown(self, error: ClusterError) -> None:
+    def _log_unmeasured(self, error: ClusterError) -> None:
         """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""
         # Without a policy that wants to know, no policy has failed.
         self.failure_count += self.triggers.wants_usage

@@ -24,7 +24,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
-from serving.autoscaler.decision_events import DecisionBook, asked
+from serving.autoscaler.decision_events import DecisionBook, parse_target
 from serving.autoscaler.io.connection import StatsConnection
 from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, PodSender, Record, Sender, ServerCounts
 from serving.autoscaler.io.token_reviewer import TokenReviewer
@@ -106,7 +106,7 @@ class StatsServer:
             server = await loop.create_server(lambda: StatsConnection(self), sock=where, backlog=_BACKLOG)
         else:
             server = await loop.create_server(lambda: StatsConnection(self), *where, backlog=_BACKLOG)
-        looking = asyncio.create_task(self._look(), name="silent connections")
+        looking = asyncio.create_task(self._drop_silent(), name="silent connections")
         try:
             yield server.sockets[0].getsockname()[:2]
         finally:
@@ -135,7 +135,7 @@ class StatsServer:
 
     def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
         """The response to a request's head; a switch to websockets for authenticated peers. None: it follows later."""
-        path, names = asked(request.path)
+        path, names = parse_target(request.path)
         match path:
             case "/stats":
                 return self._let_in(protocol, request, connection, names=names)
@@ -156,7 +156,7 @@ class StatsServer:
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         if path == "/metrics":
             return _typed(protocol, *self._page(",".join(request.headers.get_all("Accept"))))
-        _, names = asked(request.path)
+        _, names = parse_target(request.path)
         if address := self.elsewhere(names):
             response = protocol.reject(http.HTTPStatus.TEMPORARY_REDIRECT, f"ask {address}\n")
             response.headers["Location"] = f"http://{address}{request.path}"
@@ -226,11 +226,11 @@ class StatsServer:
     def _pod_sender(self, claim: PodClaim) -> Sender:
         return PodSender(self.counts, self.record, revision=(claim.namespace, claim.revision), pod=claim.pod)
 
-    async def _look(self) -> None:
+    async def _drop_silent(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_PERIOD_S)
             for one in list(self._all):
-                if not one.was_heard():
+                if not one.was_active():
                     self.counts.silent_connections += 1
                     one.abort()
 

@@ -76,7 +76,7 @@ class TokenReviewer:
             verdict = verdict_of(await self._cluster.create(TOKEN_REVIEW, body), audience=self._audience)
         except ClusterError as error:
             self.counts.token_reviews_failed += 1
-            self._tell("stats.not_reviewed", claim, str(error))
+            self._log_refusal("stats.not_reviewed", claim, str(error))
             raise
         self._reviewed.learn(token, verdict, wall_s())
         return self._is_proved(claim, verdict)
@@ -86,10 +86,10 @@ class TokenReviewer:
         if objection is None:
             return True
         self.counts.token_claims_refused += 1
-        self._tell("stats.refused", claim, objection)
+        self._log_refusal("stats.refused", claim, objection)
         return False
 
-    def _tell(self, event: str, claim: PodClaim, reason: str) -> None:
+    def _log_refusal(self, event: str, claim: PodClaim, reason: str) -> None:
         if now_s() - self._logged_s < _LOG_PERIOD_S:
             return
         self._logged_s = now_s()

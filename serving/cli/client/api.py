@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from serving.cli.client.connection import ApiRequest, ApiResponse, Opening, connect
-from serving.cli.client.output import Progress, say_aside
+from serving.cli.client.output import Progress, print_aside
 from serving.home.state import default_state_path
 from serving.model.errors import ServingError, SettingsError, Unavailable
 
@@ -41,13 +41,13 @@ state_option = click.option(
 
 def fail(message: str) -> NoReturn:
     """Print the error and exit with 1."""
-    say_aside(message)
+    print_aside(message)
     sys.exit(_EXIT_FAILED)
 
 
 def fail_usage(message: str) -> NoReturn:
     """Print the usage error and exit with 2."""
-    say_aside(message)
+    print_aside(message)
     sys.exit(_EXIT_USAGE)
 
 
@@ -99,7 +99,7 @@ class ApiClient:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and decoded response of one call."""
-        return self.ask(ApiCall(method=method, path=path, body=body))
+        return self.send(ApiCall(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
         """The response of a call that must succeed."""
@@ -107,12 +107,12 @@ class ApiClient:
 
     def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
         """Send a call, given in full, that must succeed."""
-        status, response = self.ask(call)
+        status, response = self.send(call)
         if status >= 400:
             fail(message_of(response))
         return response
 
-    def ask(self, call: ApiCall) -> tuple[int, Any]:
+    def send(self, call: ApiCall) -> tuple[int, Any]:
         """Send a call: status and decoded response. Prints warnings; exits if the server does not respond."""
         with Progress("waiting for the API"):
             try:
@@ -122,7 +122,7 @@ class ApiClient:
             except Unavailable as error:
                 fail(self.absence(error))
         for warning in response.values("Warning"):
-            say_aside(f"warning: {_warning_text(warning)}")
+            print_aside(f"warning: {_warning_text(warning)}")
         try:
             return response.status, json.loads(text)
         except ValueError:

@@ -106,7 +106,7 @@ def paint(text: str, color: str | None, *, bold: bool = False) -> str:
     return click.style(text, fg=color, bold=bold)
 
 
-def say_aside(text: str) -> None:
+def print_aside(text: str) -> None:
     """Print to standard error above the progress line, wrapped at words on a terminal."""
     Progress.hide()
     lines = text.splitlines() if text else [""]
@@ -144,16 +144,16 @@ class Progress:
         if Progress._outermost is self:
             Progress._outermost = None
 
-    def tell(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Change the text."""
         outermost = Progress._outermost
         if outermost is not None and outermost is not self:
-            outermost.tell(text)
+            outermost.update(text)
             return
         with self._lock:
             self._text = text
             if self._is_due and not self._is_over:
-                self._tell()
+                self._draw()
 
     @classmethod
     def hide(cls) -> None:
@@ -172,9 +172,9 @@ class Progress:
         with self._lock:
             self._is_due = True
             if not self._is_over:
-                self._tell()
+                self._draw()
 
-    def _tell(self) -> None:
+    def _draw(self) -> None:
         if self._printed == self._text:
             return
         self._printed = self._text

@@ -14,14 +14,14 @@ import click
 import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
-from serving.cli.client.output import clock_text, say_aside
+from serving.cli.client.output import clock_text, print_aside
 from serving.cli.client.stats import Stats, autoscaler_option
 from serving.cli.decisions.whystate import (
     ScaleEvent,
+    coming_changes,
     ejected_lines,
+    past_changes,
     pod_scaler_lines,
-    said_by_events,
-    said_from_now_on,
     unready_lines,
 )
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
@@ -58,7 +58,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         return
     ours = _Ours(api, name)
     if api.state_path is None and autoscaler is None:
-        _tell_by_events(api, ours, since_s=since_s, follow=follow, output=output)
+        _print_from_events(api, ours, since_s=since_s, follow=follow, output=output)
         return
     stats = Stats(autoscaler, api.state_path)
     asked_s = time.time()
@@ -126,7 +126,7 @@ def log_files(state_path: Path) -> list[Path]:
     return [path for path in (*found, state_path / DECISION_LOG) if path.exists()]
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Line(msgspec.Struct, frozen=True):
     """A decision: the parts that its line shows, and the whole as JSON."""
 
     line: DecisionLine
@@ -165,18 +165,18 @@ class _Ours:
         return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
 
-def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
+def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
     """Print the changes found in Events, and how to get every decision."""
     if output != "text":
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
-    say_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
+    print_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
     if follow:
         try:
-            for one in said_from_now_on(api, ours.__contains__, since_s=since_s):
+            for one in coming_changes(api, ours.__contains__, since_s=since_s):
                 click.echo(_event_line(one))
         except ServingError as error:
             fail(str(error))
-    said, unready = said_by_events(api, ours.__contains__), unready_lines(api, ours.name)
+    said, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
     unready += pod_scaler_lines(api, ours.__contains__)
     for one in said:
         if one.at_s >= since_s:
@@ -201,7 +201,7 @@ def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
 
 def _logged(
     state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
-) -> Iterator[_Said]:
+) -> Iterator[_Line]:
     """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last."""
     name = ours.name.encode()
     decode = msgspec.json.Decoder(LoggedDecision).decode
@@ -216,11 +216,11 @@ def _logged(
                         yield _explained(line)
 
 
-def _read(body: bytes) -> _Said:
-    return _Said(msgspec.json.decode(body, type=DecisionLine), body)
+def _read(body: bytes) -> _Line:
+    return _Line(msgspec.json.decode(body, type=DecisionLine), body)
 
 
-def _explained(line: bytes) -> _Said:
+def _explained(line: bytes) -> _Line:
     # The sentence of a logged decision is made from its numbers. Their types come with the deciders and numpy, which take
     # longer than all the rest of the command.
     from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
@@ -228,9 +228,9 @@ def _explained(line: bytes) -> _Said:
 
     record = read_record(line)
     said = explained((record.namespace, record.revision), record.entry)
-    return _Said(said, msgspec.json.encode(said))
+    return _Line(said, msgspec.json.encode(said))
 
 
-def _print(found: Iterable[_Said], output: str) -> None:
+def _print(found: Iterable[_Line], output: str) -> None:
     for one in found:
         click.echo(line_of(one.line) if output == "text" else one.body.decode())

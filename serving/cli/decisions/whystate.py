@@ -74,17 +74,17 @@ class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def said_by_events(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
+def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
     """The recorded changes of these revisions in the namespace, oldest first."""
-    said = [_said(one) for one in items_of(api, EVENT)]
+    said = [_change_of(one) for one in items_of(api, EVENT)]
     return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
 
 
-def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
+def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
     """The changes from a time on, as they arrive, without end. Raises ``ServingError`` when the API refuses."""
     seen: set[str] = set()
     for event in watched(api, EVENT):
-        said = None if event["type"] in {"DELETED", "BOOKMARK"} else _said(event["object"])
+        said = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
         version = str(nested(event, "object", "metadata", "resourceVersion"))
         # A watch that was cut off begins with all that is there.
         if said is not None and said.at_s >= since_s and version not in seen and is_ours(said.revision):
@@ -92,7 +92,7 @@ def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s:
             yield said
 
 
-def _said(event: Object) -> ScaleEvent | None:
+def _change_of(event: Object) -> ScaleEvent | None:
     if nested(event, "involvedObject", "kind") != REVISION.name or event.get("reason") != _REASON:
         return None
     stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp"))

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
-from serving.cli.client.output import Progress, paint, say_aside
+from serving.cli.client.output import Progress, paint, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.manifests import Manifest, read_manifests
 from serving.cli.services.waiting import until_ready
@@ -146,7 +146,7 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) 
     done = []
     with Progress("applying") as progress:
         for one in manifests:
-            progress.tell(f"applying {one.kind.name.lower()}/{one.name}")
+            progress.update(f"applying {one.kind.name.lower()}/{one.name}")
             applied = _apply(api, one, is_dry=asked["dry_run"], validate=asked["validate"].capitalize())
             done.append(applied)
             if output == "text":
@@ -184,16 +184,16 @@ def _apply(api: ApiClient, manifest: Manifest, *, is_dry: bool, validate: str) -
     status, before = api.call("GET", f"{path}/{name}")
     if status == _NOT_FOUND:
         create = ApiCall(method="POST", path=path, query=query, body=wanted)
-        status, after = api.ask(create)
+        status, after = api.send(create)
         if status == _NOT_FOUND and _may_make(api, namespace, is_dry=is_dry):
-            status, after = api.ask(create)
+            status, after = api.send(create)
         if status < 400:
             return msgspec.structs.replace(done, result="created")
     elif status < 400:
         patch = patch_between(wanted, before)
         if not patch:
             return msgspec.structs.replace(done, result="unchanged")
-        status, after = api.ask(ApiCall(method="PATCH", path=f"{path}/{name}", query=query, body=patch))
+        status, after = api.send(ApiCall(method="PATCH", path=f"{path}/{name}", query=query, body=patch))
         if status < 400:
             changes = changed_fields(before, after)
             return msgspec.structs.replace(done, result="changed" if changes else "unchanged", changes=changes)
@@ -209,7 +209,7 @@ def _may_make(api: ApiClient, namespace: str, *, is_dry: bool) -> bool:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     status, _ = api.call("POST", path_of(NAMESPACE, None), body)
     if status < 400:
-        say_aside(f"namespace/{namespace} created: there was none")
+        print_aside(f"namespace/{namespace} created: there was none")
     return status < 400
 
 
@@ -217,7 +217,7 @@ def _print(applied: Applied, *, is_dry: bool) -> None:
     Progress.hide()
     name = f"{applied.kind.lower()}/{applied.name}"
     if applied.result == "failed":
-        say_aside(f"{applied.where}: {name}: {applied.message}")
+        print_aside(f"{applied.where}: {name}: {applied.message}")
         return
     word = paint(applied.result, _COLORS[applied.result])
     click.echo(f"{name} {word}{' (dry run)' if is_dry else ''}")

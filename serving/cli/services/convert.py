@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from serving.cli.client.api import fail_usage
-from serving.cli.client.output import say_aside
+from serving.cli.client.output import print_aside
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
 from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
@@ -305,7 +305,7 @@ def convert(*, files: tuple[str, ...]) -> None:
             "nothing to convert: expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
         )
     for note in found.notes:
-        say_aside(f"note: {note}")
+        print_aside(f"note: {note}")
     click.echo(yaml.safe_dump_all(found.manifests, sort_keys=False, default_flow_style=False), nl=False)
 
 

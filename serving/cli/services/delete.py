@@ -7,7 +7,7 @@ import click
 
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.client.completion import complete_service
-from serving.cli.client.output import say_aside
+from serving.cli.client.output import print_aside
 from serving.cli.client.resources import kind_named, path_of, wait_timeout_option
 from serving.cli.services.manifests import read_manifests
 from serving.cli.services.waiting import until_gone
@@ -43,12 +43,12 @@ def delete(
     # All deletions first, then all waits: services end side by side.
     for kind, name, namespace in targets:
         here = api.within(namespace or api.namespace)
-        status, response = here.ask(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
+        status, response = here.send(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
         word = f"{kind.name.lower()}/{name}"
         if status == 404 and asked["ignore_not_found"]:
             continue
         if status >= 400:
-            say_aside(f"{word}: {message_of(response)}")
+            print_aside(f"{word}: {message_of(response)}")
         else:
             going.append((here, kind, name))
         results.append({"kind": kind.name, "name": name, "result": "deleted" if status < 400 else "failed"})

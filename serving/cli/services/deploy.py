@@ -17,7 +17,7 @@ import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.client.completion import complete_service
-from serving.cli.client.output import Progress, say_aside
+from serving.cli.client.output import Progress, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.deployment import (
     Deployment,
@@ -75,9 +75,9 @@ def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
         try:
             deploy()
         except SystemExit as error:
-            say_aside(f"deploy failed (exit code {error.code}); waiting for a change")
+            print_aside(f"deploy failed (exit code {error.code}); waiting for a change")
         else:
-            say_aside(f"watching {folder}; Ctrl-C ends it")
+            print_aside(f"watching {folder}; Ctrl-C ends it")
         sys.stdout.flush()
         while (now := fingerprint(folder)) == seen:
             time.sleep(_POLL_S)
@@ -222,7 +222,7 @@ def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
     found = find_virtualenv(asked.folder, os.environ)
     if not asked.command or found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
         return asked
-    say_aside(f"using the virtual environment {found}")
+    print_aside(f"using the virtual environment {found}")
     return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
 
 
@@ -266,7 +266,7 @@ def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
     else:
         what = "created" if is_new else "changed"
         click.echo(f"service/{asked.name} {what}; `serving wait {asked.name}` waits until it is ready")
-    _say_traffic(service)
+    _print_traffic(service)
 
 
 @contextlib.contextmanager
@@ -274,14 +274,14 @@ def _explained_interrupt(name: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say_aside(
+        print_aside(
             f"interrupted; the service {name} exists and goes on starting: `serving wait {name}` waits for it, "
             f"`serving delete {name}` removes it"
         )
         raise
 
 
-def _say_traffic(service: Object) -> None:
+def _print_traffic(service: Object) -> None:
     """Say that the new revision gets no traffic, where traffic is pinned to others."""
     created = nested(service, "status", "latestCreatedRevisionName")
     targets = nested(service, "spec", "traffic") or ()
@@ -291,7 +291,7 @@ def _say_traffic(service: Object) -> None:
     )
     if targets and not is_routed:
         name = nested(service, "metadata", "name")
-        say_aside(
+        print_aside(
             f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
             f"`serving traffic {name} --to-latest` sends it all there"
         )
@@ -314,7 +314,7 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
             after = before
         if status < 400:
             if kept:
-                say_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
+                print_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
             return status == _CREATED, after
         if status != _CONFLICT or tries == _TRIES_MAX:
             fail(message_of(after))

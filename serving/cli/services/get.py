@@ -227,7 +227,7 @@ class _Growing:
 def _server_row(api: ApiClient, kind: Kind, one: Object, *, everywhere: bool) -> tuple[Row, Row]:
     """One object in the server's columns; a deleted one has its name alone."""
     path = path_of(kind, one["metadata"].get("namespace", ""), name_of(one))
-    status, table = api.ask(ApiCall(path=path, accept=_TABLE))
+    status, table = api.send(ApiCall(path=path, accept=_TABLE))
     if status >= 400:
         return ["NAME", ""], [name_of(one), ""]
     header, rows = table_rows(table, everywhere=everywhere)

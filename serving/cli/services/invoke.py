@@ -71,7 +71,7 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     with contextlib.ExitStack() as stack:
         with Progress(f"{method} {address.url}{target}"):
             begun_s = time.monotonic()
-            response, head = stack.enter_context(_asked(address, request, timeout_s=asked["timeout_s"]))
+            response, head = stack.enter_context(_sent(address, request, timeout_s=asked["timeout_s"]))
         if output == "json":
             content = b"".join(_pieces(response))
             timed = {"done_after_s": time.monotonic() - begun_s, "body": content.decode("utf-8", "replace")}
@@ -110,7 +110,7 @@ def _print(head: ResponseStart, pieces: Iterator[bytes], *, include: bool) -> No
 
 
 @contextlib.contextmanager
-def _asked(
+def _sent(
     address: ServiceAddress, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float
 ) -> Iterator[tuple[http.client.HTTPResponse, ResponseStart]]:
     """Send a request; the answer, whose body is still to be read, and its head."""

@@ -9,7 +9,7 @@ import click
 from serving.cli.client.api import ApiClient, api_options, fail
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
-from serving.cli.client.output import say_aside
+from serving.cli.client.output import print_aside
 from serving.cli.client.resources import path_of
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET, SERVING_SERVICE
@@ -69,7 +69,7 @@ def token(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output
         version = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: version}}}
         service = api.done("PATCH", f"{path_of(SERVING_SERVICE, api.namespace)}/{name}", patch)
-        say_aside(f"the token before is refused as soon as the activators see the change of {name}")
+        print_aside(f"the token before is refused as soon as the activators see the change of {name}")
     found = token_of(api, service, namespace=key_namespace)
     header = f"Authorization: Bearer {found}"
     shown = {"text": found, "header": header, "json": json.dumps({"token": found, "header": header}, indent=2)}

@@ -42,7 +42,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
     if shares or asked["to_latest"] or asked["rollback"] or asked["tags"] or asked["untagged"]:
         revisions = revisions_of(api, name)
         try:
-            wanted = _asked(service, revisions, asked, shares=shares)
+            wanted = _requested(service, revisions, asked, shares=shares)
             targets = desired_traffic(service, wanted)
         except ServingError as error:
             fail_usage(str(error))
@@ -70,7 +70,7 @@ def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     return found
 
 
-def _asked(
+def _requested(
     service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]
 ) -> AskedService:
     names = [name_of(one) for one in revisions]

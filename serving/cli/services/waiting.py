@@ -81,7 +81,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
     route_failed_s: list[float] = []
     wrong_port_s: list[float] = []
 
-    def look() -> str | None:
+    def pending() -> str | None:
         service.clear()
         service.update(api.done("GET", path_of(SERVING_SERVICE, api.namespace, name)))
         if is_settled(service) and condition(service).get("status") == "True":
@@ -102,7 +102,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
     def late(_: str) -> str:
         return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
 
-    until(look, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    until(pending, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
     if api.state_path is not None:
         # If it is not, it is ready all the same.
         until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
@@ -131,7 +131,7 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
 def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Return when neither the service nor any of its pods is there."""
 
-    def look() -> str | None:
+    def pending() -> str | None:
         status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
         if status != HTTPStatus.NOT_FOUND:
             return "the service is there"
@@ -140,13 +140,13 @@ def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
     def late(state: str) -> str:
         return f"{name} is not gone after {timeout_s:g} s: {state}"
 
-    until(look, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+    until(pending, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
 
 
 def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Return when the service has no pod."""
 
-    def look() -> str | None:
+    def pending() -> str | None:
         # That it exists is checked each time: one that is deleted is at zero for another reason.
         api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
         # A revision that failed and was superseded tries again and again; it serves nothing.
@@ -156,17 +156,17 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
     def late(state: str) -> str:
         return f"{name} is not at zero after {timeout_s:g} s: {state}"
 
-    until(look, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+    until(pending, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
 
 
 def until(
-    look: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
+    pending: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
 ) -> None:
     """Poll until nothing is pending, and show the progress. Exits at the timeout."""
     deadline_s = time.monotonic() + timeout_s
     with Progress(what) as progress:
-        while (state := look()) is not None:
-            progress.tell(f"{what}: {state}" if state else what)
+        while (state := pending()) is not None:
+            progress.update(f"{what}: {state}" if state else what)
             if time.monotonic() >= deadline_s:
                 fail(late(state))
             time.sleep(poll_s)

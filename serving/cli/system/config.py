@@ -18,7 +18,7 @@ import msgspec
 from serving.cli.client.api import ApiClient, state_option
 from serving.cli.client.checks import holder_of
 from serving.cli.client.objects import items_of
-from serving.cli.client.output import aligned, say_aside, shortened
+from serving.cli.client.output import aligned, print_aside, shortened
 from serving.cli.system.groupfiles import groups_in_config_maps, read_group_files
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP
@@ -211,7 +211,7 @@ def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None
     is_named = state_path is not None or kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
     path = (state_path or default_state_path()) if kubeconfig is None else kubeconfig
     if not is_named and holder_of(path) is None:
-        say_aside("no system runs here: these are the settings of daemons that would be started now")
+        print_aside("no system runs here: these are the settings of daemons that would be started now")
         return None
     return read_live_config(ApiClient(state_path, kubeconfig=kubeconfig))
 
@@ -229,7 +229,7 @@ def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[Setti
         problems += [one for one in wrong if one not in problems]
         loaded[name] = found
     for problem in in_reading_order(problems):
-        say_aside(f"not in force: {problem}")
+        print_aside(f"not in force: {problem}")
     return loaded
 
 

@@ -56,10 +56,10 @@ def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
         index = child.environment.get("SERVING_ACTIVATOR_INDEX", "")
         pid, log = pids.get((child.module, index)), state / "logs" / f"{child.name}.log"
         if pid is None:
-            yield Finding(name=child.name, state="fail", text=f"does not run{_last_words(log)}", advice=f"see {log}")
+            yield Finding(name=child.name, state="fail", text=f"does not run{_last_error(log)}", advice=f"see {log}")
         elif up_s - age_s(pid) > _YOUNG_S > age_s(pid):
             text = f"started {age_s(pid):.0f} s ago, the system {up_s:.0f} s ago"
-            yield Finding(name=child.name, state="warn", text=f"{text}{_last_words(log)}", advice=f"see {log}")
+            yield Finding(name=child.name, state="warn", text=f"{text}{_last_error(log)}", advice=f"see {log}")
         else:
             yield Finding(name=child.name, state="ok", text=f"process {pid}")
 
@@ -134,7 +134,7 @@ def _started_as(pid: int) -> tuple[str, str]:
     return match[1].decode() if match else "", index[1].decode() if index else ""
 
 
-def _last_words(log: Path) -> str:
+def _last_error(log: Path) -> str:
     """The last error in a daemon's log, "" if it has none."""
     try:
         with log.open("rb") as file:

@@ -10,7 +10,7 @@ import click
 import yaml
 
 from serving.cli.client.api import ApiCall, ApiClient, fail, fail_usage, message_of
-from serving.cli.client.output import Progress, paint, say_aside
+from serving.cli.client.output import Progress, paint, print_aside
 from serving.cli.client.tree import KNATIVE_CRDS, InstallOptions, is_ours, objects_of, path_of, render, tree_folder
 from serving.cli.system.rollout import until_available, until_removed
 from serving.model.errors import InvalidValue
@@ -59,13 +59,13 @@ class Installation:
         """Create or change every object and print the result of each; a refused object ends the command."""
         with Progress("installing") as progress:
             for one in self._objects:
-                progress.tell(f"applying {_named(one)}")
+                progress.update(f"applying {_named(one)}")
                 if one["kind"] not in {"Namespace", _CRD}:
                     self._wait_for_crds()
-                _say(one, self._apply_settings(one) if one["kind"] == _CONFIG_MAP else self._apply(one))
+                _print_result(one, self._apply_settings(one) if one["kind"] == _CONFIG_MAP else self._apply(one))
         if not is_waited_for:
             namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
-            say_aside(f"the daemons are starting: kubectl -n {namespace} get pods -w (--wait waits for them)")
+            print_aside(f"the daemons are starting: kubectl -n {namespace} get pods -w (--wait waits for them)")
 
     def remove(self, *, with_services: bool) -> None:
         """Delete every object in reverse order. Services of users are deleted only ``with_services``."""
@@ -77,13 +77,13 @@ class Installation:
             )
         with Progress("uninstalling") as progress:
             for one in reversed(self._objects):
-                progress.tell(f"deleting {_named(one)}")
+                progress.update(f"deleting {_named(one)}")
                 body = {"propagationPolicy": "Background"}
                 status, response = self._api.call("DELETE", path_of(one), body)
                 if status >= 400 and status != _NOT_FOUND:
                     fail(f"{_named(one)}: {message_of(response)}")
                 if status < 400:
-                    _say(one, "deleted")
+                    _print_result(one, "deleted")
 
     def _apply(self, one: Object) -> str:
         path = path_of(one)
@@ -123,7 +123,7 @@ class Installation:
 
     def _send(self, path: str, one: Object, *, manager: str = _MANAGER) -> tuple[int, Any]:
         query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
-        return self._api.ask(ApiCall(method="PATCH", path=path, query=query, body=one, media=_APPLY))
+        return self._api.send(ApiCall(method="PATCH", path=path, query=query, body=one, media=_APPLY))
 
     def _delete(self, path: str) -> None:
         self._api.call("DELETE", path, {"propagationPolicy": "Background"})
@@ -175,7 +175,7 @@ def _named(one: Object) -> str:
     return f"{one['kind'].lower()}/{one['metadata']['name']}"
 
 
-def _say(one: Object, result: str) -> None:
+def _print_result(one: Object, result: str) -> None:
     Progress.hide()
     click.echo(f"{_named(one)} {paint(result, _COLORS[result])}")
 

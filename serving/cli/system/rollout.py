@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from serving.cli.client.api import ApiCall, ApiClient
-from serving.cli.client.output import say_aside
+from serving.cli.client.output import print_aside
 from serving.cli.client.tree import path_of
 from serving.cli.services.waiting import until
 from serving.model.objects import Object
@@ -21,7 +21,7 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
     """Return when all Deployments of an installation are rolled out."""
     deployments = [one for one in objects if one["kind"] == "Deployment"]
 
-    def look() -> str | None:
+    def pending() -> str | None:
         states = (rollout_state(api.done("GET", path_of(one))) for one in deployments)
         return "; ".join(filter(None, states)) or None
 
@@ -29,15 +29,17 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
         lines = [f"  {line}" for one in deployments for line in _obstacles(api, one)]
         return "\n".join([f"not available after {timeout_s:g} s: {state}", *lines])
 
-    until(look, "waiting for the daemons", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
-    say_aside(f"{len(deployments)} daemons are available: {', '.join(one['metadata']['name'] for one in deployments)}")
+    until(pending, "waiting for the daemons", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    print_aside(
+        f"{len(deployments)} daemons are available: {', '.join(one['metadata']['name'] for one in deployments)}"
+    )
 
 
 def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
     """Return when no object of an installation is there, and neither is its namespace."""
     left = list(objects)
 
-    def look() -> str | None:
+    def pending() -> str | None:
         while left and api.call("GET", path_of(left[-1]))[0] == HTTPStatus.NOT_FOUND:
             left.pop()
         return f"{left[-1]['kind'].lower()}/{left[-1]['metadata']['name']} is being deleted" if left else None
@@ -45,7 +47,7 @@ def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float
     def late(state: str) -> str:
         return f"not gone after {timeout_s:g} s: {state}"
 
-    until(look, "waiting for everything to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    until(pending, "waiting for everything to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
 
 
 def rollout_state(deployment: Object) -> str | None:
@@ -75,12 +77,12 @@ def obstacle_of(pod: Object) -> str | None:
         state = container.get("state") or {}
         found = state.get("waiting") or state.get("terminated")
         if found:
-            return _said(found)
+            return _state_text(found)
     scheduled = conditions.get("PodScheduled", {})
-    return _said(scheduled) if scheduled.get("status") == "False" else "it runs and is not ready"
+    return _state_text(scheduled) if scheduled.get("status") == "False" else "it runs and is not ready"
 
 
-def _said(state: Object) -> str:
+def _state_text(state: Object) -> str:
     reason, message = state.get("reason") or "Unknown", " ".join((state.get("message") or "").split())
     return f"{reason}: {message}" if message else reason
 
@@ -90,6 +92,6 @@ def _obstacles(api: ApiClient, deployment: Object) -> list[str]:
     labels = deployment["spec"]["selector"]["matchLabels"]
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
-    status, response = api.ask(ApiCall(path=path, query={"labelSelector": selector}))
+    status, response = api.send(ApiCall(path=path, query={"labelSelector": selector}))
     pods = response.get("items", ()) if status < HTTPStatus.BAD_REQUEST else ()
     return [f"{pod['metadata']['name']}: {reason}" for pod in pods if (reason := obstacle_of(pod))]

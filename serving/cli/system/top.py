@@ -163,7 +163,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     if not is_wide:
         parts += [
             Text(),
-            *(Text.assemble((f"{row.view['name']} ", "bold"), row.said()) for row in shown[:_BELOW_MAX]),
+            *(Text.assemble((f"{row.view['name']} ", "bold"), row.sentence()) for row in shown[:_BELOW_MAX]),
         ]
     if nodes:
         parts += [Text(), node_table(nodes_shown, is_roomy=width >= _ROOMY)]
@@ -206,7 +206,7 @@ def _revisions(rows: list["_Row"], *, width: int) -> Table:
     if is_wide:
         table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
     for row in rows:
-        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said()] if is_wide else ()))
+        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.sentence()] if is_wide else ()))
     return table
 
 
@@ -231,9 +231,9 @@ class _Row:
         numbers = {name: value for name, value in self._numbers.items() if value is not None}
         return {**self.view, "shown_state": self._state(), "numbers": numbers, "decision": self._decision}
 
-    def said(self) -> Text:
+    def sentence(self) -> Text:
         """The sentence of the last decision."""
-        return Text("" if self._decision is None else _said(self._decision))
+        return Text("" if self._decision is None else _sentence_of(self._decision))
 
     def cells(self, *, has_all: bool) -> list[Text]:
         state = self._state()
@@ -274,7 +274,7 @@ def _bar(load: float, target: float) -> str:
     return _BARS[min(8, round(8 * load / target))] if target else _BARS[0]
 
 
-def _said(decision: Mapping[str, Any]) -> str:
+def _sentence_of(decision: Mapping[str, Any]) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(decision['at_s']))} {decision['sentence']}"
 
 

@@ -87,7 +87,7 @@ class LeaseElector:
             return
         self._election = seen(self._election, self._client.take(body), now_s=self.clock())
 
-    async def look(self) -> None:
+    async def observe(self) -> None:
         """Read the lease. If that fails, the last observation stays."""
         try:
             async with asyncio.timeout(self._call_s()):
@@ -110,7 +110,7 @@ class LeaseElector:
         assert self._election.record is not None, "a leader has written a record"
         if not await self._write(renewed_record(self._election.record, wall_s=wall_s())):
             # Another process may hold it, or the write succeeded and its response was lost.
-            await self.look()
+            await self.observe()
 
     def step_down(self) -> None:
         """Stop relying on the lease: it is lost, or left to expire."""
@@ -199,7 +199,7 @@ class Leader:
         """Wait for the lease; return False if ``stop`` is set first."""
         one = self._candidate
         while not stop.is_set():
-            await one.look()
+            await one.observe()
             if one.decide().action is LeaseAction.ACQUIRE and await one.acquire():
                 return True
             with contextlib.suppress(TimeoutError):

@@ -40,7 +40,7 @@ _PAUSE_MIN_S = 0.001
 _SYNC_LOOK_S = 0.5
 
 
-class ShardWish(msgspec.Struct, frozen=True, kw_only=True):
+class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Shards to take, in order of preference, and the one to give up; None for none."""
 
     take: tuple[int, ...] = ()
@@ -57,25 +57,25 @@ def shard_name(daemon: str, shard: int, shard_count: int) -> str:
     return f"{daemon}-bucket-{shard:02d}-of-{shard_count:02d}"
 
 
-def wish(
+def plan(
     shard_count: int,
     *,
     me: str,
     holders: Mapping[int, str],
     others: Iterable[str],
     free_long: Collection[int],
-) -> ShardWish:
+) -> ShardPlan:
     """Which shards to take and give up. ``holders`` have unexpired leases; ``others`` are announced peers."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
     free = [shard for shard in range(shard_count) if shard not in holders]
     if len(mine) > allotment:
-        return ShardWish(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
+        return ShardPlan(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
     # Each process starts at another shard, so that two at once rarely try the same one.
     begin = zlib.crc32(me.encode()) % shard_count
     wanted = sorted(free, key=lambda shard: (shard - begin) % shard_count)[: allotment - len(mine)]
-    return ShardWish(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))
+    return ShardPlan(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ class Shards:
             if step.action is LeaseAction.LOST:
                 self._at(shard).step_down()
                 await self._drop(shard)
-        wanted = self._wish()
+        wanted = self._plan()
         calls: list[Awaitable[None]] = []
         for shard, step in steps.items():
             if step.action is LeaseAction.RENEW:
@@ -206,7 +206,7 @@ class Shards:
         then_s = self._clock() + self.options.times.retry_period_s / 4
         return min((one.until_s for one in later if one.action is LeaseAction.WAIT), default=then_s)
 
-    def _wish(self) -> ShardWish:
+    def _plan(self) -> ShardPlan:
         at_s = self._clock()
         found = {shard: self._at(shard).present_holder for shard in range(self.options.count)}
         for shard, holder in found.items():
@@ -215,8 +215,8 @@ class Shards:
             else:
                 self._free_since_s.setdefault(shard, at_s)
         if any(one.present_holder for one in self._foreign.values()):
-            return ShardWish()
-        return wish(
+            return ShardPlan()
+        return plan(
             self.options.count,
             me=self.options.me,
             holders={shard: holder for shard, holder in found.items() if holder},
@@ -237,7 +237,7 @@ class Shards:
             self._won.add(shard)
             self._on_won(shard)
         else:
-            await one.look()
+            await one.observe()
 
     async def _let_go(self, shard: int) -> None:
         if await self._drop(shard):

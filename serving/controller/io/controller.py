@@ -158,7 +158,7 @@ class Controller:
             result = "conflict"
             raise
         finally:
-            self._metrics.looked(key[0].resource, time.perf_counter() - begun_s, result)
+            self._metrics.count_reconciliation(key[0].resource, time.perf_counter() - begun_s, result)
         return again_after_s
 
     async def _work(self, key: WorkKey) -> float | None:
@@ -187,7 +187,7 @@ class Controller:
     def _probe(self, key: WorkKey, digest: str) -> None:
         route = (key[1], key[2])
         if digest:
-            self._prober.ask(route, digest)
+            self._prober.start(route, digest)
         else:
             self._prober.forget(route)
 

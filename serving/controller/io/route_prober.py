@@ -43,7 +43,7 @@ class RouteProber:
         async with aiohttp.ClientSession(trust_env=False) as self._session, asyncio.TaskGroup() as self._group:
             await asyncio.Event().wait()
 
-    def ask(self, route: Key, digest: str) -> None:
+    def start(self, route: Key, digest: str) -> None:
         """Confirm a digest of a Route; an earlier question about the same Route is dropped."""
         if self._group is None or (route in self._waiting and self._waiting[route][0] == digest):
             return

@@ -212,13 +212,13 @@ def _unchanged(
     wanted = desired_revision(configuration, settings=settings, scaling=scaling, now="")
     is_same = (
         _has_content(found, configuration, settings)
-        and _asked(labels_of(found), _OWN_LABELS) == _asked(labels_of(wanted), _OWN_LABELS)
-        and _asked(annotations_of(found), _OWN_ANNOTATIONS) == _asked(annotations_of(wanted), _OWN_ANNOTATIONS)
+        and _requested(labels_of(found), _OWN_LABELS) == _requested(labels_of(wanted), _OWN_LABELS)
+        and _requested(annotations_of(found), _OWN_ANNOTATIONS) == _requested(annotations_of(wanted), _OWN_ANNOTATIONS)
     )
     return found if is_same else None
 
 
-def _asked(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
+def _requested(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
     """The labels or annotations given by the template."""
     return {key: text for key, text in texts.items() if key not in own}
 

@@ -216,10 +216,10 @@ def _metadata(owner: Object, name: str) -> Object:
 def _port(owner: Object, number: int) -> Object:
     port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
     # Gateways must use HTTP/2 with prior knowledge for gRPC calls to arrive as such.
-    return {**port, "appProtocol": _H2C} if _speaks_http2(owner) else port
+    return {**port, "appProtocol": _H2C} if _uses_http2(owner) else port
 
 
-def _speaks_http2(owner: Object) -> bool:
+def _uses_http2(owner: Object) -> bool:
     containers = nested(owner, "spec", "containers") or ()
     return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
 

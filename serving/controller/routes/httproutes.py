@@ -244,16 +244,16 @@ def _httproute(route: Object, tag: str, *, host: str, rules: list[Object], gatew
 
 def _changes(before: Object, wanted: Object) -> Object:
     """The parts of the spec that differ from the desired ones. A merge patch replaces lists, so each part is written whole."""
-    parts = {key: value for key, value in wanted["spec"].items() if not _says(nested(before, "spec", key), value)}
+    parts = {key: value for key, value in wanted["spec"].items() if not _has_all(nested(before, "spec", key), value)}
     return {"spec": parts} if parts else {}
 
 
-def _says(found: object, wanted: object) -> bool:
+def _has_all(found: object, wanted: object) -> bool:
     """Whether the object has all desired values. Additional ones are defaults of the server."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_says(found.get(key), value) for key, value in wanted.items())
+        return isinstance(found, dict) and all(_has_all(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_says, found, wanted))
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_has_all, found, wanted))
     return found == wanted
 
 

@@ -42,7 +42,7 @@ _UNKNOWN = NoData(missing="measurement of the node")
 class LoadSource(Protocol):
     """Measures all nodes. ``now_s`` is on the clock of the scores, ``wall_s`` since the epoch."""
 
-    async def look(self, now_s: float, wall_s: float) -> LoadReport:
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """One report. Raises ``ClusterError`` or ``InvalidValue``."""
         ...
 
@@ -56,7 +56,7 @@ class _MetricsServer:
         self._node = node
         self._loads = NodeLoads(settings.load_samples_max)
 
-    async def look(self, now_s: float, wall_s: float) -> LoadReport:
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Implement ``LoadSource.look``."""
         listing = await self._cluster.list(NODE_METRICS)
         usages = self._loads.take(listing.items, self._node, now_s)
@@ -123,7 +123,7 @@ class _PrometheusSource:
     def __init__(self, caller: _Caller) -> None:
         self._caller = caller
 
-    async def look(self, now_s: float, wall_s: float) -> LoadReport:
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Implement ``LoadSource.look``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
@@ -146,7 +146,7 @@ class _SignalFxSource:
     def __init__(self, caller: _Caller) -> None:
         self._caller = caller
 
-    async def look(self, now_s: float, wall_s: float) -> LoadReport:
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Implement ``LoadSource.look``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
@@ -179,7 +179,7 @@ class _WatcherSource:
         self._caller = caller
         self._settings = settings
 
-    async def look(self, now_s: float, wall_s: float) -> LoadReport:
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Implement ``LoadSource.look``. The service chooses the window."""
         body = await self._caller.get("/watcher", {})
         found = read_watcher_body(body, quirks=self._settings.quirks)

@@ -37,7 +37,7 @@ class TlsSite:
         else:
             await self._serve(None)
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Load the present content of the files."""
         if not self._settings.paths:
             return

@@ -55,7 +55,7 @@ async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
     warnings = _field_warnings(target, [body], sent)
     made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
     return Written(
-        object=made, status=201, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent))
+        object=made, status=201, warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent))
     )
 
 
@@ -65,7 +65,7 @@ async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Writte
     body = _object_of(target, sent)
     warnings = _field_warnings(target, [body], sent)
     made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
-    return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)))
+    return Written(object=made, warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent)))
 
 
 async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
@@ -95,7 +95,7 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
         subresource=_part(target),
         dry_run=_dry_run(sent.query),
     )
-    return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, parts, made=made, sent=sent)))
+    return Written(object=made, warnings=(*warnings, *await _report(cluster, target, parts, made=made, sent=sent)))
 
 
 async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
@@ -125,7 +125,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
     return Written(
         object=made,
         status=201 if is_new else 200,
-        warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)),
+        warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent)),
     )
 
 
@@ -245,7 +245,7 @@ def _warnings(target: RequestTarget, parts: Iterable[Object], *, runs_images: bo
     return list(dict.fromkeys(texts))
 
 
-async def _tell(
+async def _report(
     cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
 ) -> list[str]:
     """Return the warnings about a write, and record them as Events unless it was a dry run."""

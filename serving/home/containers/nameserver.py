@@ -53,13 +53,13 @@ def question_of(query: bytes) -> tuple[str, int, int]:
     return ".".join(labels).lower(), kind, at + 1 + _KIND_AND_CLASS.size
 
 
-class NameAnswers(msgspec.Struct, frozen=True, kw_only=True):
+class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses of services' names: of the inner listener, and of the public one."""
 
     inner: str
     public: str
 
-    def answer(self, query: bytes, hosts: Container[str]) -> bytes | None:
+    def respond(self, query: bytes, hosts: Container[str]) -> bytes | None:
         """The response to a query; None if another server must answer. ``hosts`` are the public ones.
 
         Raises:
@@ -91,11 +91,11 @@ def failure(query: bytes) -> bytes:
 def _response(query: bytes, end: int, *, address: str = "", code: int = 0) -> bytes:
     number, flags, *_ = _HEADER.unpack_from(query)
     head = _HEADER.pack(number, _ANSWER | (flags & _RECURSION_WANTED) | code, 1, int(bool(address)), 0, 0)
-    answer = b""
+    record = b""
     if address:
         data = ipaddress.IPv4Address(address).packed
-        answer = struct.pack("!HHHIH", _SAME_NAME, _A, _INTERNET, _TTL_S, len(data)) + data
-    return head + query[_HEADER.size : end] + answer
+        record = struct.pack("!HHHIH", _SAME_NAME, _A, _INTERNET, _TTL_S, len(data)) + data
+    return head + query[_HEADER.size : end] + record
 
 
 def servers_of(resolv_conf: str) -> list[str]:
@@ -108,9 +108,14 @@ class NameServer:
     """Serves DNS at ``address``. ``hosts`` returns the public hosts of services at each query."""
 
     def __init__(
-        self, address: str, answers: NameAnswers, hosts: Container[str], *, resolv_conf: Path = Path("/etc/resolv.conf")
+        self,
+        address: str,
+        responses: NameResponses,
+        hosts: Container[str],
+        *,
+        resolv_conf: Path = Path("/etc/resolv.conf"),
     ) -> None:
-        self._address, self._answers, self._hosts, self._resolv_conf = address, answers, hosts, resolv_conf
+        self._address, self._responses, self._hosts, self._resolv_conf = address, responses, hosts, resolv_conf
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, *, port: int = _PORT) -> None:
@@ -153,13 +158,13 @@ class NameServer:
 
     async def _respond(self, query: bytes, *, over_tcp: bool) -> bytes:
         """The response to a query. Raises ``InvalidValue``."""
-        own = self._answers.answer(query, self._hosts)
+        own = self._responses.respond(query, self._hosts)
         if own is not None:
             return own
         for server in self._servers():
             with contextlib.suppress(OSError, EOFError, TimeoutError):
                 async with asyncio.timeout(_TIMEOUT_S):
-                    return await (_ask_stream(server, query) if over_tcp else _ask(server, query))
+                    return await (_forward_tcp(server, query) if over_tcp else _forward(server, query))
         return failure(query)
 
     def _servers(self) -> Iterator[str]:
@@ -182,33 +187,33 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._server.received(data, addr, self._transport)
 
 
-class _OneAnswer(asyncio.DatagramProtocol):
+class _OneResponse(asyncio.DatagramProtocol):
     """Waits for one datagram."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def datagram_received(self, data: bytes, _addr: tuple[str, int]) -> None:
-        if not self.answer.done():
-            self.answer.set_result(data)
+        if not self.response.done():
+            self.response.set_result(data)
 
     def error_received(self, exc: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(exc)
+        if not self.response.done():
+            self.response.set_exception(exc)
 
 
-async def _ask(server: str, query: bytes) -> bytes:
+async def _forward(server: str, query: bytes) -> bytes:
     transport, waiting = await asyncio.get_running_loop().create_datagram_endpoint(
-        _OneAnswer, remote_addr=(server, _PORT)
+        _OneResponse, remote_addr=(server, _PORT)
     )
     try:
         transport.sendto(query)
-        return await waiting.answer
+        return await waiting.response
     finally:
         transport.close()
 
 
-async def _ask_stream(server: str, query: bytes) -> bytes:
+async def _forward_tcp(server: str, query: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(server, _PORT)
     try:
         writer.write(len(query).to_bytes(2) + query)

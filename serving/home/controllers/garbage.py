@@ -32,19 +32,19 @@ _EVENTS_PAUSE_S = 10.0
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
     """Collect until cancelled. Failures, such as a conflict or a full disk, are retried."""
 
-    async def look(suspect: Reference) -> None:
+    async def check(suspect: Reference) -> None:
         try:
-            await _look(cluster, suspect)
+            await _check(cluster, suspect)
         except NotFound:
             # Another client deleted it first.
             return
 
     async with asyncio.TaskGroup() as group:
         group.create_task(collect_events(cluster), name="old events")
-        await cluster.owners.suspects.run(workers, look)
+        await cluster.owners.suspects.run(workers, check)
 
 
-async def _look(cluster: MemoryCluster, suspect: Reference) -> None:
+async def _check(cluster: MemoryCluster, suspect: Reference) -> None:
     kind, (namespace, name) = suspect
     whole = await cluster.get(kind, namespace, name)
     metadata = read_metadata(whole)

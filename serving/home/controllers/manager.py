@@ -83,7 +83,7 @@ class Manager:
         if change.key not in self._deployments.cache:
             self._made.pop(change.new["metadata"]["uid"], None)
         # Its status is ours: nothing to look at.
-        if change.old is None or _asked(change.old) != _asked(change.new):
+        if change.old is None or _desired(change.old) != _desired(change.new):
             self._queue.add((_DEPLOYMENT, *change.key))
 
     def _service_changed(self, change: CacheChange) -> None:
@@ -228,7 +228,7 @@ class Manager:
         return [self._pods.cache[key] for key in keys if key in self._pods.cache]
 
 
-def _asked(deployment: Object) -> tuple[object, ...]:
+def _desired(deployment: Object) -> tuple[object, ...]:
     """The parts of a Deployment to reconcile on: uid, generation and deletion."""
     metadata = deployment["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")

@@ -65,10 +65,10 @@ class PodScaler:
             for one in (self._scalers, self._deployments, self._pods):
                 await one.synced.wait()
             while True:
-                await self.look()
+                await self.scale_all()
                 await asyncio.sleep(_PERIOD_S)
 
-    async def look(self) -> None:
+    async def scale_all(self) -> None:
         """Scale all once. A failure is reported in that object's status and does not stop the others."""
         found = list(self._scalers.cache.values())
         uids = {one["metadata"]["uid"] for one in found}

@@ -338,7 +338,7 @@ class PodScheduler:
         )
         await write_once(self._cluster, event)
 
-    def _look_at_requests(self, pod: Object) -> None:
+    def _note_excess(self, pod: Object) -> None:
         """Note a pod that requests more than the one node has."""
         node = self._nodes.cache.get(("", nested(pod, "spec", "nodeName") or ""))
         message = excess_message(node, pod) if node is not None and self._placing is None else ""
@@ -369,7 +369,7 @@ class PodScheduler:
             return
         self._waiting.pop(change.key, None)
         if not is_gone and (change.old is None or _waits(change.old)):
-            self._look_at_requests(change.new)
+            self._note_excess(change.new)
         if is_gone:
             # Its room may be what another pod waits for.
             self._retry()

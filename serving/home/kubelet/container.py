@@ -229,13 +229,13 @@ class ContainerKeeper:
         self.verdicts = dict.fromkeys(self.verdicts, ProbeVerdict.UNKNOWN)
         plans = {plan.kind: plan for plan in self._spec.probes}
         first = plans.pop(ProbeKind.STARTUP, None)
-        if first is not None and not await self._asked(first):
+        if first is not None and not await self._probe_repeatedly(first):
             return
         async with asyncio.TaskGroup() as group:
             for plan in plans.values():
-                group.create_task(self._asked(plan))
+                group.create_task(self._probe_repeatedly(plan))
 
-    async def _asked(self, plan: ProbePlan) -> bool:
+    async def _probe_repeatedly(self, plan: ProbePlan) -> bool:
         """Run one probe periodically. A startup probe returns True when it passes; startup and liveness kill on failure."""
         state = ProbeState()
         await asyncio.sleep(plan.initial_delay_s)
@@ -304,7 +304,7 @@ class ContainerKeeper:
     def execute(self, command: tuple[str, ...], stdio: Stdio) -> TemplateProcess:
         """Run a command in the container, with streams of its own. Raises ``NotFound`` if the container does not run."""
         start = self._spec.start
-        if not self.sees_process:
+        if not self.has_process:
             raise NotFound(f"container {start.name} of the pod does not run")
         name = f"{start.name}.exec-{secrets.token_hex(4)}"
         order = beside(start, name=name, command=command, log=os.devnull)
@@ -321,14 +321,14 @@ class ContainerKeeper:
         )
 
     @property
-    def sees_process(self) -> bool:
+    def has_process(self) -> bool:
         """Whether the container's process is running."""
         return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
 
     async def observe(self) -> ObservedContainer | None:
         """Observe why a running container may be unready; None if it is down or has no port or probe."""
         process, asked = self.process, self._spec.listening
-        if process is None or not self.sees_process:
+        if process is None or not self.has_process:
             return None
         name = self._spec.start.name
         for kind in (ProbeKind.STARTUP, ProbeKind.READINESS):

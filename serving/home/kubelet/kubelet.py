@@ -246,7 +246,7 @@ class Kubelet:
     async def _report_broken(self, pod: PodRun, error: Exception) -> None:
         """Write why a pod cannot be run into its status."""
         status = broken_status(
-            pod.manifest, message=f"the pod cannot be run: {_said(error, self._node.pods)}", stamp=stamp()
+            pod.manifest, message=f"the pod cannot be run: {_error_text(error, self._node.pods)}", stamp=stamp()
         )
         try:
             written = await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
@@ -277,7 +277,7 @@ class Kubelet:
         """Keep logs of pods below their size."""
         while True:
             await asyncio.sleep(_ROTATION_PERIOD_S)
-            await asyncio.to_thread(_look_after, self._node.logs, {pod.logs for pod in self._running.values()})
+            await asyncio.to_thread(_rotate_all, self._node.logs, {pod.logs for pod in self._running.values()})
 
 
 async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -286,11 +286,11 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
         try:
             return await chore()
         except Exception as error:  # noqa: BLE001 - the outermost frame of a chore
-            _log.exception("kubelet.chore_failed", extra={"chore": name, "error": _said(error)})
+            _log.exception("kubelet.chore_failed", extra={"chore": name, "error": _error_text(error)})
         await asyncio.sleep(_CHORE_PAUSE_S)
 
 
-def _said(error: BaseException, folder: Path | None = None) -> str:
+def _error_text(error: BaseException, folder: Path | None = None) -> str:
     """The kind and text of an error, with the path of a disk error; of a group the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -299,7 +299,7 @@ def _said(error: BaseException, folder: Path | None = None) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _look_after(logs: Path, present: Collection[Path]) -> None:
+def _rotate_all(logs: Path, present: Collection[Path]) -> None:
     """Rotate logs of present pods, and drop the oldest logs of deleted ones."""
     for folder in present:
         for log in folder.glob("*.log"):

@@ -45,7 +45,7 @@ from serving.home.pods.podplan import (
     runs_images,
     serves,
     serving_ports,
-    speaks_http2,
+    uses_http2,
 )
 from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.home.pods.snapshot import path_of_snapshot
@@ -130,7 +130,7 @@ class ProcessPod:
             spec,
             probes=tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
-            is_http2=speaks_http2(container),
+            is_http2=uses_http2(container),
             address=("127.0.0.1", self.port),
             restart_policy="OnFailure" if is_first and policy == "Always" else policy,
         )

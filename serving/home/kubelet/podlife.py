@@ -106,9 +106,9 @@ class ReadinessExplainer:
         while True:
             await asyncio.sleep(_PERIOD_S if looks < _LOOKS_OFTEN else _PERIOD_LATER_S)
             looks = 0 if self._is_ready() else looks + 1
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once and report a change."""
         found, log = None, None
         if not self._is_ready():

@@ -239,10 +239,10 @@ def _readiness(pod: Object) -> str | None:
 
 def _protocol(pod: Object) -> str | None:
     """The app's protocol: h2c if the serving port is named so; None for HTTP/1.1."""
-    return "h2c" if any(speaks_http2(one) for one in _containers(pod) if serves(pod, one)) else None
+    return "h2c" if any(uses_http2(one) for one in _containers(pod) if serves(pod, one)) else None
 
 
-def speaks_http2(container: Object) -> bool:
+def uses_http2(container: Object) -> bool:
     """Whether an app takes HTTP/2 with prior knowledge: its port is named h2c."""
     return any(port.get("name") == "h2c" for port in container.get("ports", ()))
 

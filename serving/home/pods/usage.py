@@ -172,7 +172,7 @@ class UsageReporter:
         self._policies = Reflector(cluster, SCALING_POLICY)
         self._wanted = asyncio.Event()
         self._has_learner = False
-        self._policies.on_change(lambda _: self._look_at_policies())
+        self._policies.on_change(lambda _: self._check_policies())
         self._at_s = 0.0
         self._sessions: dict[int, SessionTotals] = {}
         self._reported: set[Key] = set()
@@ -182,17 +182,17 @@ class UsageReporter:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run(), name="usage policies")
             # What is used shows between two looks: the second comes soon.
-            await self.look()
+            await self.measure()
             await asyncio.sleep(_WATCHED_PERIOD_S)
             while True:
-                await self.look()
+                await self.measure()
                 wanted = asyncio.ensure_future(self._wanted.wait())
                 await asyncio.wait([wanted], timeout=_PERIOD_S)
                 wanted.cancel()
                 # Who wants to know from now on wants a window, not a moment.
                 await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         """Measure once, and report every pod with an earlier measurement."""
         sessions = await asyncio.to_thread(_read_all, list(self._pods()))
         at_s, at = now_s(), stamp()
@@ -200,7 +200,7 @@ class UsageReporter:
         self._at_s, self._sessions = at_s, sessions
         by_node: dict[str, list[SessionUsage]] = {}
         if not self._is_per_node:
-            await self._tell_node(at, window_s)
+            await self._report_node(at, window_s)
         reported: set[Key] = set()
         for number, pod in enumerate(list(self._pods())):
             used = {
@@ -222,7 +222,7 @@ class UsageReporter:
         self._has_learner = any(
             annotations_of(pod.manifest).get(TARGET_ANNOTATION) == LEARNT_TARGET for pod in self._pods()
         )
-        self._look_at_policies()
+        self._check_policies()
         if self._is_per_node:
             await self._report_nodes(by_node, at, window_s)
 
@@ -237,7 +237,7 @@ class UsageReporter:
                 await self._cluster.delete(NODE_METRICS, "", name)
         self._reported_nodes = names
 
-    async def _tell_node(self, at: str, window_s: float) -> None:
+    async def _report_node(self, at: str, window_s: float) -> None:
         if self._machine is None:
             return
         before, self._reading = self._reading, await asyncio.to_thread(self._machine.read)
@@ -261,12 +261,12 @@ class UsageReporter:
             return False
         return True
 
-    def _look_at_policies(self) -> None:
-        is_wanted = self._has_learner or any(_looks_at_usage(policy) for policy in self._policies.cache.values())
+    def _check_policies(self) -> None:
+        is_wanted = self._has_learner or any(_needs_usage(policy) for policy in self._policies.cache.values())
         (self._wanted.set if is_wanted else self._wanted.clear)()
 
 
-def _looks_at_usage(policy: Mapping[str, Any]) -> bool:
+def _needs_usage(policy: Mapping[str, Any]) -> bool:
     spec = policy.get("spec") or {}
     directions = (spec.get("up") or {}, spec.get("down") or {})
     return any(one.get("type") in _MEASURED_TYPES for way in directions for one in way.get("triggers") or ())

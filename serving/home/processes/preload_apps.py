@@ -255,7 +255,7 @@ class PreloadedApps:
             os.close(log)
             its.close()
         app.control = mine
-        self._follow(mine, lambda: self._heard(app))
+        self._follow(mine, lambda: self._on_reply(app))
         app.send(
             {
                 "arguments": [command.interpreter, *command.arguments],
@@ -264,7 +264,7 @@ class PreloadedApps:
             }
         )
 
-    def _heard(self, app: _PreloadedApp) -> None:
+    def _on_reply(self, app: _PreloadedApp) -> None:
         """Handle the outcome of an import: the app is warm, was refused, or the process has ended."""
         try:
             reply = app.read_reply(_FORK_MAX_S)

@@ -111,7 +111,7 @@ class Template:
             signal.signal(number, self._signalled)
         self._listener.setblocking(False)
         self._follow(woken, lambda: None)
-        self._follow(self._events, self._heard)
+        self._follow(self._events, self._on_reply)
         self._take_over()
         self._follow(self._listener, self._connected)
         report_serving()
@@ -138,7 +138,7 @@ class Template:
             self._processes[process.pod, process.name] = process
             if process.exit_code is None:
                 self._running[process.pid] = process
-        self._heard()
+        self._on_reply()
         for process in list(self._running.values()):
             if not process.is_alive:
                 self._ended(process, _KILLED)
@@ -162,7 +162,7 @@ class Template:
     def _signalled(self, number: int, _: object) -> None:
         self._is_stopping, self._hands_over = True, number == _HAND_OVER
 
-    def _heard(self) -> None:
+    def _on_reply(self) -> None:
         """Read reports of the supervisor and the queue-proxies."""
         try:
             piece = os.read(self._events, _PIECE_BYTES)

@@ -198,14 +198,14 @@ class Journal:
             for number in small:
                 failures[number] = again
 
-        def tell() -> None:
+        def notify() -> None:
             for (_, done), failure in zip(batch, failures, strict=True):
                 done(failure)
 
         assert self._loop is not None
         # Without a loop the process is exiting, and no caller waits.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(notify)
 
     def _failure_of(self, items: Sequence[JournalEntry | _Reservation]) -> Unavailable | None:
         """Write to disk; return why it failed, or None."""

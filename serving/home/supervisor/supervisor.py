@@ -114,7 +114,7 @@ class Supervisor:
             elif not self._terminal.is_hangup_ignored:
                 self._is_stopping = True
         elif received is not None and received.si_signo in _STOP_SIGNALS:
-            _say("ending; pods finish their requests. A second signal ends all at once")
+            _print("ending; pods finish their requests. A second signal ends all at once")
             self._is_stopping = True
         self._reap()
         self._events.send()
@@ -127,7 +127,7 @@ class Supervisor:
         """Wait until each child serves or has served."""
         self._wait(lambda: not _unready(self._children), within_s=_READY_S)
         if _unready(self._children) and not self._is_stopping:
-            _say(f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}")
+            _print(f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}")
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self) -> None:
@@ -319,10 +319,10 @@ class Supervisor:
         child.failed_starts += not child.has_served
         is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
         if is_hopeless and not child.has_served:
-            _say(f"{child.name} cannot start: {_last_error(log)}")
+            _print(f"{child.name} cannot start: {_last_error(log)}")
             self._exit_code, self._is_stopping = max(code, 1), True
         else:
-            _say(f"{child.name} ended with {code}, starts again; see {log}")
+            _print(f"{child.name} ended with {code}, starts again; see {log}")
 
     def _stop_all(self) -> None:
         """Stop the children in reverse order. A second signal kills all of them at once."""
@@ -373,7 +373,7 @@ def _unready(children: Sequence[Child]) -> list[str]:
     ]
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     # The terminal may be gone.
     with contextlib.suppress(OSError):
         sys.stderr.write(f"serving: {text}\n")

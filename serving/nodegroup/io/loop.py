@@ -59,7 +59,7 @@ class NodeGroupLoop:
 
     def _count(self, found: GroupPass) -> None:
         name, metrics, done = found.settings.name, self._metrics, found.done
-        metrics.looked(
+        metrics.set_gauges(
             name,
             cloud=self._settings().cloud_provider,
             cloud_id=found.settings.cloud_provider_group_name,

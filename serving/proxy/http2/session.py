@@ -34,7 +34,7 @@ _LINGER_S = 1.0
 _PASSED_OVER_BYTES_MAX = 1024 * 1024
 
 
-class Farewell:
+class GracefulShutdown:
     """The graceful shutdown of one connection, with two GOAWAY frames."""
 
     __slots__ = ("_engine", "due_s", "has_begun", "served_id_max")
@@ -92,7 +92,7 @@ class Session(FrameSender):
         self._due_s = math.inf
         # Until when a head that has begun must be complete.
         self._head_due_s = math.inf
-        self._farewell = Farewell(self.engine)
+        self._shutdown = GracefulShutdown(self.engine)
         self._client_leaves = False
         self._closing = False
         self._passed_over_bytes = 0
@@ -101,7 +101,7 @@ class Session(FrameSender):
         self.send()
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing else "leaving" if self._farewell.has_begun else "open"
+        state = "closing" if self._closing else "leaving" if self._shutdown.has_begun else "open"
         return f"Session({self._address}, streams {len(self.engine.streams)}, {state})"
 
     @property
@@ -144,7 +144,7 @@ class Session(FrameSender):
         """Begin a request on a new stream."""
         engine = self.engine
         streams = engine.streams
-        if len(streams) >= self.registry.settings.http2_streams_max or stream_id > self._farewell.served_id_max:
+        if len(streams) >= self.registry.settings.http2_streams_max or stream_id > self._shutdown.served_id_max:
             engine.refuse(stream_id, ErrorCode.REFUSED_STREAM)
             return
         self._last_stream_id = stream_id
@@ -157,9 +157,9 @@ class Session(FrameSender):
         """Close a winding-down connection after its last stream."""
         if self._closing:
             return
-        if self._client_leaves or self.registry.finishing or self._farewell.is_finished:
+        if self._client_leaves or self.registry.finishing or self._shutdown.is_finished:
             self.end(ErrorCode.NO_ERROR)
-        elif not self._farewell.has_begun:
+        elif not self._shutdown.has_begun:
             self._wait_until(self.wiring.clock() + self.registry.settings.client_idle_max_s)
 
     def peer_leaves(self, last_stream_id: int) -> None:
@@ -169,16 +169,16 @@ class Session(FrameSender):
 
     def on_ping_ack(self, payload: bytes) -> None:
         """Handle a PING acknowledgement: the client has seen everything sent before it."""
-        if self._farewell.is_acknowledged_by(payload):
+        if self._shutdown.is_acknowledged_by(payload):
             self._send_last_goaway()
 
     # What the server calls.
 
     def wind_down(self) -> None:
         """Refuse new streams; those under way are still served."""
-        if not self._closing and self._farewell.begin(self.wiring.clock()):
+        if not self._closing and self._shutdown.begin(self.wiring.clock()):
             self.send()
-            self.registry.wake_by(self._farewell.due_s)
+            self.registry.wake_by(self._shutdown.due_s)
 
     def close_if_idle(self) -> None:
         """Close if no stream runs; otherwise after the last response."""
@@ -208,9 +208,9 @@ class Session(FrameSender):
         if self._head_due_s <= now_s or (not streams and self._due_s <= now_s):
             self.end(ErrorCode.NO_ERROR)
             return self._due_s
-        if self._farewell.due_s <= now_s:
+        if self._shutdown.due_s <= now_s:
             self._send_last_goaway()
-        due_s = min(self._head_due_s, self._farewell.due_s)
+        due_s = min(self._head_due_s, self._shutdown.due_s)
         if not streams:
             return min(due_s, self._due_s)
         due_s = min([due_s, *[stream.check(now_s) for stream in self._streams()]])
@@ -221,7 +221,7 @@ class Session(FrameSender):
         """Send GOAWAY and close. ``lingers`` while the client sends: its bytes would reset the connection before it reads why."""
         if self._closing:
             return
-        if code is not ErrorCode.NO_ERROR or not self._farewell.is_finished:
+        if code is not ErrorCode.NO_ERROR or not self._shutdown.is_finished:
             self.engine.send_goaway(self._last_stream_id, code)
         self.write_now()
         self._closing = self.engine.is_ended = True
@@ -243,7 +243,7 @@ class Session(FrameSender):
         return [stream for stream in self.engine.streams.values() if isinstance(stream, Stream)]
 
     def _send_last_goaway(self) -> None:
-        self._farewell.finish(self._last_stream_id)
+        self._shutdown.finish(self._last_stream_id)
         self.send()
         if not self.engine.streams:
             self.end(ErrorCode.NO_ERROR)

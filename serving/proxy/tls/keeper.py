@@ -78,7 +78,7 @@ class Certificates:
                 self._refuse(name, pair if isinstance(pair, Pair) else None, error, is_kept=known is not None)
             else:
                 self._refused.pop(name, None)
-                _tell_loaded(by_name[name])
+                _log_loaded(by_name[name])
         if by_name != self._by_name:
             self._by_name = by_name
             choice = CertificateChoice((one.identity for one in by_name.values()), default=self._default)
@@ -104,7 +104,7 @@ class Certificates:
         return None
 
 
-def _tell_loaded(certificate: Certificate) -> None:
+def _log_loaded(certificate: Certificate) -> None:
     identity = certificate.identity
     is_over = identity.not_after_s < wall_s()
     _log.log(

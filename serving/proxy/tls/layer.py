@@ -28,7 +28,7 @@ _HANDSHAKE_RECORD = 0x16
 _WRONG_PORT = b"this port speaks HTTPS only\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # An alert has the time of a bad line's round trip to leave.
-_GOODBYE_S = 1.0
+_CLOSE_WAIT_S = 1.0
 
 
 class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._flush()
         self._closing = True
         self._outer.close()
-        self._wait_until(self._wiring.clock() + _GOODBYE_S)
+        self._wait_until(self._wiring.clock() + _CLOSE_WAIT_S)
 
     def _fail(self, reason: str) -> None:
         self._terms.failures[reason] += 1
@@ -292,8 +292,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def _send_close_notify(self) -> None:
         if not self._write_ended:
             self._write_ended = True
-            if not self._is_truncated and (goodbye := self._records.goodbye()):
-                self._outer.write(goodbye)
+            if not self._is_truncated and (close_notify := self._records.close_notify()):
+                self._outer.write(close_notify)
 
     def _flush(self) -> None:
         if self._records.outgoing.pending:

@@ -69,7 +69,7 @@ class Records:
         self._write(data)
         return self.outgoing.read()
 
-    def goodbye(self) -> bytes:
+    def close_notify(self) -> bytes:
         """Return close_notify, which ends this direction; received data can still be read."""
         with contextlib.suppress(ssl.SSLError):
             # OpenSSL looks for the client's goodbye in what has come, and must find nothing else there.

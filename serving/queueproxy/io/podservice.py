@@ -24,7 +24,7 @@ from serving.wire.link import Link
 
 _LOG = logging.getLogger(__name__)
 
-_GOODBYE_S = 0.5
+_CLOSE_WAIT_S = 0.5
 
 
 class Front(Protocol):
@@ -137,7 +137,7 @@ class PodService:
             for task in tasks:
                 task.cancel()
         # Requests that wait for the drain are still to be answered.
-        await self._admin_server.finish(grace_s=_GOODBYE_S)
+        await self._admin_server.finish(grace_s=_CLOSE_WAIT_S)
 
     @property
     def _reads_page(self) -> bool:

@@ -178,7 +178,7 @@ class RevisionPolicy:
         if math.isfinite(took_s) and took_s > 0:
             self.start_s += _START_WEIGHT * (took_s - self.start_s)
 
-    def advise(
+    def next_advice(
         self,
         algorithm: Proposal,
         *,
@@ -218,7 +218,7 @@ class RevisionPolicy:
             )
         if self._idle is None:
             self._idle = self._plan()
-        window, recheck_in_s = self._look(age_s, present_scale=present_scale, now_s=now_s)
+        window, recheck_in_s = self._window_at(age_s, present_scale=present_scale, now_s=now_s)
         return Advice(
             proposals=_proposals(algorithm, window),
             active_min_s=min_s,
@@ -264,7 +264,7 @@ class RevisionPolicy:
             to_s = self._idle.windows[0].to_s
         return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
 
-    def see_empty_windows(self) -> None:
+    def note_empty_windows(self) -> None:
         """Record that the algorithm's windows are still empty: no pods are in use."""
         self._counts_pods = False
 
@@ -317,7 +317,7 @@ class RevisionPolicy:
         )
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
-    def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
+    def _window_at(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
         """The window for having or starting a pod now, and the time of the next change."""
         assert self._idle is not None
         for window in self._idle.windows:

@@ -172,7 +172,7 @@ class TargetLearner:
         # What was measured before says too little of what the pod took.
         self._peak, self._is_new, self._looked_s = 0.0, True, None
 
-    def look(
+    def update(
         self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
     ) -> LearntTarget | None:
         """Update and return the target; None without enough data. ``spec`` has the revision's own target.
@@ -221,7 +221,7 @@ class TargetLearner:
         found: list[tuple[float, TargetBound | None, float | None]] = []
         if knee is not None:
             found.append((max(spec.total_value, _GROWTH_RATIO * knee.top / utilisation), None, None))
-            self._see(knee)
+            self._update_knee(knee)
         cpu = self._cpu_knee(limits)
         if cpu is not None:
             found.append((_with_queue(cpu, utilisation), TargetBound.CPU, cpu))
@@ -243,7 +243,7 @@ class TargetLearner:
         weight, cpu_s, ended, inside = self._cpu
         self._cpu = (weight * _FADE_RATIO, cpu_s * _FADE_RATIO, ended * _FADE_RATIO, inside * _FADE_RATIO)
 
-    def _see(self, knee: Knee) -> None:
+    def _update_knee(self, knee: Knee) -> None:
         """Update the knee from response times. Older values decay slowly.
 
         Pods that are busy all the time do not show how fast an idle one is, so that the least response time is kept. An app
@@ -344,11 +344,11 @@ class RevisionTarget:
         if self._settings.learnt_target:
             self._learner.killed()
 
-    def look(self, now_s: float) -> None:
+    def update(self, now_s: float) -> None:
         """Update ``learnt`` and ``spec``."""
         if not self._settings.learnt_target:
             return
-        learnt = self._learner.look(
+        learnt = self._learner.update(
             self._own,
             self._container.limits,
             period_s=self._settings.learnt_target_period_s,

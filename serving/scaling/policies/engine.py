@@ -53,7 +53,7 @@ class PolicyCalendar:
         """The highest minimum of the active schedules; 0 without one."""
         return max((one.min_count for one, (_, state) in self._pairs() if state.is_active), default=0)
 
-    def look(self, wall_s: float) -> bool:
+    def update(self, wall_s: float) -> bool:
         """Check all schedules; return whether any has changed since the last call."""
         if len(self._seen) == len(self._schedules) and all(at_s <= wall_s < one.until_s for at_s, one in self._seen):
             return False
@@ -145,7 +145,7 @@ class Triggers:
     @property
     def wants_usage(self) -> bool:
         """Whether any revision follows a policy on cpu or memory."""
-        return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
+        return any(held.policy.spec is not None and _needs_usage(held.policy.spec) for held in self._held.values())
 
     def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
         """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
@@ -163,7 +163,7 @@ class Triggers:
         found = self._policies.get(key)
         return None if found is None else found.target
 
-    def look_again(self) -> None:
+    def recheck_all(self) -> None:
         """Mark every policy's status for an update."""
         for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
             self._on_news(key)
@@ -211,7 +211,7 @@ class Triggers:
         held.is_asleep = is_over or (present_scale == 0 and spec.min_count == 0)
         if is_over:
             return ()
-        if held.calendar.look(now_s + wall_offset_s):
+        if held.calendar.update(now_s + wall_offset_s):
             self._on_news(held.policy.key)
         scheduled = held.calendar.proposals()
         if held.is_asleep:
@@ -302,7 +302,7 @@ class Triggers:
 
     def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
         """The reason a revision cannot follow a policy; "" if it can."""
-        if not _looks_at_usage(spec):
+        if not _needs_usage(spec):
             return ""
         found = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))
         return "; ".join(f"revision {revision.key[1]}: {one}" for one in found)
@@ -312,7 +312,7 @@ def _is_same(one: PolicyView, other: PolicyView) -> bool:
     return (one.uid, one.spec, one.problem) == (other.uid, other.spec, other.problem)
 
 
-def _looks_at_usage(spec: ScalingPolicySpec) -> bool:
+def _needs_usage(spec: ScalingPolicySpec) -> bool:
     return any(trigger.type in _MEASURED_TYPES for trigger in (*spec.up.triggers, *spec.down.triggers))
 
 

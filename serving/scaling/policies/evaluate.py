@@ -107,7 +107,7 @@ def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation,
     """Evaluate the triggers in order until one acts."""
     verdicts: list[TriggerVerdict] = []
     for index, trigger in enumerate(triggers):
-        said = _ask(trigger, way, situation, index=index, cooldown_s=cooldown_s)
+        said = _evaluate_one(trigger, way, situation, index=index, cooldown_s=cooldown_s)
         verdicts.append(said)
         if said.verdict in _ACTS:
             # Only the quirk that lets a limit act on any amount lets it act on none.
@@ -117,7 +117,9 @@ def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation,
     return Evaluation(verdicts=tuple(verdicts), acting=None, delta=0, in_sync=in_sync)
 
 
-def _ask(trigger: Trigger, way: ScaleWay, situation: Situation, *, index: int, cooldown_s: float) -> TriggerVerdict:
+def _evaluate_one(
+    trigger: Trigger, way: ScaleWay, situation: Situation, *, index: int, cooldown_s: float
+) -> TriggerVerdict:
     quirks = situation.settings.quirks
     usage = situation.usages[trigger.type]
     target_ratio = bound_ratio(trigger.usage_percent, quirks)

@@ -55,7 +55,7 @@ class Usages:
             return {}
         return {str(one.get("name", "")): resources_of(one.get("usage")) for one in found.containers}
 
-    def news(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
+    def new_measurement(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
         """The pods, if the list of ``now_s`` has a new measurement; otherwise empty."""
         found = self._by_pod.get(pod)
         return {} if found is None or found.since_s != now_s else self.used(pod, now_s)

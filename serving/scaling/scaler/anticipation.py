@@ -94,7 +94,7 @@ class Anticipation:
         self._held = DelayWindow()
         self._trend = LoadTrend()
 
-    def look(self, outcome: ScalerOutcome, policy: RevisionPolicy | None, *, boot_s: float) -> int:
+    def update(self, outcome: ScalerOutcome, policy: RevisionPolicy | None, *, boot_s: float) -> int:
         """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""
         merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
         if isinstance(merged, NoData):

@@ -260,7 +260,7 @@ class Scaler:
         if further:
             self._latest_count = _most((decided.proposal, *further))
         if self.policy is not None:
-            advice = self.policy.advise(
+            advice = self.policy.next_advice(
                 decided.proposal,
                 in_flight=self._in_flight(inputs),
                 present_scale=facts.present_scale,
@@ -271,7 +271,7 @@ class Scaler:
             if advice.proposals is not None:
                 self._latest_count = _most((*advice.proposals, *further))
         if self.shadow is not None and self.learner is not None:
-            self.shadow.look(
+            self.shadow.follow_decision(
                 inputs.beside,
                 inside=None if self._in_flight(inputs) is None else inputs.inside.present,
                 present_scale=facts.present_scale,
@@ -291,7 +291,7 @@ class Scaler:
 
     def _adopt(self, now_s: float) -> None:
         """Use these numbers for all further decisions."""
-        self.target.look(now_s)
+        self.target.update(now_s)
         spec = self.target.spec
         if spec is self._spec or spec == self._spec:
             return

@@ -137,7 +137,7 @@ class PolicyShadow:
             self._count(now_s)
             self._step(self._bounded(1), ready_count=0, now_s=now_s)
 
-    def look(
+    def follow_decision(
         self,
         beside: Sequence[Proposal],
         *,
@@ -237,7 +237,7 @@ class PolicyShadow:
         """The advice of the adaptive policy; none for Knative's."""
         if self.policy is None:
             return NEUTRAL
-        advice = self.policy.advise(
+        advice = self.policy.next_advice(
             algorithm,
             in_flight=None if self._inside is None else self._inside.concurrency,
             present_scale=self._scale,

@@ -10,8 +10,8 @@ from serving.autoscaler.decision_events import (
     Followers,
     FollowRequest,
     PolicyBook,
-    asked,
-    wish_of,
+    follow_request_of,
+    parse_target,
 )
 from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.revision import ScaledRevision
@@ -161,8 +161,8 @@ def test_who_follows_a_revision_hears_of_it_only() -> None:
         return True
 
     followers.add(FollowRequest(key=HELLO), hear)
-    followers.tell("decision", HELLO, b"{}")
-    followers.tell("decision", ("default", "other"), b"{}")
+    followers.send("decision", HELLO, b"{}")
+    followers.send("decision", ("default", "other"), b"{}")
     assert heard == [b"event: decision\ndata: {}\n\n"]
 
 
@@ -179,7 +179,7 @@ def test_who_follows_a_revision_hears_of_it_only() -> None:
     ],
 )
 def test_a_query_says_what_is_wanted(names: dict[str, str], event: str, key: tuple[str, str], expected: bool) -> None:
-    assert wish_of(names).lets_through(event, key) is expected
+    assert follow_request_of(names).lets_through(event, key) is expected
 
 
 def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
@@ -187,8 +187,8 @@ def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
     followers.add(FollowRequest(samples=True), lambda data: bool(heard.append(data)))  # type: ignore[func-returns-value]
     end = followers.add(FollowRequest(), bool)
     assert (len(followers), followers.want_samples) == (2, True)
-    followers.tell("sample", HELLO, b"1")
-    followers.tell("sample", HELLO, b"2")
+    followers.send("sample", HELLO, b"1")
+    followers.send("sample", HELLO, b"2")
     assert heard == [b"event: sample\ndata: 1\n\n"]
     end()
     end()
@@ -196,7 +196,7 @@ def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
 
 
 def test_a_name_that_comes_twice_is_not_believed() -> None:
-    assert asked("/stats?pod=a&x=&revision=r&pod=b") == ("/stats", {"pod": "", "x": "", "revision": "r"})
+    assert parse_target("/stats?pod=a&x=&revision=r&pod=b") == ("/stats", {"pod": "", "x": "", "revision": "r"})
 
 
 def lived(spec: ScalingSpec = SPEC) -> World:

@@ -13,7 +13,7 @@ from serving.nodegroup.group_memory import (
     BreakerState,
     ScaleLock,
     allowance,
-    growth_asked_for,
+    growth_requested,
     lock_in_force,
     observe,
 )
@@ -46,7 +46,7 @@ def seen(
 
 
 def asked(state: BreakerState, node_count: int, now_s: float, *, by: NodeGroupSettings = BREAKER) -> BreakerState:
-    return growth_asked_for(state, node_count=node_count, settings=by, now_s=now_s)
+    return growth_requested(state, node_count=node_count, settings=by, now_s=now_s)
 
 
 def after_failures(count: int, *, by: NodeGroupSettings = BREAKER) -> BreakerState:

@@ -160,10 +160,12 @@ class Watched:
         self.slots = slots
         self.responded_s = {"q": 0.0}
 
-    def look(self, on_p: str, now_s: float, *, begun: Collection[str] = (), q_responds: bool = True) -> list[str]:
+    def find_silent(
+        self, on_p: str, now_s: float, *, begun: Collection[str] = (), q_responds: bool = True
+    ) -> list[str]:
         if q_responds:
             self.responded_s["q"] = now_s
-        return self.watch.look(
+        return self.watch.find_silent(
             dict.fromkeys(on_p, "p"),
             self.responded_s,
             now_s,
@@ -175,56 +177,56 @@ class Watched:
 
 def test_a_pod_whose_requests_wait_while_another_answers_is_silent() -> None:
     made = Watched()
-    assert [made.look("abc", now_s) for now_s in (10.0, 11.0, 12.0, 13.0)] == [[], [], [], ["p"]]
+    assert [made.find_silent("abc", now_s) for now_s in (10.0, 11.0, 12.0, 13.0)] == [[], [], [], ["p"]]
 
 
 def test_two_requests_are_not_enough() -> None:
     made = Watched()
-    assert [made.look("ab", now_s) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
+    assert [made.find_silent("ab", now_s) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
 
 
 def test_a_pod_of_few_slots_is_given_four_times_as_long() -> None:
     made = Watched(slots=1)
-    assert [made.look("a", now_s) for now_s in (10.0, 13.0, 21.0, 22.0)] == [[], [], [], ["p"]]
+    assert [made.find_silent("a", now_s) for now_s in (10.0, 13.0, 21.0, 22.0)] == [[], [], [], ["p"]]
 
 
 def test_while_no_pod_answers_none_is_silent() -> None:
     made = Watched()
-    assert [made.look("abc", now_s, q_responds=False) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
+    assert [made.find_silent("abc", now_s, q_responds=False) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
 
 
 def test_a_pod_that_answers_some_requests_is_not_silent() -> None:
     made = Watched()
-    made.look("abc", 10.0)
+    made.find_silent("abc", 10.0)
     made.responded_s["p"] = 12.0
-    assert made.look("abc", 13.0) == []
-    assert made.look("abc", 15.0) == ["p"]
+    assert made.find_silent("abc", 13.0) == []
+    assert made.find_silent("abc", 15.0) == ["p"]
 
 
 def test_a_response_that_begins_counts_once() -> None:
     made = Watched()
-    made.look("abcd", 10.0)
-    assert made.look("abcd", 13.0, begun="d") == []
-    assert made.look("abcd", 17.0, begun="d") == []
+    made.find_silent("abcd", 10.0)
+    assert made.find_silent("abcd", 13.0, begun="d") == []
+    assert made.find_silent("abcd", 17.0, begun="d") == []
     # d waited for 3 s, so that others may wait for 6 s.
-    assert made.look("abcd", 19.1, begun="d") == ["p"]
+    assert made.find_silent("abcd", 19.1, begun="d") == ["p"]
 
 
 def test_answers_that_came_late_make_patient() -> None:
     made = Watched()
-    made.look("abc", 10.0)
+    made.find_silent("abc", 10.0)
     made.responded_s["p"] = 18.0
-    made.look("", 18.0)
-    made.look("def", 19.0)
-    assert [made.look("def", now_s) for now_s in (23.0, 30.0, 35.0)] == [[], [], ["p"]]
+    made.find_silent("", 18.0)
+    made.find_silent("def", 19.0)
+    assert [made.find_silent("def", now_s) for now_s in (23.0, 30.0, 35.0)] == [[], [], ["p"]]
 
 
 def test_requests_that_were_given_up_do_not() -> None:
     made = Watched()
-    made.look("abc", 10.0)
-    made.look("", 18.0)
-    made.look("def", 19.0)
-    assert made.look("def", 22.0) == ["p"]
+    made.find_silent("abc", 10.0)
+    made.find_silent("", 18.0)
+    made.find_silent("def", 19.0)
+    assert made.find_silent("def", 22.0) == ["p"]
 
 
 def test_pods_that_the_watch_finds_are_ejected_once() -> None:

@@ -27,7 +27,7 @@ class _AppSide:
     async def _run(self, app: App, scope: Scope) -> None:
         await app(scope, self._events.get, self._replies.put)
 
-    async def ask(self, kind: str) -> Message:
+    async def send_event(self, kind: str) -> Message:
         """Send the app an event and return its response, or "complete" if the app ended without one."""
         await self._events.put({"type": kind})
         replying = asyncio.create_task(self._replies.get())
@@ -57,7 +57,7 @@ async def run_lifespan(
     """Run both parts. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it ends."""
     await receive()
     app_side = _AppSide(app, scope)
-    reply = await app_side.ask("lifespan.startup")
+    reply = await app_side.send_event("lifespan.startup")
     if reply["type"] in _COMPLETE:
         try:
             await start()
@@ -68,7 +68,7 @@ async def run_lifespan(
         return
     await receive()
     await stop()
-    reply = await app_side.ask("lifespan.shutdown")
+    reply = await app_side.send_event("lifespan.shutdown")
     await app_side.close()
     await send(reply)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from serving.cli.client import output as module
-from serving.cli.client.output import Progress, age_text, aligned, is_lively, paint, say_aside, shortened, wrapped
+from serving.cli.client.output import Progress, age_text, aligned, is_lively, paint, print_aside, shortened, wrapped
 
 
 def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
@@ -58,21 +58,21 @@ def due(progress: Progress) -> Progress:
 def test_what_is_over_soon_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 60.0)
     with Progress("waiting") as progress:
-        progress.tell("still waiting")
+        progress.update("still waiting")
     assert capsys.readouterr() == ("", "")
 
 
 def test_without_a_terminal_each_new_state_is_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("waiting") as progress:
-        due(progress).tell("waiting")
-        progress.tell("[bold]more[/]")
+        due(progress).update("waiting")
+        progress.update("[bold]more[/]")
     assert capsys.readouterr().err == "waiting ...\n[bold]more[/] ...\n"
 
 
 def test_an_outer_event_has_the_text_of_the_inner_one(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("outer") as outer, Progress("inner") as inner:
         due(outer)
-        inner.tell("more")
+        inner.update("more")
     with Progress("another") as another:
         due(another)
     assert capsys.readouterr().err == "outer ...\nmore ...\nanother ...\n"
@@ -84,8 +84,8 @@ def test_on_a_terminal_it_is_one_line_that_goes_away(
     monkeypatch.setattr(module, "is_lively", lambda: True)
     with Progress("waiting [for it]") as progress:
         due(progress)
-        say_aside("a word")
-        progress.tell("again")
+        print_aside("a word")
+        progress.update("again")
     assert "a word\n" in capsys.readouterr().err
     assert progress._shown is not None
 

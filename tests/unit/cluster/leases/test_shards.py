@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serving.aio.clock import now_s
 from serving.cluster.kinds import LEASE, Kind
-from serving.cluster.leases.shards import ShardOptions, Shards, ShardWish, shard_name, shard_of, wish
+from serving.cluster.leases.shards import ShardOptions, ShardPlan, Shards, plan, shard_name, shard_of
 from serving.cluster.port import Cluster, Listing, Selection, Subresource, WatchEvent, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import NotLeading, Unavailable
@@ -311,36 +311,36 @@ def test_the_names_of_leases_are_those_of_knatives_buckets() -> None:
 
 
 def test_who_is_alone_takes_all() -> None:
-    found = wish(4, me="a", holders={}, others=(), free_long=())
+    found = plan(4, me="a", holders={}, others=(), free_long=())
     assert sorted(found.take) == [0, 1, 2, 3]
 
 
 def test_what_is_free_is_shared_with_those_who_are_known() -> None:
-    found = wish(4, me="a", holders={}, others=("b",), free_long=())
+    found = plan(4, me="a", holders={}, others=("b",), free_long=())
     assert len(found.take) == 2
-    found = wish(4, me="a", holders={0: "b", 1: "b", 2: "a"}, others=(), free_long=())
-    assert found == ShardWish(take=(3,))
+    found = plan(4, me="a", holders={0: "b", 1: "b", 2: "a"}, others=(), free_long=())
+    assert found == ShardPlan(take=(3,))
 
 
 def test_who_has_more_than_an_allotment_lets_go_of_one() -> None:
-    assert wish(4, me="a", holders=dict.fromkeys(range(4), "a"), others=("b",), free_long=()) == ShardWish(let_go=3)
-    assert wish(4, me="a", holders=dict.fromkeys(range(2), "a"), others=("b",), free_long=()).let_go is None
+    assert plan(4, me="a", holders=dict.fromkeys(range(4), "a"), others=("b",), free_long=()) == ShardPlan(let_go=3)
+    assert plan(4, me="a", holders=dict.fromkeys(range(2), "a"), others=("b",), free_long=()).let_go is None
 
 
 def test_an_allotment_is_rounded_up_so_that_nothing_is_left() -> None:
-    assert wish(3, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long=()) == ShardWish()
-    assert wish(3, me="b", holders={0: "a", 1: "a"}, others=(), free_long=()) == ShardWish(take=(2,))
+    assert plan(3, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long=()) == ShardPlan()
+    assert plan(3, me="b", holders={0: "a", 1: "a"}, others=(), free_long=()) == ShardPlan(take=(2,))
 
 
 def test_what_is_free_for_long_is_taken_by_anybody() -> None:
-    found = wish(4, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long={2, 3})
-    assert found == ShardWish(take=(2, 3))
-    found = wish(4, me="a", holders=dict.fromkeys((0, 1, 2), "a"), others=("b",), free_long={3})
-    assert found == ShardWish(take=(3,), let_go=2)
+    found = plan(4, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long={2, 3})
+    assert found == ShardPlan(take=(2, 3))
+    found = plan(4, me="a", holders=dict.fromkeys((0, 1, 2), "a"), others=("b",), free_long={3})
+    assert found == ShardPlan(take=(3,), let_go=2)
 
 
 def test_more_members_than_shards_is_no_trouble() -> None:
-    assert wish(1, me="c", holders={0: "a"}, others=("b",), free_long=()) == ShardWish()
+    assert plan(1, me="c", holders={0: "a"}, others=("b",), free_long=()) == ShardPlan()
 
 
 @given(
@@ -352,7 +352,7 @@ def test_shards_become_fair_parts_from_any_start(shard_count: int, names: list[s
     holders = data.draw(st.dictionaries(st.integers(0, shard_count - 1), st.sampled_from(names), max_size=shard_count))
     for _ in range(4 * shard_count * len(names)):
         for me in names:
-            found = wish(shard_count, me=me, holders=holders, others=names, free_long=())
+            found = plan(shard_count, me=me, holders=holders, others=names, free_long=())
             if found.let_go is not None:
                 assert holders.pop(found.let_go) == me
             for shard in found.take:

@@ -2,10 +2,10 @@ import struct
 
 import pytest
 
-from serving.home.containers.nameserver import NameAnswers, failure, question_of, servers_of
+from serving.home.containers.nameserver import NameResponses, failure, question_of, servers_of
 from serving.model.errors import InvalidValue
 
-ANSWERS = NameAnswers(inner="10.138.1.2", public="10.139.1.2")
+ANSWERS = NameResponses(inner="10.138.1.2", public="10.139.1.2")
 A, AAAA = 1, 28
 
 
@@ -17,9 +17,9 @@ def query(name: str, kind: int = A) -> bytes:
 def outcome(response: bytes | None) -> tuple[int, str]:
     """Code, and the address if there is one."""
     assert response is not None
-    number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", response)
+    number, flags, questions, responses, *_ = struct.unpack_from("!HHHHHH", response)
     assert (number, questions, flags & 0x8000) == (7, 1, 0x8000)
-    return flags & 0xF, ".".join(map(str, response[-4:])) if answers else ""
+    return flags & 0xF, ".".join(map(str, response[-4:])) if responses else ""
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def outcome(response: bytes | None) -> tuple[int, str]:
     ],
 )
 def test_names_of_services_lead_to_the_gateway(name: str, kind: int, expected: tuple[int, str]) -> None:
-    assert outcome(ANSWERS.answer(query(name, kind), {"shop.example.com"})) == expected
+    assert outcome(ANSWERS.respond(query(name, kind), {"shop.example.com"})) == expected
 
 
 def test_other_names_are_asked_elsewhere() -> None:
-    assert ANSWERS.answer(query("example.org"), {"shop.example.com"}) is None
+    assert ANSWERS.respond(query("example.org"), {"shop.example.com"}) is None
     assert outcome(failure(query("example.org"))) == (2, "")
 
 

@@ -92,12 +92,12 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
 async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
     teller = UsageReporter(cluster, lambda: pods)
-    await teller.look()
+    await teller.measure()
     with pytest.raises(NotFound):
         await cluster.get(POD_METRICS, "default", "p")
 
     async def used() -> dict[str, str] | None:
-        await teller.look()
+        await teller.measure()
         usage: dict[str, str] = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
         return usage if parse_millicores(usage["cpu"]) else None
 
@@ -111,46 +111,46 @@ async def test_a_pod_that_is_gone_is_reported_no_more(cluster: MemoryCluster, bu
     pods = [Pod(("default", "p"), {"c": burner.pid})]
     teller = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
-        await teller.look()
+        await teller.measure()
     pods.clear()
-    await teller.look()
+    await teller.measure()
     assert (await cluster.list(POD_METRICS)).items == []
 
 
 async def test_a_deleted_object_is_reported_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
     for _ in range(2):
-        await teller.look()
+        await teller.measure()
     await cluster.delete(POD_METRICS, "default", "p")
     for _ in range(2):
-        await teller.look()
+        await teller.measure()
     assert len((await cluster.list(POD_METRICS)).items) == 1
     # Among pods that have just begun and are not measured yet.
     pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
     # One that was there before us is taken over.
     other = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
-        await other.look()
+        await other.measure()
     assert len((await cluster.list(POD_METRICS)).items) == 1
 
 
 async def test_the_machine_is_reported_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
     teller = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
-    await teller.look()
+    await teller.measure()
     assert (await cluster.list(NODE_METRICS)).items == []
 
     async def nodes() -> list[Object]:
-        await teller.look()
+        await teller.measure()
         return (await cluster.list(NODE_METRICS)).items
 
     (reported,) = await until(nodes)
-    await teller.look()
+    await teller.measure()
     assert len((await cluster.list(NODE_METRICS)).items) == 1
     assert reported["metadata"]["name"] == "here"
     assert parse_bytes(reported["usage"]["memory"]) > 2**20
     await cluster.delete(NODE_METRICS, "", "here")
     for _ in range(2):
-        await teller.look()
+        await teller.measure()
     assert len((await cluster.list(NODE_METRICS)).items) == 1
 
 
@@ -179,8 +179,8 @@ async def test_it_is_looked_at_more_often_while_a_pod_has_a_learnt_target(cluste
         Pod(("default", "p"), {}, manifest={"metadata": {"annotations": {"autoscaling.serving.dev/target": "learnt"}}})
     ]
     reporter = UsageReporter(cluster, lambda: pods)
-    await reporter.look()
+    await reporter.measure()
     assert reporter._wanted.is_set()
     pods.clear()
-    await reporter.look()
+    await reporter.measure()
     assert not reporter._wanted.is_set()

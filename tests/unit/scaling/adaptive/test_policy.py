@@ -35,7 +35,7 @@ def called_every(period_s: int, policy: RevisionPolicy, *, times: int = 40) -> i
 def advice_at(
     policy: RevisionPolicy, now_s: float, algorithm: Proposal = TAIL, *, in_flight: float | None = 0.0, scale: int = 1
 ) -> Advice:
-    return policy.advise(algorithm, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
+    return policy.next_advice(algorithm, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
 
 
 def wanted(advice: Advice) -> int:
@@ -327,7 +327,7 @@ def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_p
     assert policy.unchanged_for_s(in_flight=1.0, now_s=100.0) is None, "it was not asked yet"
     advice_at(policy, 100.0, in_flight=1.0)
     assert (policy.unchanged_for_s(in_flight=1.0, now_s=102.0), policy.is_small) == (float("inf"), True)
-    policy.see_empty_windows()
+    policy.note_empty_windows()
     assert policy.unchanged_for_s(in_flight=1.0, now_s=102.0) is None
     for second in range(100, 130):
         policy.take(second, 20.0, 1.0)

@@ -67,7 +67,7 @@ def learn(
             if second % 2 and load:
                 learner.measure(in_flight, ended, used=app.uses(in_flight), limits=limits)
             now_s += 1.0
-            learnt = learner.look(spec, limits, period_s=PERIOD_S, total_max=TOTAL_MAX, now_s=now_s)
+            learnt = learner.update(spec, limits, period_s=PERIOD_S, total_max=TOTAL_MAX, now_s=now_s)
         total = spec.total_value if learnt is None else learnt.total
         found.append(learnt)
     return found

@@ -99,11 +99,11 @@ def test_another_bound_halves_the_target_at_most() -> None:
 def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> None:
     learner = TargetLearner()
     learner.killed()
-    assert learner.look(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=0) is None
+    assert learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=0) is None
     for _ in range(3):
         learner.take(40.0, 40.0, 1.0)
     learner.killed()
-    learnt = learner.look(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=1.0)
+    learnt = learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=1.0)
     assert learnt is not None
     assert learnt.bound is TargetBound.MEMORY
     assert learnt.above == pytest.approx(20, rel=0.01)
@@ -111,7 +111,7 @@ def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> N
 
     learner.take(20.0, 20.0, 1.0)
     learner.killed()
-    again = learner.look(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=2.0)
+    again = learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=2.0)
     assert again is not None
     assert again.total < learnt.total
 
@@ -151,8 +151,8 @@ def test_what_was_learnt_survives_a_restart() -> None:
 
     again = TargetLearner()
     again.load(saved)
-    look = again.look(spec_with(learns_target=True), Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=5.0)
-    assert look == msgspec.structs.replace(before, is_used=True)
+    update = again.update(spec_with(learns_target=True), Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=5.0)
+    assert update == msgspec.structs.replace(before, is_used=True)
     assert again.due_save(DEFAULTS, 6.0) is None
     assert last(learn(ServedApp(cpu_s=0.02), loads=[20.0] * 5, limits=Resources(cpu_m=1000), learner=again)).total < 6
 
@@ -181,7 +181,7 @@ def test_a_clock_that_jumps_changes_it_once() -> None:
     learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
     for now_s in (1e9, 0.0, -1e9):
         learner.take(1.0, 50.0, 0.02)
-        learnt = learner.look(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=now_s)
+        learnt = learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=now_s)
         assert learnt is not None
         assert 2 < learnt.total < 8
 
@@ -193,7 +193,7 @@ def test_the_cpu_of_a_request_counts_as_soon_as_its_response_time_is_known() -> 
         if second >= 20:
             learner.take(2.0, 50.0, 0.04)
         learner.measure(2.0, 50.0, used=Resources(cpu_m=500, memory_bytes=MIB), limits=limits)
-        found.append(learner.look(DEFAULTS, limits, period_s=5, total_max=1000, now_s=float(second)))
+        found.append(learner.update(DEFAULTS, limits, period_s=5, total_max=1000, now_s=float(second)))
     assert found[19] is None
     # 10 ms of a core: 40 ms x 100 requests a second are 4, and 2.3 for the queue.
     assert found[39] is not None
@@ -206,7 +206,7 @@ def test_usage_that_is_not_measured_says_nothing() -> None:
     learner.measure(4.0, 10.0, used=Resources(), limits=Resources(cpu_m=1000, memory_bytes=MIB))
     learner.measure(4.0, 0.0, used=Resources(cpu_m=900), limits=Resources(cpu_m=1000))
     learner.measure(4.0, 1.0, used=Resources(cpu_m=100), limits=Resources(cpu_m=1000))
-    assert learner.look(DEFAULTS, Resources(cpu_m=1000), period_s=1, total_max=1000, now_s=0.0) is None
+    assert learner.update(DEFAULTS, Resources(cpu_m=1000), period_s=1, total_max=1000, now_s=0.0) is None
 
 
 def target_of(
@@ -215,13 +215,13 @@ def target_of(
     target = RevisionTarget(revision_with(spec), settings)
     if learnt:
         target.load(learnt)
-        target.look(1.0)
+        target.update(1.0)
     return target
 
 
 def test_before_anything_is_known_the_target_is_the_revision_s_own() -> None:
     target = target_of(ACTING, learnt="")
-    target.look(1.0)
+    target.update(1.0)
     assert target.spec is ACTING
     assert target.learnt is None
     assert target.due_save(1.0) is None
@@ -244,7 +244,7 @@ def test_without_the_setting_nothing_is_learnt() -> None:
     settings = AdaptiveSettings(learnt_target=False)
     target = target_of(ACTING, settings=settings)
     stat = Stat(pod="p", concurrency=5.0, ended_count=5.0, response_time_s=1.0)
-    target.look(1.0)
+    target.update(1.0)
     target.take(stat)
     target.measure(stat, Resources())
     target.killed()
@@ -334,4 +334,4 @@ def test_a_limit_of_cpu_without_measured_cpu_bounds_nothing() -> None:
     learner = TargetLearner()
     for second in (0.0, 30.0):
         learner.take(5.0, 5.0, 1.0)
-        assert learner.look(DEFAULTS, Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=second) is None
+        assert learner.update(DEFAULTS, Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=second) is None

@@ -250,7 +250,7 @@ def test_all_policies_can_be_looked_at_again() -> None:
     one = policy(up=ROOM_UP)
     stage.triggers.take_policy(one)
     stage.news.clear()
-    stage.triggers.look_again()
+    stage.triggers.recheck_all()
     assert stage.news == [KEY]
     assert stage.triggers.target(KEY) == one.target
     assert stage.triggers.target(("default", "gone")) is None
@@ -321,11 +321,11 @@ def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() 
     clock = Clock()
     one = calendar(clock)
     assert (one.proposals(), one.min_count, one.status()) == ((), 0, [])
-    assert one.look(100.0)
+    assert one.update(100.0)
     (proposal,) = one.proposals()
     assert (proposal.decider, proposal.desired, proposal.reason) == ("schedule even of policy p", 3, "until 1:00")
-    assert not one.look(3599.0)
-    assert one.look(3600.0)
+    assert not one.update(3599.0)
+    assert one.update(3600.0)
     (proposal,) = one.proposals()
     assert (proposal.decider, proposal.desired) == ("schedule 1 to 0 of policy p", 5)
     assert (one.min_count, clock.look_count) == (5, 4)
@@ -334,12 +334,12 @@ def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() 
 
 def test_a_clock_that_jumps_back_makes_it_look_again() -> None:
     one = calendar(Clock())
-    one.look(7300.0)
-    assert one.look(3700.0)
+    one.update(7300.0)
+    assert one.update(3700.0)
     assert one.min_count == 5
 
 
 def test_without_schedules_there_is_nothing_to_look_at() -> None:
     one = PolicyCalendar("p", (), Clock())
-    assert not one.look(0.0)
+    assert not one.update(0.0)
     assert one.proposals() == ()

@@ -123,10 +123,10 @@ def test_gauges_of_ready_pods_add_up() -> None:
 
 def test_a_measurement_is_news_once() -> None:
     usages = Usages()
-    assert usages.news(POD, 0.0) == {}
+    assert usages.new_measurement(POD, 0.0) == {}
     usages.take([metrics()], 1.0)
-    assert usages.news(POD, 1.0) == usages.used(POD, 1.0) != {}
+    assert usages.new_measurement(POD, 1.0) == usages.used(POD, 1.0) != {}
     usages.take([metrics()], 2.0)
-    assert usages.news(POD, 2.0) == {}
+    assert usages.new_measurement(POD, 2.0) == {}
     usages.take([metrics(stamp="t2")], 3.0)
-    assert usages.news(POD, 3.0) != {}
+    assert usages.new_measurement(POD, 3.0) != {}

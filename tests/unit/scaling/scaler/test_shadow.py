@@ -41,10 +41,10 @@ class Stage:
                 self.shadow.take(int(self.now_s) - 1, Stat(concurrency=load, request_count=requests))
             self.inside = Stat(concurrency=load)
             if int(self.now_s) % 2 == 0:
-                self.look()
+                self.follow_decision()
 
-    def look(self) -> None:
-        self.shadow.look(
+    def follow_decision(self) -> None:
+        self.shadow.follow_decision(
             self.beside,
             inside=self.inside,
             present_scale=self.scale,
@@ -92,7 +92,7 @@ def test_requests_that_come_while_knatives_pod_starts_are_cold() -> None:
     stage = Stage(scale=1, start_s=5.0)
     stage.pass_s(70)
     assert stage.shadow.scale == 0
-    stage.look()
+    stage.follow_decision()
     stage.pass_s(4, load=1.0, requests=2.0)
     stage.pass_s(4, load=1.0, requests=2.0)
     # Five seconds of two requests each, and the chosen policy had a pod.
@@ -138,9 +138,9 @@ def test_numbers_that_change_are_followed() -> None:
 
 def test_a_process_that_was_frozen_counts_ten_seconds() -> None:
     stage = Stage(scale=1)
-    stage.look()
+    stage.follow_decision()
     stage.now_s += 500.0
-    stage.look()
+    stage.follow_decision()
     assert stage.pod_seconds() == (10.0, 10.0)
 
 
@@ -149,7 +149,7 @@ def test_a_long_decision_period_is_counted_in_full() -> None:
     stage = Stage(scale=1, settings=settings)
     for _ in range(4):
         stage.now_s += 30.0
-        stage.look()
+        stage.follow_decision()
     assert stage.pod_seconds()[0] == 120.0
 
 
@@ -158,10 +158,10 @@ def test_more_looks_than_periods_are_no_more_decisions_of_knative() -> None:
     stage.pass_s(2, load=5.0)
     stage.shadow.take(int(stage.now_s), Stat(concurrency=500.0))
     stage.now_s += 1.0
-    stage.look()
+    stage.follow_decision()
     assert stage.shadow.scale == 1
     stage.now_s += 1.0
-    stage.look()
+    stage.follow_decision()
     assert stage.shadow.scale > 1
 
 
@@ -175,7 +175,7 @@ def test_costs_are_saved_once_an_hour_and_with_what_was_learnt() -> None:
     other.shadow.load(text)
     assert other.shadow.costs(stage.now_s) == stage.shadow.costs(stage.now_s)
     stage.now_s += 3600.0
-    stage.look()
+    stage.follow_decision()
     assert stage.shadow.due_save(is_now=False) is not None
     assert stage.shadow.due_save(is_now=False) is None
 
@@ -223,7 +223,7 @@ def test_the_adaptive_shadow_makes_room_for_all_that_wait_at_once() -> None:
     stage = Stage(spec=KNATIVE_SPEC)
     stage.shadow.arrive(70.0, stage.now_s)
     stage.inside = Stat(concurrency=70.0)
-    stage.look()
+    stage.follow_decision()
     assert stage.shadow.scale == 10
 
 
@@ -231,7 +231,7 @@ def test_the_adaptive_shadow_keeps_its_pods_while_the_load_is_unknown() -> None:
     stage = Stage(scale=1, spec=KNATIVE_SPEC)
     stage.pass_s(10, load=5.0, requests=5.0)
     stage.inside = None
-    stage.look()
+    stage.follow_decision()
     assert stage.shadow.scale == 1
 
 

@@ -198,7 +198,6 @@ class KubeCluster(Cluster):
         body: object = None,
         content_type: str = "application/json",
     ) -> Object:
-        """Send one request and read its whole response."""
         limits = self._timeouts
         timeout = aiohttp.ClientTimeout(total=limits.call_s, sock_connect=limits.connect_s)
         with _mapped(method, path):
@@ -220,7 +219,6 @@ class KubeCluster(Cluster):
     async def _stream(
         self, path: str, query: Mapping[str, str], *, silence_s: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a streaming response."""
         limits = self._timeouts
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=silence_s)
         with _mapped("GET", path):
@@ -266,7 +264,6 @@ class KubeCluster(Cluster):
             self._client.configuration.api_key = (await settings_of(self._kubeconfig)).api_key
 
     async def _open(self) -> "ApiClient":
-        """The library's client, created by the first call."""
         async with self._opening:
             if self._client is None:
                 self._client = await client_of(self._kubeconfig)
@@ -282,7 +279,6 @@ async def _watched(
 
 
 async def _events(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator[WatchEvent, None]:
-    """The lines of a watch as events, until the server ends it."""
     buffer = bytearray()
     with _mapped("GET", path):
         async for chunk in response.content.iter_any():

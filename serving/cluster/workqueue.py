@@ -122,10 +122,6 @@ class WorkQueue(Generic[Key]):
         self._ready.pop(key, None)
         self._note_quiet()
 
-    def failure_count(self, key: Key) -> int:
-        """The number of consecutive failures of a key."""
-        return self._failures.get(key, 0)
-
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
         """Work until cancelled. Keys that are in work then become ready again.
 

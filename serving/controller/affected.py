@@ -1,21 +1,22 @@
-"""The resources affected by a change of an object: their decision may be different now.
+"""The resources affected by a change of an object, and the indexes of ownership and references that tell.
 
-Input: an object before and after the change, and the indexes; output: keys to decide on again. Only what a decision reads
+Only what a decision reads
 counts: a configuration does not depend on the number of its revisions' pods.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
-from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revisions.public import public_owner_name
 from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.httproutes import httproute_owner_name
+from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import WorkKey
 from serving.model.knative import (
     CONDITION_READY,
@@ -28,6 +29,8 @@ from serving.model.knative import (
 from serving.model.objects import Key, Object, annotations_of, condition_of, labels_of, nested, uid_of
 from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
+
+_Index = defaultdict[Key, set[str]]
 
 _OWNER_NAMES: dict[Kind, Callable[[str], str]] = {
     kinds.SERVICE: str,
@@ -42,6 +45,94 @@ _INDIRECT = {
 }
 _OF_A_REVISION = {kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD}
 _OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
+
+
+class Relations:
+    """Names of owned or referencing objects, by key."""
+
+    def __init__(self) -> None:
+        self._revisions: _Index = defaultdict(set)
+        self._pods: _Index = defaultdict(set)
+        self._httproutes: _Index = defaultdict(set)
+        self._services: _Index = defaultdict(set)
+        # Routes by what they reference: a configuration, a revision.
+        self._routes_to_configuration: _Index = defaultdict(set)
+        self._routes_to_revision: _Index = defaultdict(set)
+
+    def put(self, kind: Kind, key: Key, *, before: Object | None, after: Object | None) -> None:
+        """Take an object before and after a change; None where it does not exist."""
+        match kind:
+            case kinds.REVISION:
+                _move(
+                    self._revisions,
+                    key,
+                    before=owners_of(before, CONFIGURATION_LABEL),
+                    after=owners_of(after, CONFIGURATION_LABEL),
+                )
+            case kinds.POD:
+                _move(self._pods, key, before=owners_of(before, REVISION_LABEL), after=owners_of(after, REVISION_LABEL))
+            case kinds.HTTP_ROUTE:
+                owner = {httproute_owner_name(key[1])}
+                _move(self._httproutes, key, before=owner if before else set(), after=owner if after else set())
+            case kinds.SERVICE:
+                _move(self._services, key, before=owners_of(before, ROUTE_LABEL), after=owners_of(after, ROUTE_LABEL))
+            case kinds.ROUTE:
+                before_names, after_names = configurations_named(before), configurations_named(after)
+                _move(self._routes_to_configuration, key, before=before_names, after=after_names)
+                _move(self._routes_to_revision, key, before=revisions_named(before), after=revisions_named(after))
+            case _:
+                pass
+
+    def revisions_of(self, configuration: Key) -> Collection[str]:
+        """The revisions of a configuration, by label."""
+        return self._revisions.get(configuration, ())
+
+    def pods_of(self, revision: Key) -> Collection[str]:
+        """Pods of a revision, by label."""
+        return self._pods.get(revision, ())
+
+    def httproutes_of(self, route: Key) -> Collection[str]:
+        """HTTPRoutes with a name of the route, whichever their owner."""
+        return self._httproutes.get(route, ())
+
+    def services_of(self, route: Key) -> Collection[str]:
+        """Core Services by the label that names their route, whichever their owner."""
+        return self._services.get(route, ())
+
+    def routes_to_configuration(self, configuration: Key) -> Collection[str]:
+        """Routes whose traffic references the configuration."""
+        return self._routes_to_configuration.get(configuration, ())
+
+    def routes_to_revision(self, revision: Key) -> Collection[str]:
+        """Routes that reference the revision in their spec or status."""
+        return self._routes_to_revision.get(revision, ())
+
+
+def owners_of(one: Object | None, label: str) -> set[str]:
+    """The owner of an object by a label: one name, or none."""
+    name = labels_of(one).get(label) if one else None
+    return {name} if name else set()
+
+
+def configurations_named(route: Object | None) -> set[str]:
+    """Configurations that the traffic of a route's spec references."""
+    targets = nested(route, "spec", "traffic") or ()
+    return {target["configurationName"] for target in targets if target.get("configurationName")}
+
+
+def revisions_named(route: Object | None) -> set[str]:
+    """Revisions that a route references."""
+    return set(revisions_named_by(route)) if route else set()
+
+
+def _move(index: _Index, key: Key, *, before: set[str], after: set[str]) -> None:
+    namespace, name = key
+    for parent in before - after:
+        index[namespace, parent].discard(name)
+        if not index[namespace, parent]:
+            del index[namespace, parent]
+    for parent in after - before:
+        index[namespace, parent].add(name)
 
 
 class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +254,6 @@ def _newest(configuration: Object | None) -> str | None:
 
 
 def _read_of(revision: Object | None) -> object:
-    """The parts of a revision that decisions about its configuration and routes read."""
     if revision is None:
         return None
     ready = condition_of(revision, CONDITION_READY)

@@ -11,9 +11,8 @@ import msgspec
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
-from serving.controller.affected import CacheIndexes, Change, affected_by
-from serving.controller.relations import Relations
-from serving.controller.revisions.activators import Activators
+from serving.controller.affected import CacheIndexes, Change, Relations, affected_by
+from serving.controller.revisions.public import Activators
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
+from serving.controller.affected import configurations_named, revisions_named
 from serving.controller.cache import ControllerCache
-from serving.controller.relations import configurations_named, revisions_named
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
 from serving.controller.revisions.revision import RevisionContext, reconcile_revision

@@ -33,8 +33,7 @@ from serving.cluster.leases.holder import Leader
 from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.leases.rules import lease_times
 from serving.cluster.port import Cluster
-from serving.controller.io.config import ControllerConfig
-from serving.controller.io.controller import Controller
+from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.revisions.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.export import exporting

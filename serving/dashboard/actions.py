@@ -38,8 +38,6 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class _WakeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The service to wake."""
-
     namespace: _Name
     service: _Name
 

@@ -47,7 +47,6 @@ class Gate:
         return refused
 
     def _unfit(self, headers: Mapping[str, str]) -> GateRefusal | None:
-        """The reason to refuse a request from any caller."""
         if not self._token:
             return GateRefusal(status=403, why="this dashboard is read-only: it was started without token-file")
         foreign = _foreign(headers)
@@ -61,7 +60,6 @@ class Gate:
         return None
 
     def _unknown(self, headers: Mapping[str, str], now_s: float) -> GateRefusal | None:
-        """The reason to refuse the token."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Constant time: the duration reveals nothing about the token.
         is_right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)

@@ -113,8 +113,6 @@ class LogQueue:
 
 
 class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The service whose logs are asked for."""
-
     namespace: _Name
     service: _Name
 
@@ -177,8 +175,6 @@ class LogPages:
 
 
 class _Follower:
-    """Reads the logs of a service's pods into one queue."""
-
     def __init__(self, source: PodLogSource, pods: Callable[[], list[View]]) -> None:
         self.queue = LogQueue(_WAITING_LINES_MAX)
         self.has_lines = asyncio.Event()

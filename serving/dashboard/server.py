@@ -45,8 +45,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _OpenPage:
-    """One open page: the version it has, the revision it shows, and the events queued for it."""
-
     def __init__(self, revision: str, version: int) -> None:
         self.revision = revision
         self.version = version

@@ -28,8 +28,6 @@ _SCALING = f"{AUTOSCALING_GROUP}/"
 
 
 class _SavedTarget(msgspec.Struct):
-    """The part of the annotation that the page shows."""
-
     total: float
     bound: str | None = None
     above: float | None = None

@@ -13,8 +13,7 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
-from serving.placement.book import NodeBook
-from serving.placement.facts import demand_of
+from serving.placement.book import NodeBook, demand_of
 from serving.placement.scores.nodes import NodeTable
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, Scores

@@ -1,4 +1,4 @@
-"""The load of all nodes at one time, and the JSON in which load-watcher sends and Trimaran's plugins read it.
+"""The load of all nodes at one time: as load-watcher's JSON, and from Prometheus or SignalFx.
 
 Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher: values are
 in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level ``NodeMetricsMap``, which
@@ -6,19 +6,35 @@ its service sends and its client reads.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from serving.model.errors import InvalidValue
-from serving.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage
-from serving.settings.placement import PlacementQuirks
+from serving.model.nodata import NoData
+from serving.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage, usage_of
+from serving.settings.placement import LoadSourceSettings, PlacementQuirks
 
 WINDOWS_S = (900.0, 600.0, 300.0)
 """The windows of load-watcher, the widest first."""
 
 _EXPECTED = "a load-watcher's answer: window.end and data.NodeMetricsMap with metrics of each node"
+
+_CPU_METRIC = "instance:node_cpu:ratio"
+_MEMORY_METRIC = "instance:node_memory_utilisation:ratio"
+_LABEL = "instance"
+_RESPONSE_EXPECTED = "an answer of Prometheus with a vector: status success, data.resultType vector"
+_MISSING = NoData(missing="measurement of the node in Prometheus")
+
+POINTS_PATH = "/v1/timeserieswindow"
+METADATA_PATH = "/v2/metrictimeseries"
+_RESOLUTION_MS = 60_000
+_SERIES_MAX = 10_000
+_HOST = "host"
+_POINTS_EXPECTED = "points of SignalFx: data with [time, value] pairs by series"
+_METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
+_NO_MEASUREMENT = NoData(missing="measurement of the node in SignalFx")
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,3 +120,149 @@ def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
 def window_text(window_s: float) -> str:
     """A window in load-watcher's form: the widest of 15m, 10m and 5m that it fills, else 5m."""
     return f"{int(next((one for one in WINDOWS_S if window_s >= one), WINDOWS_S[-1]) // 60)}m"
+
+
+class _Sample(msgspec.Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _QueryData(msgspec.Struct, frozen=True, rename="camel"):
+    result_type: str = ""
+    result: list[msgspec.Raw] = []
+
+
+class _QueryResponse(msgspec.Struct, frozen=True, rename="camel"):
+    status: str
+    data: _QueryData = _QueryData()
+    error_type: str = ""
+    error: str = ""
+
+
+def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
+    """PromQL by quantity: the mean and the deviation of cpu and memory over a window."""
+    window = window_text(window_s)
+    found = {"cpu": settings.cpu_metric or _CPU_METRIC, "memory": settings.memory_metric or _MEMORY_METRIC}
+    # A name is a range by itself; anything else needs a subquery.
+    ranges = {key: f"{text}[{window}]" if _is_name(text) else f"({text})[{window}:]" for key, text in found.items()}
+    return {
+        f"{key} {part}": f"{function}({text})"
+        for key, text in ranges.items()
+        for part, function in (("mean", "avg_over_time"), ("deviation", "stddev_over_time"))
+    }
+
+
+def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
+    """A value in percent by the node's name. Raises ``InvalidValue``.
+
+    Of several series of one node the highest counts: a node is as loaded as its busiest exporter says.
+    """
+    label = settings.node_label or _LABEL
+    try:
+        response = msgspec.json.decode(body, type=_QueryResponse)
+        if response.status != "success":
+            raise InvalidValue(text=f"{response.error_type}: {response.error}"[:200], expected=_RESPONSE_EXPECTED)
+        samples = [msgspec.json.decode(one, type=_Sample) for one in response.data.result]
+    except msgspec.MsgspecError as error:
+        raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_RESPONSE_EXPECTED) from error
+    found: dict[str, float] = {}
+    for sample in samples:
+        name, percent = _name_of(sample.metric.get(label, "")), _percent(sample.value[1])
+        if name and percent is not None:
+            found[name] = max(percent, found.get(name, -math.inf))
+    return found
+
+
+def node_usages(found: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
+    """The usage of each node, from values by node for each key of ``queries``. Without a mean there is no measurement."""
+
+    def usage(resource: str, node: str) -> Usage | NoData:
+        mean = found.get(f"{resource} mean", {}).get(node)
+        if mean is None:
+            return _MISSING
+        deviation = found.get(f"{resource} deviation", {}).get(node, 0.0)
+        return Usage(mean_percent=mean, deviation_percent=deviation)
+
+    nodes = {node for values in found.values() for node in values}
+    return {node: NodeUsage(at_s=at_s, cpu=usage("cpu", node), memory=usage("memory", node)) for node in sorted(nodes)}
+
+
+def _is_name(text: str) -> bool:
+    return all(one.isalnum() or one in ":_" for one in text)
+
+
+def _name_of(value: str) -> str:
+    name, colon, port = value.rpartition(":")
+    return name if colon and port.isdigit() else value
+
+
+def _percent(text: Any) -> float | None:  # noqa: ANN401 - JSON
+    try:
+        value = float(text) * 100
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+class _SignalFxPoints(msgspec.Struct, frozen=True):
+    data: dict[str, list[tuple[float, float | None]]]
+
+
+class _SignalFxSeries(msgspec.Struct, frozen=True):
+    id: str = ""
+    dimensions: dict[str, str | None] = {}
+
+
+class _SignalFxMetadata(msgspec.Struct, frozen=True):
+    results: list[_SignalFxSeries]
+
+
+def metrics_of(settings: LoadSourceSettings) -> dict[str, str]:
+    """The metric of each resource."""
+    return {"cpu": settings.cpu_metric or "cpu.utilization", "memory": settings.memory_metric or "memory.utilization"}
+
+
+def points_parameters(settings: LoadSourceSettings, metric: str, *, end_s: float, window_s: float) -> dict[str, str]:
+    """The query of ``POINTS_PATH`` for the points of a metric in a window."""
+    return {
+        "query": _query(settings, metric),
+        "startMs": str(int((end_s - window_s) * 1000)),
+        "endMs": str(int(end_s * 1000)),
+        "resolution": str(_RESOLUTION_MS),
+    }
+
+
+def metadata_parameters(settings: LoadSourceSettings, metric: str) -> dict[str, str]:
+    """The query of ``METADATA_PATH`` for the hosts of the series of a metric."""
+    return {"query": _query(settings, metric), "limit": str(_SERIES_MAX)}
+
+
+def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) -> dict[str, Usage | NoData]:
+    """The usage of each node, from both responses. Raises ``InvalidValue``."""
+    try:
+        values = msgspec.json.decode(points, type=_SignalFxPoints).data
+    except msgspec.MsgspecError as error:
+        raise InvalidValue(text=f"{points[:80]!r} ({error})", expected=_POINTS_EXPECTED) from error
+    try:
+        series = msgspec.json.decode(metadata, type=_SignalFxMetadata).results
+    except msgspec.MsgspecError as error:
+        raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
+    nodes = _node_by_series(series, settings)
+    return {
+        nodes[one]: usage_of((value for _, value in found), missing=_NO_MEASUREMENT)
+        for one, found in values.items()
+        if one in nodes
+    }
+
+
+def _query(settings: LoadSourceSettings, metric: str) -> str:
+    parts = [f"{settings.node_label or _HOST}:*{settings.host_suffix}", f'sf_metric:"{metric}"']
+    if settings.cluster:
+        parts.insert(1, f"cluster:{settings.cluster}")
+    return " AND ".join(parts)
+
+
+def _node_by_series(series: Sequence[_SignalFxSeries], settings: LoadSourceSettings) -> Mapping[str, str]:
+    label = settings.node_label or _HOST
+    hosts = {one.id: one.dimensions.get(label) or "" for one in series}
+    return {one: host.removesuffix(settings.host_suffix) for one, host in hosts.items() if one and host}

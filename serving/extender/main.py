@@ -35,8 +35,7 @@ from serving.extender.io.loadsources import load_source
 from serving.extender.io.tlssite import TlsSite
 from serving.extender.loadreport import LoadReport
 from serving.model.errors import ClusterError, InvalidValue, SettingsError
-from serving.placement.book import NodeBook
-from serving.placement.facts import node_of, pod_of
+from serving.placement.book import NodeBook, node_of, pod_of
 from serving.placement.scores.provider import Scorer
 from serving.settings.daemons import DAEMONS, PLACEMENT
 from serving.settings.load import load

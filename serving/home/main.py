@@ -30,8 +30,7 @@ from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, Subresource
-from serving.controller.io.config import ControllerConfig
-from serving.controller.io.controller import Controller
+from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.io.view_writer import ViewWriter
 from serving.home.admission.admission import admit
 from serving.home.admission.namespacerules import NamespaceRules

@@ -142,7 +142,6 @@ class ActivatorMetrics:
         return key[0], self._configuration_of(key), key[1]
 
     def _keep(self) -> None:
-        """Drop the rows of deleted revisions."""
         keys = set(self._keys())
         for key, (labels, rows) in list(self._rows.items()):
             # A revision may have been named before it was seen, and its Configuration not be known.

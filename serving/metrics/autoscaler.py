@@ -78,7 +78,6 @@ class AutoscalerMetrics:
             yield _counted(_PREFIX + name, value)
 
     def _of_policies(self) -> Iterator[Family]:
-        """The cost of each revision's policy over the last day, and of the alternative."""
         pods, cold = (family_of(_BY_NAME[f"serving_policy_day_{what}"]) for what in ("pod_seconds", "cold_requests"))
         for one in self._latest.values():
             costs = self._costs((one.namespace, one.revision))

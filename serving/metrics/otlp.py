@@ -120,7 +120,6 @@ class MetricSender:
         ]
 
     def _histograms(self, samples: Iterable[Sample], now_ns: int) -> Iterable[HistogramDataPoint]:
-        """Histogram points from rows of samples: cumulative buckets, count and sum."""
         below: list[int] = []
         bounds: list[float] = []
         for one in samples:

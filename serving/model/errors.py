@@ -1,32 +1,6 @@
 """The exceptions of the whole project, sorted by who must act.
 
-::
-
-    ServingError
-      SettingsError        the operator must act; a daemon that meets it at start exits with 2
-      InvalidValue         a value at the edge that does not parse; carries what would be right
-      ClusterError         the resource store did not do what was asked
-        NotFound           404: there is no such object
-        AlreadyExists      409: an object of that name exists
-        Conflict           409: the object changed since it was read; read it again
-          ApplyConflict    409: another field manager owns a field of a server-side apply
-        Invalid            422: the object breaks its schema or a rule
-        Gone               410: the version is too old for a watch; list again
-        Forbidden          403: never retry
-        Unsupported        501: the API allows it, this server does not implement it
-          UnsupportedMediaType  415: a patch of a type that this kind does not accept
-        Unavailable        503: the server does not answer; retry later
-          TooManyRequests  429: not now; a PodDisruptionBudget forbids the eviction
-        NotLeading         503: this process lost the lease that allows the write; nothing was sent
-      CloudError           the cloud did not do what a node group asked
-        CloudRefused       a bound, a quota, no capacity, no such group; the same request would fail again now
-        CloudUnavailable   the cloud does not answer, or throttles; look, then retry in the next pass
-      InvalidCertificate   the operator must act: a certificate cannot be served; the last good one stays
-      JournalDamaged       the operator must act: the store's file cannot be read; it is kept as it is
-      IllegalTransition    internal error: a state machine received an event that its state forbids
-
-The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
-docs/errors.md shows the same tree, and a test compares the two.
+docs/errors.md draws the tree and says what to do. The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
 """
 
 from collections.abc import Sequence

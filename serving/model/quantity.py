@@ -1,4 +1,4 @@
-"""Parses and formats quantities: texts for people, numbers for the code.
+"""Quantities as people write them, as the code means them, and as exact amounts that a kube-apiserver writes.
 
 Inside the project there are seconds, ratios, millicores and bytes. "60s", "70" percent, "500m" and "1Gi" exist only
 here and where settings and manifests are read. Each ``parse_*`` raises ``InvalidValue``; each ``format_*`` writes the
@@ -43,6 +43,11 @@ _SCALE: dict[str | None, Fraction] = {
 _FLAGS = {"true": True, "false": False}
 
 _Amount = TypeVar("_Amount")
+
+_NANOS = 10**9
+_DECIMAL_UNITS = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_BINARY_MIN = 1024
 
 
 def parse_duration_s(text: str) -> float:
@@ -195,3 +200,56 @@ def pod_peak(
     for amount in containers:
         beside = add(beside, amount)
     return larger(largest, beside)
+
+
+class ExactAmount(msgspec.Struct, frozen=True):
+    """``nanos`` is the value times 10^9: 1500m is 1,500,000,000."""
+
+    nanos: int
+    is_binary: bool = False
+
+    def __add__(self, other: "ExactAmount") -> "ExactAmount":
+        """The sum, in the form of the first part that is not zero."""
+        return ExactAmount(self.nanos + other.nanos, self.is_binary if self.nanos else other.is_binary)
+
+    def __str__(self) -> str:
+        return written_amount(self)
+
+
+Amounts = Mapping[str, ExactAmount]
+"""Amounts by the names of their resources, such as "cpu" and "requests.memory"."""
+
+
+def amounts_of(written: Mapping[str, Any] | None) -> dict[str, ExactAmount]:
+    """Read a map of quantities from a manifest. Raises ``InvalidValue`` for an invalid one."""
+    found = {}
+    for name, text in (written or {}).items():
+        value = parse_quantity(str(text)) * _NANOS
+        found[name] = ExactAmount(math.ceil(value), str(text).endswith("i"))
+    return found
+
+
+def total(parts: Iterable[Amounts]) -> dict[str, ExactAmount]:
+    """The sum by resource: {cpu: 500m} and {cpu: 1, pods: 1} are {cpu: 1500m, pods: 1}."""
+    found: dict[str, ExactAmount] = {}
+    for part in parts:
+        for name, amount in part.items():
+            before = found.get(name)
+            found[name] = amount if before is None else before + amount
+    return found
+
+
+def written_amount(amount: ExactAmount) -> str:
+    """The shortest text with a whole number: 2000m is "2", 1500m stays, 2048Mi is "2Gi"."""
+    value, nanos = abs(amount.nanos), abs(amount.nanos) % _NANOS
+    sign = "-" if amount.nanos < 0 else ""
+    if amount.is_binary and not nanos and value >= _BINARY_MIN * _NANOS:
+        return sign + _shortest(value // _NANOS, 1024, _BINARY)
+    return sign + _shortest(value, 1000, _DECIMAL_UNITS) if value else "0"
+
+
+def _shortest(number: int, base: int, suffixes: tuple[str, ...]) -> str:
+    step = 0
+    while number % base == 0 and step + 1 < len(suffixes):
+        number, step = number // base, step + 1
+    return f"{number}{suffixes[step]}"

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.nodegroup.delta import nodes_to_add
 from serving.nodegroup.group_memory import (
     NodeGroupState,
     ScaleLock,
@@ -34,7 +33,7 @@ from serving.nodegroup.plan import (
 )
 from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
 from serving.nodegroup.records import CloudGroup, Failures, GroupFacts, Snapshot
-from serving.nodegroup.rules import Course, RuleVerdict, judge
+from serving.nodegroup.rules import Course, RuleVerdict, judge, nodes_to_add
 from serving.nodegroup.states import newest_first, oldest_first
 from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
@@ -133,8 +132,6 @@ def shrink(view: GroupView, wanted_count: int, cloud: CloudGroup) -> Shrinkage:
 
 
 class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions of each part of the pass."""
-
     force_reaped: Reaped = Reaped()
     growth: Growth = Growth()
     reaped: Reaped = Reaped()
@@ -306,7 +303,6 @@ def _taint(name: str, view: GroupView) -> Taint:
 def _remembered(
     state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, actions: _GroupActions
 ) -> NodeGroupState:
-    """The state after the plan, assumed to be carried out."""
     added, is_dry = actions.growth.added_count, view.settings.dry_mode
     lock, breaker = verdict.lock, state.breaker
     if added and (not is_dry or view.settings.quirks.dry_mode_takes_lock):

@@ -34,8 +34,6 @@ from serving.nodegroup.records import (
 _ALWAYS = "Always"
 _FROM_FILE = "file"
 _PHASES = {phase.value: phase for phase in PodPhase}
-# Pods of one revision ask for the same: their quantities are parsed once.
-_AMOUNTS_MAX = 4096
 
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):

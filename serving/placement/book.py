@@ -1,20 +1,88 @@
-"""Keeps nodes with their pods' requests, updated by single changes; as a table on request.
+"""Reads Nodes and Pods, and keeps all nodes with the requests of their pods; as a table on request.
 
 Input: changes of nodes and pods, and the usage of nodes. Output: the ``NodeTable`` for node scores, and the number of pods on a node.
 A change of a pod costs a few additions. The table is built on request, and only the columns of changed nodes are
 rebuilt. A pod on an unknown node is stored until its node appears. The book is independent of the cluster and of scores.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
 
 from serving.model.nodata import NoData
-from serving.placement.facts import NodeFacts, PlacedPod
+from serving.model.objects import key_of
+from serving.model.quantity import resources_of
 from serving.placement.scores.metrics import NodeUsage
 from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
-from serving.placement.scores.pod import PodDemand, total_demand
+from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
+
+_OVER = ("Succeeded", "Failed")
 
 _NOTHING = PodDemand()
 _UNMEASURED = NoData(missing="entry for the node among the metrics")
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's facts for placement. ``pod_count_max`` is the number of pods it may run; None if it is not set."""
+
+    name: str
+    allocatable_cpu_m: int
+    allocatable_memory_bytes: int
+    pod_count_max: int | None
+
+
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on a node, with its requests."""
+
+    key: tuple[str, str]
+    node: str
+    demand: PodDemand
+
+
+def node_of(found: Mapping[str, Any]) -> NodeFacts:
+    """The facts of a Node object."""
+    allocatable = (found.get("status") or {}).get("allocatable") or {}
+    amounts = resources_of(allocatable)
+    pods = str(allocatable.get("pods", ""))
+    return NodeFacts(
+        name=found["metadata"]["name"],
+        allocatable_cpu_m=amounts.cpu_m or 0,
+        allocatable_memory_bytes=amounts.memory_bytes or 0,
+        pod_count_max=int(pods) if pods.isdecimal() else None,
+    )
+
+
+def pod_of(found: Mapping[str, Any]) -> PlacedPod | None:
+    """The facts of a bound Pod; None for a pending or ended one."""
+    spec = found.get("spec") or {}
+    node, phase = spec.get("nodeName"), (found.get("status") or {}).get("phase")
+    if not node or phase in _OVER:
+        return None
+    return PlacedPod(key=key_of(found), node=node, demand=demand_of(found))
+
+
+def demand_of(pod: Mapping[str, Any]) -> PodDemand:
+    """The demand of a Pod."""
+    spec = pod.get("spec") or {}
+    return pod_demand(
+        PodContainers(
+            containers=_containers(spec.get("containers") or ()),
+            init_containers=_containers(spec.get("initContainers") or ()),
+            overhead=resources_of(spec.get("overhead")),
+        )
+    )
+
+
+def _containers(written: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
+    return tuple(
+        Container(
+            request=resources_of((one.get("resources") or {}).get("requests")),
+            limit=resources_of((one.get("resources") or {}).get("limits")),
+            is_sidecar=one.get("restartPolicy") == "Always",
+        )
+        for one in written
+    )
 
 
 class NodeBook:

@@ -14,7 +14,7 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
 from serving.model.quantity import parse_bytes, parse_millicores
-from serving.placement.facts import NodeFacts
+from serving.placement.book import NodeFacts
 from serving.placement.scores.metrics import NodeUsage, usage_of
 
 _NOTHING_MEASURED = NoData(missing="measurement of the node")

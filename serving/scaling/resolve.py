@@ -70,7 +70,6 @@ def resolve(
             in_flight or _measured(settings, _UNSET, _IN_FLIGHT, container_concurrency=container_concurrency)
         ).target_value,
         target_burst_capacity=own.target_burst_capacity,
-        activator_capacity=own.activator_capacity,
         panic_threshold_ratio=own.panic_threshold_ratio,
         max_scale_up_rate=own.max_scale_up_rate,
         max_scale_down_rate=own.max_scale_down_rate,

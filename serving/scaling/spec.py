@@ -53,9 +53,6 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may arrive at once and find a place, over all pods. 0: the activator leaves the path as soon as a
     pod is ready. -1: it never does."""
 
-    activator_capacity: float
-    """Requests that one activator buffers for a revision. At least 1."""
-
     panic_threshold_ratio: float
     """Ratio of desired to ready pods from which the panic window decides too. Above 1 (1.1 to 10 by annotation)."""
 

@@ -227,8 +227,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     211, a prime, so that it never is a multiple of the target."""
 
     activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
-    """Requests that one activator buffers for a revision; decides how many activators serve it. Range: from 1. Default:
-    Knative, 100."""
+    """Requests that one activator buffers for a revision. Accepted from Knative's ConfigMaps without effect: all activators
+    serve all revisions. Range: from 1. Default: Knative, 100."""
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0
     """Largest ratio of desired to ready pods in one decision. Range: above 1. Default: Knative, 1000."""

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 
 from serving.nodegroup.records import Amount
-from serving.placement.book import NodeBook
-from serving.placement.facts import NodeFacts, PlacedPod
+from serving.placement.book import NodeBook, NodeFacts, PlacedPod
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, pick
 from serving.scaling.adaptive.policy import RevisionPolicy

@@ -1,56 +1,22 @@
 """Chooses the pod for the next request.
 
-Inputs: the pods of a revision with this activator's slots on each, pods that drain, and every request taken and given back. Output: ``Chosen`` with the reason, or ``NoFreePod`` with the reason. A pod that is
-full or drains is never chosen; among the others a policy chooses (``serving/traffic/policy.py``).
+A pod that is full or no longer listed is never chosen; among the others a policy chooses (``serving/traffic/policy.py``).
 
 It counts only what this activator has sent, and knows neither connections nor time; randomness is an argument. Follows
 knative/serving 98e5ef90 pkg/activator/net, except that a request which the breaker in front let through always finds a
 pod: ``capacity`` is what the breaker may let through.
 """
 
-import enum
 from collections.abc import Callable, Mapping
-
-import msgspec
 
 from serving.model.errors import IllegalTransition
 from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
 
 
-class Shortage(enum.StrEnum):
-    """The reason no pod can be chosen."""
-
-    NO_POD = "no-pod"
-    ALL_DRAIN = "all-drain"
-    ALL_FULL = "all-full"
-
-
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod chosen for the request.
-
-    ``policy`` chose it among ``free_pod_count`` pods. ``in_flight`` is what this activator has there now, this request
-    included, of ``slots`` (None: no limit).
-    """
-
-    pod: str
-    policy: BalancingPolicy
-    free_pod_count: int
-    in_flight: int
-    slots: int | None
-
-
-class NoFreePod(msgspec.Struct, frozen=True, kw_only=True):
-    """No pod can take the request: ``draining_count`` of ``pod_count`` pods drain, and the others are full."""
-
-    shortage: Shortage
-    pod_count: int
-    draining_count: int
-
-
 class Balancer:
     """The pods of one revision, and this activator's requests in flight on each.
 
-    ``take`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` gives numbers from 0 to below
+    ``pick`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` gives numbers from 0 to below
     1, as ``random.Random(seed).random`` does.
     """
 
@@ -67,7 +33,7 @@ class Balancer:
     def __repr__(self) -> str:
         free_slots = "unlimited" if self._unlimited else self._free_slots
         return (
-            f"Balancer({self._policy}, {len(self._pods)} pods, {len(self._free)} free, {self._draining_count()} draining, "
+            f"Balancer({self._policy}, {len(self._pods)} pods, {len(self._free)} free, "
             f"in flight {self._in_flight}, free slots {free_slots})"
         )
 
@@ -77,21 +43,19 @@ class Balancer:
 
         It is what is in flight plus the slots that are free, so that requests on a pod that drains take no slot from the
         others: with 3 on one that drains and 10 slots on another it is 13, and 12 when the first of them has ended.
-        Ask again after ``set_pods`` and ``drain``, and after ``give_back`` where a pod drains or has lost slots.
+        Ask again after ``set_pods``, and after ``give_back`` where a pod drains or has lost slots.
         """
         return None if self._unlimited else self._in_flight + self._free_slots
 
     def set_pods(self, slots_by_pod: Mapping[str, int | None]) -> None:
         """Replace the list of pods: this activator's slots by address, None for no limit.
 
-        A pod that is no longer listed drains, and is forgotten when its last request has ended. A pod that drains does so
-        for as long as it is listed. Fewer slots than requests in flight interrupt no request.
+        A pod that is no longer listed drains, and is forgotten when its last request has ended. Fewer slots than requests in flight interrupt no request.
         """
         for address in sorted(slots_by_pod.keys() | self._pods.keys()):
             pod = self._pods.setdefault(address, BalancedPod(address))
             was_free = pod.free
             pod.listed = address in slots_by_pod
-            pod.draining = pod.draining and pod.listed
             pod.slots = slots_by_pod.get(address, 0)
             self._settle(pod, was_free=was_free)
             if not pod.listed and not pod.in_flight:
@@ -112,31 +76,8 @@ class Balancer:
         """Requests of this activator in flight, by pod."""
         return {pod.address: pod.in_flight for pod in self._pods.values() if pod.in_flight}
 
-    def drain(self, address: str) -> None:
-        """Exclude this pod while it is listed. An unknown one is ignored."""
-        pod = self._pods.get(address)
-        if pod is not None:
-            was_free = pod.free
-            pod.draining = True
-            self._settle(pod, was_free=was_free)
-            self._recount()
-
-    def take(self) -> Chosen | NoFreePod:
-        """Choose a pod for a request and count the request; return the reason too."""
-        free_pod_count = len(self._free)
-        pod = self.pick()
-        if pod is None:
-            return self._shortage()
-        return Chosen(
-            pod=pod.address,
-            policy=self._policy,
-            free_pod_count=free_pod_count,
-            in_flight=pod.in_flight,
-            slots=pod.slots,
-        )
-
     def pick(self) -> BalancedPod | None:
-        """Choose a pod for a request and count the request; None without a free pod. Faster than ``take``."""
+        """Choose a pod for a request and count it in; None without a free one."""
         return self._begin(self._free.pick()) if len(self._free) else None
 
     def pick_at(self, address: str) -> BalancedPod | None:
@@ -163,14 +104,6 @@ class Balancer:
         elif not pod.listed and not pod.in_flight:
             del self._pods[address]
 
-    def validate(self) -> None:
-        """Assert the invariants; tests call it after every step."""
-        pods = self._pods.values()
-        assert self._in_flight == sum(pod.in_flight for pod in pods), self
-        assert self._free_slots == sum(map(_free_slots_of, pods)), self
-        assert len(self._free) == sum(pod.free for pod in pods), self
-        assert all(pod.listed or pod.in_flight for pod in pods), self
-
     def _begin(self, pod: BalancedPod) -> BalancedPod:
         pod.in_flight += 1
         self._in_flight += 1
@@ -188,20 +121,7 @@ class Balancer:
 
     def _recount(self) -> None:
         self._free_slots = sum(map(_free_slots_of, self._pods.values()))
-        self._unlimited = any(pod.available and pod.slots is None for pod in self._pods.values())
-
-    def _draining_count(self) -> int:
-        return sum(not pod.available for pod in self._pods.values())
-
-    def _shortage(self) -> NoFreePod:
-        pod_count, draining_count = len(self._pods), self._draining_count()
-        if not pod_count:
-            shortage = Shortage.NO_POD
-        elif draining_count == pod_count:
-            shortage = Shortage.ALL_DRAIN
-        else:
-            shortage = Shortage.ALL_FULL
-        return NoFreePod(shortage=shortage, pod_count=pod_count, draining_count=draining_count)
+        self._unlimited = any(pod.listed and pod.slots is None for pod in self._pods.values())
 
 
 def _free_pods(policy: BalancingPolicy, random: Callable[[], float]) -> FreePods:

@@ -65,19 +65,6 @@ class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     waited_s: float
 
 
-class BreakerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of all requests so far: ``arrived`` is the sum of the others except ``waiting_bytes``."""
-
-    arrived: int
-    running: int
-    waiting: int
-    finished: int
-    cancelled: int
-    timed_out: int
-    refused: int
-    waiting_bytes: int
-
-
 class _QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the queue: its start time, and the weight of the request."""
 
@@ -147,27 +134,9 @@ class Breaker(Generic[RequestId]):
         return self._capacity
 
     @property
-    def running_count(self) -> int:
-        """Requests that run now."""
-        return len(self._running)
-
-    @property
     def waiting_count(self) -> int:
         """Requests that wait now."""
         return len(self._waiting)
-
-    def counts(self) -> BreakerCounts:
-        """Counts of all requests so far."""
-        return BreakerCounts(
-            arrived=self._arrived,
-            running=len(self._running),
-            waiting=len(self._waiting),
-            finished=self._finished,
-            cancelled=self._cancelled,
-            timed_out=self._timed_out,
-            refused=self._refused,
-            waiting_bytes=self._waiting_bytes,
-        )
 
     def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Rejected:
         """Admit, queue or reject a new request. ``weight_bytes`` is its memory while it waits.
@@ -246,19 +215,6 @@ class Breaker(Generic[RequestId]):
             return None
         oldest = next(iter(self._waiting.values()))
         return oldest.since_s + self._wait_max_s
-
-    def validate(self) -> None:
-        """Assert the invariants; tests call it after every step."""
-        counts = self.counts()
-        places = self._waiting.values()
-        assert counts.arrived == (
-            counts.running + counts.waiting + counts.finished + counts.cancelled + counts.timed_out + counts.refused
-        ), self
-        assert not self._running & self._waiting.keys(), self
-        assert not self._waiting or (self._capacity is not None and len(self._running) >= self._capacity), self
-        assert len(self._waiting) <= self._depth_max, self
-        assert self._waiting_bytes == sum(place.weight_bytes for place in places), self
-        assert self._depth_bytes_max is None or self._waiting_bytes <= self._depth_bytes_max, self
 
     def _grant(self, now_s: float) -> Sequence[Granted[RequestId]]:
         if not self._waiting:

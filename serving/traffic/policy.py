@@ -37,27 +37,21 @@ class BalancedPod:
     """A pod as one activator sees it; mutable, because it changes twice for each request.
 
     ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed``: the pod
-    is in the latest list; ``draining``: it has announced that it terminates.
+    is in the latest list.
     """
 
-    __slots__ = ("address", "draining", "in_flight", "listed", "slots")
+    __slots__ = ("address", "in_flight", "listed", "slots")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.slots: int | None = 0
         self.in_flight = 0
         self.listed = False
-        self.draining = False
-
-    @property
-    def available(self) -> bool:
-        """Whether the pod may be chosen once it has a free slot."""
-        return self.listed and not self.draining
 
     @property
     def free(self) -> bool:
-        """Whether the pod may be chosen now."""
-        return self.available and (self.slots is None or self.in_flight < self.slots)
+        """Whether it may be chosen now."""
+        return self.listed and (self.slots is None or self.in_flight < self.slots)
 
 
 class FreePods(Protocol):

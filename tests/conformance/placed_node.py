@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from serving.model.quantity import Resources
-from serving.placement.book import NodeBook
-from serving.placement.facts import demand_of, node_of, pod_of
+from serving.placement.book import NodeBook, demand_of, node_of, pod_of
 from serving.placement.scores.metrics import NodeUsage
 from serving.placement.scores.nodes import NodeTable
 from serving.placement.scores.pod import Container, PodContainers, PodDemand

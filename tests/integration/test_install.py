@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from serving.cli.client.api import ApiClient
 from serving.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
 from serving.cli.main import main
-from serving.cli.system.rollout import until_available
+from serving.cli.system.install import until_available
 from serving.home.store.memory import MemoryCluster
 from serving.settings.parse import EXAMPLE_KEY
 from tests.integration.api_server import served

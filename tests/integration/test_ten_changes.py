@@ -181,7 +181,7 @@ CHANGES = (
                     Edit(
                         "serving/cluster/kinds.py",
                         ANCHOR_OF_POTS,
-                        'TEAPOT = Kind(group=OWN_GROUP, version="v1alpha1", name="Teapot", plural="teapots", durable=True)\n\n'
+                        'TEAPOT = _kind(OWN_API_VERSION, "Teapot", "teapots", durable=True)\n\n'
                         f"{ANCHOR_OF_POTS}    TEAPOT,\n",
                     ),
                 ),

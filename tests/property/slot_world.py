@@ -12,6 +12,7 @@ from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import PeerHello, SlotMessage
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
+from tests.invariants import validate
 
 __all__ = ["KEY", "Life", "World", "pod"]
 
@@ -153,7 +154,7 @@ class World:
     def validate(self, pods: Sequence[str]) -> None:
         """Assert that neither the requests of a pod nor the rights to it exceed its slots."""
         for life in self.living:
-            life.router.validate()
+            validate(life.router)
         for address in pods:
             total = 0
             for life in self.living:

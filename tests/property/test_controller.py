@@ -13,6 +13,7 @@ from serving.controller.values.naming import child_name
 from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
 from serving.model.objects import Key, Object, merge_difference, name_of
 from serving.settings.controller import DISABLED
+from tests.invariants import validate
 from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, merged, stored, with_ready
 
 NAMES = st.sampled_from("abcd")
@@ -63,7 +64,7 @@ def test_a_host_is_held_by_its_oldest_claim_whatever_came_before(steps: list[tup
     for name, hosts in steps:
         claims.put(("default", name), hosts)
         wanted["default", name] = hosts
-        claims.validate()
+        validate(claims)
     for host in ("h1", "h2", "h3"):
         holders = sorted((hosts[host], key) for key, hosts in wanted.items() if host in hosts)
         assert claims.holder(host) == (holders[0][1] if holders else None)

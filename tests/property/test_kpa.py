@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from bench.naive.kpa import NaiveKpa
 from serving.model.nodata import NoData
-from serving.scaling.kpa.bounds import ScaleBound
 from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
-from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound, merge
 from serving.scaling.kpa.window import MetricWindows, Observation
 from serving.scaling.kpa.zero import PROOF_VALID_S, GateAction, GateInputs, GatePhase, GateReason, GateState, step
 from serving.scaling.spec import ScalingSpec, WindowKind

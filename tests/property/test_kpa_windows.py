@@ -9,6 +9,7 @@ from serving.scaling.kpa.delay import DelayWindow
 from serving.scaling.kpa.window import LinearWindow, window_of
 from serving.scaling.spec import WindowKind
 from serving.settings.autoscaler import ORIGINAL
+from tests.invariants import validate
 
 WIDTHS = st.integers(1, 12)
 # Times jump back and ahead by more than the widest window, so that points come late, too late, and after silence.
@@ -47,7 +48,7 @@ def test_a_window_is_a_recount_of_its_points(
             expected = naive.average(at_s)
             assert ours.is_empty(at_s) == (expected is None)
             assert ours.average(at_s) == pytest.approx(expected or 0.0, abs=2e-6)
-        ours.validate()
+        validate(ours)
 
 
 @given(kind=st.sampled_from(WindowKind), width=WIDTHS, load=LOADS, start=TIMES, seen=st.integers(1, 30), silent=TIMES)

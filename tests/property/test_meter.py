@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.traffic.meter import Meter, Report
+from tests.invariants import validate
 
 # Sixteenths of a second are exact in binary, so sums can be compared without a tolerance.
 TICK_S = 1 / 16
@@ -29,7 +30,7 @@ def metered(spans: Sequence[Span], report_ticks: Sequence[int]) -> list[Report]:
             meter.leave(tick * TICK_S, proxied=proxied)
         else:
             reports.append(meter.report(tick * TICK_S))
-        meter.validate()
+        validate(meter)
     return reports
 
 
@@ -79,7 +80,7 @@ def test_no_order_of_calls_makes_load_out_of_nothing(calls: list[tuple[str, floa
             arrived += 1
         else:
             meter.leave(now_s, proxied=proxied)
-        meter.validate()
+        validate(meter)
 
 
 @given(splits=st.lists(st.floats(0.001, 10), min_size=1, max_size=20))

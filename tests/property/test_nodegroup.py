@@ -8,10 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serving.nodegroup.decide import decide
-from serving.nodegroup.delta import from_zero_delta, scale_up_delta
 from serving.nodegroup.group_memory import BreakerPhase, NodeGroupState, ScaleLock
 from serving.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint, Utilisation
 from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint, Snapshot
+from serving.nodegroup.rules import from_zero_delta, scale_up_delta
 from serving.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
 from serving.nodegroup.view import gathered, view_of
 from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.placement.book import NodeBook
-from serving.placement.facts import node_of, pod_of
+from serving.placement.book import NodeBook, node_of, pod_of
 from tests.unit.placement.builders import node, pod
 
 NAMES = st.sampled_from("abc")

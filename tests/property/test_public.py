@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from serving.cluster import kinds
 from serving.cluster.port import Create, Patch
-from serving.controller.revisions.activators import Activators
 from serving.controller.revisions.public import (
     ENDPOINTS_MAX,
+    Activators,
     PublicService,
     pod_backends,
     public_writes,

@@ -9,13 +9,13 @@ from bench.naive import scores as naive
 from serving.model.nodata import NoData
 from serving.model.quantity import Resources
 from serving.placement.scores.balanced import BalancedResourceAllocation
-from serving.placement.scores.beta import DEVIATION_MIN, probability_below
 from serving.placement.scores.fit import LeastRequested, MostRequested
 from serving.placement.scores.low_risk import LowRiskOverCommitment
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import NodeTable, Placing, ScoredNode, node_table, place
 from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
 from serving.placement.scores.provider import Scorer
+from serving.placement.scores.risk import DEVIATION_MIN, probability_below
 from serving.placement.scores.score import NODE_SCORES
 from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.traffic.balance import Balancer, Chosen, NoFreePod
+from serving.traffic.balance import Balancer
 from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
 from serving.traffic.policy import BalancingPolicy, policy_for
+from tests.invariants import validate
 
 Step = tuple[str, int]
 CAPACITIES = st.one_of(st.none(), st.integers(0, 6))
@@ -31,7 +32,7 @@ UNLIMITED_PODS = st.sets(st.sampled_from("abcdefgh"), max_size=6).map(lambda pod
 POD_STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("take"), st.just({}), st.integers(0, 20)),
-        st.tuples(st.sampled_from(["give_back", "drain"]), st.just({}), st.integers(0, 20)),
+        st.tuples(st.just("give_back"), st.just({}), st.integers(0, 20)),
         st.tuples(st.just("set_pods"), st.one_of(PODS, UNLIMITED_PODS), st.just(0)),
     ),
     max_size=60,
@@ -118,8 +119,8 @@ def test_the_breaker_does_what_plain_lists_do(capacity: int | None, steps: list[
     naive = NaiveBreaker(capacity)
     for call, number in steps:
         step(breaker, naive, call, number)
-        breaker.validate()
-        assert (breaker.running_count, breaker.waiting_count) == (len(naive.running), len(naive.waiting))
+        validate(breaker)
+        assert (len(breaker._running), breaker.waiting_count) == (len(naive.running), len(naive.waiting))
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
@@ -143,7 +144,7 @@ def test_no_more_start_than_there_are_slots(capacity: int | None, steps: list[St
         started_before = len(naive.started)
         step(breaker, naive, call, number)
         if len(naive.started) > started_before and breaker.capacity is not None:
-            assert breaker.running_count <= breaker.capacity
+            assert len(breaker._running) <= breaker.capacity
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
@@ -162,35 +163,29 @@ def test_the_wake_time_is_exact(capacity: int | None, steps: list[Step]) -> None
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
-def test_only_listed_pods_with_room_that_do_not_drain_are_chosen(
+def test_only_listed_pods_with_room_are_chosen(
     policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     balancer = Balancer(policy, random=source.random)
     slots: dict[str, int | None] = {}
-    draining: set[str] = set()
     held: list[str] = []
     for call, pods, number in steps:
         in_flight = Counter(held)
         if call == "set_pods":
             balancer.set_pods(pods)
-            slots, draining = pods, draining & pods.keys()
-        elif call == "drain" and slots:
-            pod = sorted(slots)[number % len(slots)]
-            balancer.drain(pod)
-            draining.add(pod)
+            slots = pods
         elif call == "give_back" and held:
             balancer.give_back(held.pop(number % len(held)))
         elif call == "take":
-            free = {pod for pod, own in slots.items() if pod not in draining and (own is None or in_flight[pod] < own)}
-            response = balancer.take()
-            if isinstance(response, Chosen):
-                assert response.pod in free
-                assert (response.free_pod_count, response.in_flight) == (len(free), in_flight[response.pod] + 1)
-                held.append(response.pod)
-            else:
+            free = {pod for pod, own in slots.items() if own is None or in_flight[pod] < own}
+            pod = balancer.pick()
+            if pod is None:
                 assert not free
-                assert response.pod_count == len(slots.keys() | in_flight.keys())
-        balancer.validate()
+            else:
+                assert pod.address in free
+                assert pod.in_flight == in_flight[pod.address] + 1
+                held.append(pod.address)
+        validate(balancer)
 
 
 class Activator:
@@ -203,9 +198,9 @@ class Activator:
         self.arrived = 0
 
     def start(self, request_id: int) -> None:
-        response = self.balancer.take()
-        assert isinstance(response, Chosen), response
-        self.pod_of[request_id] = response.pod
+        pod = self.balancer.pick()
+        assert pod is not None
+        self.pod_of[request_id] = pod.address
 
     def start_all(self, granted: Sequence[Granted[int]]) -> None:
         for one in granted:
@@ -227,23 +222,18 @@ def test_an_admitted_request_finds_a_pod_and_none_waits_beside_a_free_slot(
     policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     activator = Activator(policy, source)
-    known: list[str] = []
     for call, pods, number in steps:
         if call == "take":
             activator.arrive()
         elif call == "give_back" and activator.pod_of:
             activator.finish(sorted(activator.pod_of)[number % len(activator.pod_of)])
-        elif call != "give_back":
-            if call == "set_pods":
-                activator.balancer.set_pods(pods)
-                known = sorted(pods)
-            elif known:
-                activator.balancer.drain(known[number % len(known)])
+        elif call == "set_pods":
+            activator.balancer.set_pods(pods)
             activator.start_all(activator.breaker.set_capacity(activator.balancer.capacity, 0.0))
-        activator.breaker.validate()
-        assert activator.breaker.running_count == len(activator.pod_of)
+        validate(activator.breaker)
+        assert len(activator.breaker._running) == len(activator.pod_of)
         if activator.breaker.waiting_count:
-            assert isinstance(activator.balancer.take(), NoFreePod)
+            assert activator.balancer.pick() is None
 
 
 @given(container_concurrency=st.integers(0, 1000), bound=st.integers(0, 1000))

@@ -269,12 +269,6 @@ class RequestRouter(Generic[RequestId]):
             for one in throttler.reject_waiting(now_s, reason=RejectionReason.SHUT_DOWN, text=text)
         ]
 
-    def validate(self) -> None:
-        """Assert the invariants; tests call it after every step."""
-        for key, throttler in self.throttlers.items():
-            throttler.validate()
-            assert self.directory.revision(key) is None or throttler.pods == self.directory.pods_of(key), self
-
     def _set_pods(self, keys: Iterable[RevisionKey], now_s: float) -> list[Dispatch[RequestId]]:
         """Assign pods to revisions with requests. The capacity of pods is unknown before their revision is known."""
         dispatches: list[Dispatch[RequestId]] = []

@@ -290,20 +290,6 @@ class RevisionThrottler(Generic[RequestId]):
         )
         return load if level or report.concurrency or report.request_count else None
 
-    def validate(self) -> None:
-        """Assert the invariants; tests call it after every step."""
-        self._breaker.validate()
-        self._meter.validate()
-        self.balancer.validate()
-        counts = self._breaker.counts()
-        assert counts.running == len(self.address_of) + len(self._requeued), self
-        assert self.level == counts.running + counts.waiting, self
-        assert len(self._session_of) <= self.level, self
-        assert not self.address_of.keys() & self._requeued.keys(), self
-        assert self.ejected.addresses <= self.pods.keys(), self
-        assert not self.waiting_count or self.balancer.capacity == len(self.address_of), self
-        assert self._breaker.capacity == _plus(self.balancer.capacity, len(self._requeued)), self
-
     def _settle(self, now_s: float, *, has_changed: bool = False) -> Sequence[Dispatch[RequestId]]:
         """Give free slots to requeued requests first, then set the breaker's capacity to what is left.
 

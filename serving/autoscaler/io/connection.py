@@ -27,7 +27,6 @@ _PLAIN = 0x82
 _MASKED = 0x80
 # Lengths from here on stand in the 2 or 8 bytes that follow.
 _LONG = 126
-_LONGER = 127
 
 # The protocol tells of each connection; that many pods come and go is no news.
 _log = logging.getLogger("autoscaler.websocket")

@@ -13,7 +13,6 @@ one pod one second. A new connection of the same pod takes the place of the old 
 import asyncio
 import contextlib
 import http
-import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
@@ -32,7 +31,6 @@ from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
-_log = logging.getLogger("autoscaler")
 # Connections that wait to be accepted, where we listen ourselves: all pods come back at once after a restart.
 _BACKLOG = 4096
 # Seconds between looks for silent connections; clients ping each 20 s.

@@ -13,14 +13,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from serving.home.schemas.crds import crd_folder
+from serving.home.schemas.crds import YAML_LOADER, crd_folder
 from serving.model.objects import Object
 
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
 # Definitions that an installation of Knative Serving has and we have not.
 KNATIVE_CRDS = ("podautoscalers.autoscaling.internal.knative.dev", "ingresses.networking.internal.knative.dev")
-# The one in C, where PyYAML has it: half a second less.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _KNOWN_KEYS = {"apiVersion", "kind", "namespace", "images", "resources"}
 _CRD = "CustomResourceDefinition"
 # What others need goes first; a kind that is not named goes last.
@@ -67,7 +65,7 @@ def tree_folder() -> Path:
 def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
     """All objects, dependencies first."""
     with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
-        kustomization: Object = yaml.load(file, Loader=_LOADER)  # noqa: S506 - both loaders are safe
+        kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
     unknown = kustomization.keys() - _KNOWN_KEYS
     assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
     images = {one["name"]: wanted.image or f"{one['newName']}:{one['newTag']}" for one in kustomization["images"]}
@@ -75,7 +73,7 @@ def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
     found = [
         _adapted(one, namespace=namespace, images=images)
         for name in kustomization["resources"]
-        for one in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=_LOADER)
+        for one in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=YAML_LOADER)
     ]
     asked = {"config-controller": ("domain", wanted.domain)}
     asked["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)

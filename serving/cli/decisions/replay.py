@@ -127,7 +127,6 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _differences(before: object, after: object, name: str) -> Iterator[tuple[str, object, object]]:
-    """Fields that differ between two decisions, by path."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
             yield from _differences(before.get(key), after.get(key), f"{name}.{key}" if name else str(key))

@@ -78,7 +78,6 @@ def _refuse_trace_options(options: dict[str, Any]) -> None:
 
 
 def _print_run(runner: PolicyRunner, policy: str, *, as_json: bool) -> None:
-    """Print each change of one service's scale with its reason, or each decision as JSON."""
     log, until_s = RunLog(), runner.workload.length_s
     workload = msgspec.structs.replace(runner.workload, log=log)
     (result,) = run_workload(workload, POLICIES[policy], seed=runner.seeds[0])

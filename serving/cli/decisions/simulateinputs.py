@@ -178,7 +178,6 @@ def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> Auto
 
 
 def _with(record: Record, path: Sequence[str], value: Value) -> Record:
-    """Replace one field of a record, also of a nested one."""
     name, *below = path
     return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
 

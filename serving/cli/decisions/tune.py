@@ -61,7 +61,6 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
 
 
 def _settings_of(policy: str, position: str, settings: AutoscalerSettings) -> dict[str, str]:
-    """The settings of a dial's position, as in config-autoscaler."""
     change = next(one.change for one in POLICIES[policy].dial if one.name == position)
     changed = change(POLICIES[policy].change(settings))
     default = AutoscalerSettings()

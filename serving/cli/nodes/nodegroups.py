@@ -130,7 +130,6 @@ def events_of_groups(api: ApiClient, since_s: float) -> list[Object]:
 
 
 def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods: Sequence[Object]) -> Iterator[str]:
-    """Yield the revisions with pods on the group's nodes or waiting, and their anticipated pods."""
     names = {name_of(one) for one in nodes if _has(group, one)}
     own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") in names])
     waiting = pods_by_revision([one for one in pods if not nested(one, "spec", "nodeName")])
@@ -172,7 +171,6 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
 
 
 def _growth_before(node: Object, group: Object, events: Sequence[Object]) -> list[str]:
-    """The last growth of the group before the node appeared, if known."""
     came = str(nested(node, "metadata", "creationTimestamp") or "")
     grown = [
         one

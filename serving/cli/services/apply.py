@@ -164,7 +164,6 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) 
 
 
 def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:
-    """The API, looking at the namespace of a manifest."""
     return api.within(_namespace(api, manifest))
 
 

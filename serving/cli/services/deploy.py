@@ -179,7 +179,6 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
 
 
 def _asgi_options(api: ApiClient, app: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Add the command of an ASGI app. It serves requests without a queue-proxy."""
     others = [f"--{name.replace('_', '-')}" for name in _NOT_WITH_ASGI if given[name]]
     if others:
         fail_usage(f"--asgi says what to run, and how: leave out {', '.join(others)}")
@@ -227,7 +226,6 @@ def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
 
 
 def _built(api: ApiClient, asked: Deployment) -> Deployment:
-    """The deployment of an image, which is built from the folder if none is named."""
     if asked.image:
         return asked
     if api.state_path is None:

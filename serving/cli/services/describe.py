@@ -190,7 +190,6 @@ def _titled(title: str, lines: list[str]) -> Iterator[str]:
 
 
 def _events(api: ApiClient, about: list[Object]) -> list[Object]:
-    """The events about some objects, oldest first."""
     uids = {nested(one, "metadata", "uid") for one in about}
     found = [one for one in items_of(api, EVENT) if nested(one, "involvedObject", "uid") in uids]
     return sorted(found, key=_seen)

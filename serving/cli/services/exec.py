@@ -194,7 +194,6 @@ def _exit_code(status: Object) -> int:
 
 
 def _send_input(channels: Channels) -> None:
-    """Pass standard input on, and its end."""
     with contextlib.suppress(EOFError, OSError, ValueError):
         while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
             channels.send(bytes([STDIN]) + piece)
@@ -205,7 +204,6 @@ def _send_input(channels: Channels) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal(channels: Channels) -> Iterator[None]:
-    """Pass each key on as it is typed, and each change of the terminal's size."""
     changed = threading.Event()
     changed.set()
 

@@ -248,7 +248,6 @@ def rendered(template: str, value: object) -> str:
 
 
 def _parts(template: str) -> list[tuple[bool, str]]:
-    """Whether it is an expression, and its text, for each part."""
     found: list[tuple[bool, str]] = []
     at = 0
     while at < len(template):
@@ -264,7 +263,6 @@ def _parts(template: str) -> list[tuple[bool, str]]:
 def _block(
     parts: Sequence[tuple[bool, str]], value: object, *, is_inner: bool
 ) -> tuple[str, Sequence[tuple[bool, str]]]:
-    """The text up to the end of this block, and the parts after it."""
     texts: list[str] = []
     while parts:
         (is_expression, text), *parts = parts

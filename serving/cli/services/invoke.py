@@ -93,7 +93,6 @@ def _access(api: ApiClient, service: Object) -> dict[str, str]:
 
 
 def _print(head: ResponseStart, pieces: Iterator[bytes], *, include: bool) -> None:
-    """Print the answer, each piece of its body as it arrives."""
     click.echo(_summary_line(head), err=True)
     if include:
         for key, value in head.headers:
@@ -113,7 +112,6 @@ def _print(head: ResponseStart, pieces: Iterator[bytes], *, include: bool) -> No
 def _sent(
     address: ServiceAddress, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float
 ) -> Iterator[tuple[http.client.HTTPResponse, ResponseStart]]:
-    """Send a request; the answer, whose body is still to be read, and its head."""
     method, target, headers, body = request
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection):
@@ -141,7 +139,6 @@ def _sent(
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body, as it arrives."""
     received = 0
     try:
         while piece := response.read1(_PIECE_BYTES):

@@ -72,7 +72,6 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
 
 
 def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form: str) -> None:
-    """Print until all pods are read; with ``--follow`` without end."""
     width = 0
     looked_s = time.monotonic()
     while True:
@@ -107,7 +106,6 @@ def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
 
 
 def _gone(api: ApiClient, name: str, wanted: str) -> list[Object]:
-    """The last deleted pods of a service, latest first."""
     found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)])
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")][
         :_GONE_MAX

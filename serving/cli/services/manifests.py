@@ -84,7 +84,6 @@ class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLo
 
 
 def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
-    """Name and text of each selected file."""
     if path == "-":
         yield "standard input", sys.stdin.read()
         return

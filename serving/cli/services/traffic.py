@@ -94,7 +94,6 @@ def _requested(
 
 
 def _named(word: str, service: Object, names: Sequence[str]) -> str:
-    """The revision named by the user."""
     if word == LATEST:
         return word
     prefix = f"{name_of(service)}-"

@@ -211,8 +211,6 @@ def _revisions(rows: list["_Row"], *, width: int) -> Table:
 
 
 class _Row:
-    """One revision of a state."""
-
     def __init__(self, state: Mapping[str, Any], one: Mapping[str, Any]) -> None:
         self.key: str = one["key"]
         self.view: Mapping[str, Any] = one["view"]
@@ -270,7 +268,6 @@ class _Row:
 
 
 def _bar(load: float, target: float) -> str:
-    """A bar of eighths: full at the target."""
     return _BARS[min(8, round(8 * load / target))] if target else _BARS[0]
 
 

@@ -313,7 +313,6 @@ def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
 
 
 def _refuse_wrong_settings() -> None:
-    """End the command before anything starts if the settings are invalid."""
     try:
         check_environment(os.environ)
     except SettingsError as error:
@@ -372,7 +371,6 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
 
 
 def _sample_command(state_path: Path) -> list[str]:
-    """The command that deploys hello."""
     app = Path(hello.__file__)
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
     window = f"{WINDOW_ANNOTATION}=10s"

@@ -172,11 +172,6 @@ class Leader:
         """Whether this process holds the lease now."""
         return self._candidate.is_held
 
-    @property
-    def holder(self) -> str:
-        """The holder that was last observed; "" if the lease is free."""
-        return self._candidate.holder
-
     def check(self) -> None:
         """Raise ``NotLeading`` unless this process holds the lease."""
         self._candidate.check()

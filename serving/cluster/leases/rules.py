@@ -16,7 +16,6 @@ It uses no store and no clock; ``leader`` is the shell around it.
 
 import enum
 import math
-from collections.abc import Iterator
 
 import msgspec
 
@@ -38,14 +37,6 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     retry_period_s: float = 2.0
     """Time between two renewals, or two attempts."""
-
-    def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the three times."""
-        if not 0 < self.retry_period_s < self.renew_deadline_s < self.duration_s:
-            yield (
-                f"retry {self.retry_period_s:g} s, deadline {self.renew_deadline_s:g} s, "
-                f"duration {self.duration_s:g} s: each must be below the next"
-            )
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -125,11 +125,6 @@ class Shards:
         self._leases.on_change(self._changed)
 
     @property
-    def synced(self) -> asyncio.Event:
-        """Set once all leases have been listed."""
-        return self._leases.synced
-
-    @property
     def held(self) -> list[int]:
         """The shards that this process holds now."""
         return [shard for shard in sorted(self._won) if self.owns(shard)]
@@ -275,7 +270,6 @@ class Shards:
 
 
 def _elector(cluster: Cluster, options: ShardOptions, name: str, *, clock: Callable[[], float]) -> LeaseElector:
-    """The elector of one lease."""
     client = LeaseClient(
         cluster,
         LeaseName(namespace=options.namespace, name=name),
@@ -286,5 +280,4 @@ def _elector(cluster: Cluster, options: ShardOptions, name: str, *, clock: Calla
 
 
 def _address_in(lease: Object | None) -> str:
-    """The address that the holder of a lease wrote into it; "" without one."""
     return str(nested(lease, "metadata", "annotations", REPLICA_ADDRESS_ANNOTATION) or "")

@@ -8,11 +8,14 @@ a restart would miss.
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.cooperative import turn
 from serving.aio.periodic import every
 from serving.cluster import kinds
+from serving.cluster.configmaps import ConfigMapWatch
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
@@ -20,15 +23,17 @@ from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
 from serving.controller.io.route_prober import RouteProber
-from serving.controller.io.sources import CacheSources
+from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WorkKey, text_of
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import ClusterError, Conflict, Unavailable
-from serving.model.objects import Key
+from serving.model.objects import Key, Object
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
+from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
+from serving.settings.live import LiveSettings, Taken
 from serving.settings.queueproxy import QueueProxySettings
 
 _log = logging.getLogger(__name__)
@@ -144,7 +149,6 @@ class Controller:
                 await turn()
 
     async def _resync(self) -> None:
-        """Requeue keys whose decision depends on time."""
         self._wake(set(self._cache.keys(kinds.CONFIGURATION)))
 
     async def _measured_work(self, key: WorkKey) -> float | None:
@@ -214,3 +218,36 @@ def _log_failure(key: WorkKey, error: Exception) -> None:
 
 def _log_resync(error: Exception) -> None:
     _log.error("controller.resync_failed", extra={"error": str(error)}, exc_info=error)
+
+
+class ControllerConfig:
+    """The current settings of the controller, the autoscaler and the queue-proxies. Raises ``SettingsError`` for a wrong environment."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.own = LiveSettings(CONTROLLER, registry=DAEMONS, environment=environment)
+        self.scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=environment)
+        self.proxy = LiveSettings(QUEUEPROXY, registry=DAEMONS, environment=environment)
+        self.election = LiveSettings(ELECTION, registry=DAEMONS, environment=environment)
+        others = [one for one in DAEMONS if one not in (CONTROLLER, AUTOSCALER, QUEUEPROXY, ELECTION)]
+        self.all: list[LiveSettings[Any]] = [
+            self.own,
+            self.scaling,
+            self.proxy,
+            self.election,
+            *(LiveSettings(one, registry=DAEMONS, environment={}) for one in others),
+        ]
+
+    def attach(self, controller: Controller, watch: ConfigMapWatch) -> None:
+        """Apply changes to this controller from now on, and report them; refusals so far are reported first."""
+
+        def heard(taken: Taken, config_map: Object) -> None:
+            if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):
+                controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
+            for note in settings_notes(taken, config_map):
+                controller.report(note)
+
+        controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
+        watch.listeners[:] = [heard]
+        for taken, config_map in watch.refused.values():
+            for note in settings_notes(taken, config_map):
+                controller.report(note)

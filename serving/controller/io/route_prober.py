@@ -75,7 +75,6 @@ class RouteProber:
         return self._replies.is_skipped(address, now_s=steady_s())
 
     async def _serves(self, address: str, route: Key, digest: str) -> bool:
-        """Whether an activator answers with this digest."""
         assert self._session is not None
         was_skipped = self._is_skipped(address)
         timeout = aiohttp.ClientTimeout(total=_SKIPPED_TIMEOUT_S if was_skipped else _TIMEOUT_S)

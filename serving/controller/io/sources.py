@@ -13,8 +13,7 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.controller.cache import ControllerCache
-from serving.controller.revisions.activators import ACTIVATOR_SERVICE
-from serving.controller.revisions.public import MANAGED_BY, MANAGER, SERVICE_NAME
+from serving.controller.revisions.public import ACTIVATOR_SERVICE, MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.controller.values.writes import FOLLOWED_KINDS, Note, WorkKey
 from serving.model.errors import ClusterError, Forbidden, NotFound
 from serving.model.objects import Object

@@ -297,7 +297,6 @@ def _retirements(
 
 
 def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]:
-    """The Events about a change, with Knative's reasons."""
     before = nested(configuration, "status", "latestReadyRevisionName") or ""
     ready = status.get("latestReadyRevisionName", "")
     notes: list[Note] = []

@@ -97,7 +97,6 @@ def desired_private_service(revision: Object) -> Object:
 
 
 def _labels(revision: Object) -> dict[str, str]:
-    """The labels of the template, and those that select a revision's pods."""
     labels = {key: value for key, value in labels_of(revision).items() if not _is_about_routing(key)}
     labels.setdefault(APP_LABEL, name_of(revision))
     return {**labels, REVISION_LABEL: name_of(revision), REVISION_UID_LABEL: uid_of(revision)}

@@ -14,13 +14,12 @@ address family of the activators, with at most 1,000 endpoints, the limit of a s
 activators only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from serving.cluster import kinds
 from serving.cluster.port import Create, Write
-from serving.controller.revisions.activators import EndpointGroup, EndpointGroups
 from serving.controller.revisions.sidecar import QUEUE_PORT
 from serving.controller.values.writes import patch_of
 from serving.model.knative import (
@@ -47,6 +46,12 @@ from serving.model.objects import (
     uid_of,
 )
 
+ACTIVATOR_SERVICE = "activator-service"
+"""The Service, in the system's namespace, that leads to the activators' inner listener."""
+
+# Every public slice names all activators: with more, each change would be megabytes for a thousand services.
+_NAMED_MAX = 100
+
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 # Not the controller-manager's own name: it would empty these slices.
@@ -59,6 +64,80 @@ _OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, LAST_APPLIED_AN
 _H2C = "kubernetes.io/h2c"
 PUBLIC_PORT = 80
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
+
+
+class EndpointGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The endpoints of one port, as a slice has them; at least one."""
+
+    port: int
+    endpoints: tuple[Object, ...]
+
+
+EndpointGroups = Mapping[str, EndpointGroup]
+"""By family of addresses: "IPv4", "IPv6"."""
+
+
+class Activators:
+    """The slices and their merged endpoints."""
+
+    __slots__ = ("_slices", "backends")
+
+    def __init__(self) -> None:
+        self._slices: dict[tuple[str, str], Object] = {}
+        self.backends: EndpointGroups = {}
+
+    def put(self, key: tuple[str, str], found: Object) -> bool:
+        """Take a slice; returns whether the endpoints change."""
+        self._slices[key] = found
+        return self._sum_up()
+
+    def drop(self, key: tuple[str, str]) -> bool:
+        """Remove a slice; returns whether the endpoints change."""
+        self._slices.pop(key, None)
+        return self._sum_up()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """One address of each activator, as HOST:PORT: those of one family, because each pod may have one of each."""
+        for family, group in sorted(self.backends.items()):
+            shown = "[{}]:{}" if family == "IPv6" else "{}:{}"
+            return tuple(shown.format(one["addresses"][0], group.port) for one in group.endpoints)
+        return ()
+
+    def _sum_up(self) -> bool:
+        before = self.backends
+        addresses: dict[tuple[str, int], set[str]] = {}
+        for one in self._slices.values():
+            port = _port_of(one)
+            ready = {endpoint["addresses"][0] for endpoint in one.get("endpoints") or () if _takes_requests(endpoint)}
+            if port and ready:
+                addresses.setdefault((str(one.get("addressType")), port), set()).update(ready)
+        # The largest group of a family comes last and wins.
+        groups = sorted(addresses.items(), key=lambda group: (len(group[1]), group[0]))
+        self.backends = {
+            family: EndpointGroup(
+                port=port,
+                endpoints=tuple(
+                    {"addresses": [address], "conditions": {"ready": True}} for address in sorted(found)[:_NAMED_MAX]
+                ),
+            )
+            for (family, port), found in groups
+        }
+        return self.backends != before
+
+
+def _takes_requests(endpoint: Object) -> bool:
+    conditions = endpoint.get("conditions") or {}
+    return (
+        bool(endpoint.get("addresses")) and conditions.get("ready") is not False and not conditions.get("terminating")
+    )
+
+
+def _port_of(endpoint_slice: Object) -> int | None:
+    for port in nested(endpoint_slice, "ports") or ():
+        if port.get("name") == _PORT_NAME and port.get("port"):
+            return int(port["port"])
+    return None
 
 
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):

@@ -204,7 +204,6 @@ def _is_between_states(before: Object, after: Object) -> bool:
 def _missing(
     revision: Object, context: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
 ) -> Sequence[Write]:
-    """The missing children of a revision."""
     made: list[Write] = []
     if context.children.deployment is None:
         is_active = serving_state_of(revision) is ServingState.ACTIVE

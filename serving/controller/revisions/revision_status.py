@@ -239,7 +239,6 @@ def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object
 
 
 def _dependencies(revision: Object, children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
-    """The conditions ResourcesAvailable and ContainerHealthy."""
     deployment = children.deployment
     if deployment and not is_controlled_by(deployment, revision):
         message = f'There is an existing Deployment "{deployment_name(name_of(revision))}" that we do not own.'

@@ -58,12 +58,6 @@ class Claims:
         claims = self._by_host.get(host)
         return min(claims, key=lambda key: (claims[key], key)) if claims else None
 
-    def validate(self) -> None:
-        """Assert that both indexes agree."""
-        pairs = {(host, route) for host, claims in self._by_host.items() for route in claims}
-        assert pairs == {(host, route) for route, hosts in self._by_route.items() for host in hosts}
-        assert all(self._by_host.values())
-
     def _rivals(self, route: Key, hosts: Iterable[str]) -> Iterator[Key]:
         for host in hosts:
             yield from (key for key in self._by_host.get(host, ()) if key != route)

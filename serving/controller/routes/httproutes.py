@@ -145,7 +145,6 @@ def _ingress_ready(route: Object, routes: HttpRoutes, desired: Desired, *, gatew
 
 
 def _shares(targets: Iterable[Object]) -> dict[str, int]:
-    """Percent by revision, summed over targets."""
     shares: dict[str, int] = {}
     for target in targets:
         if target.get("percent"):

@@ -119,7 +119,6 @@ def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: 
 
 
 def _drawn(pool: list[RevisionShare], percent: int) -> Iterable[tuple[str, int]]:
-    """Take ``percent`` out of the pool, from its front."""
     while percent and pool:
         share = pool.pop(0)
         part = min(percent, share.percent)

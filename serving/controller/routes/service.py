@@ -162,7 +162,6 @@ def _means(child: Object, desired: Object) -> bool:
 
 
 def _is_up_to_date(child: Object | None, desired: Object) -> bool:
-    """Whether a child's status is about the service's current spec."""
     return (
         child is not None
         and _means(child, desired)

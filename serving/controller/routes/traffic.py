@@ -79,7 +79,6 @@ def _to_revision(target: Object, known: RouteTargets) -> Object | Condition:
 
 
 def _target(target: Object, revision: str, *, latest: bool) -> Object:
-    """The target as in the status: a revision by name, and whether it follows the latest."""
     made: Object = {"revisionName": revision, "latestRevision": latest}
     return made | {key: target[key] for key in ("percent", "tag") if target.get(key) is not None}
 

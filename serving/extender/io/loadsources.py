@@ -17,10 +17,11 @@ import msgspec
 
 from serving.cluster.kinds import NODE_METRICS
 from serving.cluster.port import Cluster
-from serving.extender.loadreport import WINDOWS_S, LoadReport, read_watcher_body
-from serving.extender.loadservices import (
+from serving.extender.loadreport import (
     METADATA_PATH,
     POINTS_PATH,
+    WINDOWS_S,
+    LoadReport,
     metadata_parameters,
     metrics_of,
     node_usages,
@@ -28,10 +29,11 @@ from serving.extender.loadservices import (
     queries,
     read_series,
     read_vector,
+    read_watcher_body,
 )
 from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
 from serving.model.nodata import NoData
-from serving.placement.facts import NodeFacts
+from serving.placement.book import NodeFacts
 from serving.placement.load import NodeLoads
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.settings.placement import LOAD_WATCHER, METRICS_SERVER, PROMETHEUS, LoadSourceSettings, PlacementSettings
@@ -65,8 +67,6 @@ class _MetricsServer:
 
 
 class _Caller:
-    """Calls one HTTP server with the settings' token."""
-
     def __init__(self, settings: LoadSourceSettings, session: aiohttp.ClientSession, *, header: str) -> None:
         self.settings = settings
         self._session = session
@@ -141,8 +141,6 @@ class _PrometheusSource:
 
 
 class _SignalFxSource:
-    """The points of SignalFx."""
-
     def __init__(self, caller: _Caller) -> None:
         self._caller = caller
 
@@ -173,8 +171,6 @@ class _SignalFxSource:
 
 
 class _WatcherSource:
-    """A load-watcher service, or another extender of this project."""
-
     def __init__(self, caller: _Caller, settings: PlacementSettings) -> None:
         self._caller = caller
         self._settings = settings

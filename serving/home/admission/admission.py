@@ -28,9 +28,9 @@ from serving.cluster.port import Subresource
 from serving.cluster.schedules import schedule_problems
 from serving.controller.revisions.defaults import fields_not_allowed
 from serving.home.admission.defaults import fill_in_defaults, with_requests
-from serving.home.admission.kuberules.findings import Json, forbidden, items_of
-from serving.home.admission.kuberules.objects import kube_problems, pod_type_problems, undecodable
-from serving.home.admission.kuberules.pods import spec_problems
+from serving.home.admission.kuberules.decoding import pod_type_problems, undecodable
+from serving.home.admission.kuberules.formats import Json, forbidden, items_of
+from serving.home.admission.kuberules.rules import kube_problems, spec_problems
 from serving.home.schemas.crds import crds
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
@@ -233,7 +233,6 @@ def _rule_problems(
 
 
 def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
-    """The error of an object, worded as a kube-apiserver words it."""
     title = f"{kind.name}.{kind.group}" if kind.group else kind.name
     texts = list(dict.fromkeys(_text_of(one) for one in problems))
     said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -263,7 +262,6 @@ def unknown(kind: Kind, body: Object) -> list[str]:
 
 
 def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
-    """Yield unknown fields of init containers."""
     spec, where = _pod_spec(kind, whole) if kind in _TEMPLATES else (None, "")
     if isinstance(spec, dict):
         schema: Schema = crds()[kind].schema
@@ -273,7 +271,6 @@ def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
 
 
 def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
-    """The pod's spec in an object with a template, and its place."""
     path = (*_TEMPLATES[kind], "spec")
     return nested(whole, *path), ".".join(path)
 

@@ -15,9 +15,9 @@ from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota
 from serving.home.schemas.records import Stored, decoded
 from serving.home.store.state import filter_of
 from serving.home.store.tables import KindTable
-from serving.model.amounts import amounts_of
 from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
 from serving.model.objects import Object, name_of, namespace_of, nested
+from serving.model.quantity import amounts_of
 
 DEFAULT_ACCOUNT = "default"
 """The ServiceAccount of each namespace, and of pods without ``serviceAccountName``."""

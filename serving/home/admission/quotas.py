@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 from serving.cluster.kinds import KINDS, POD, SERVICE, Kind
-from serving.model.amounts import Amounts, ExactAmount, amounts_of, total
 from serving.model.objects import Object, annotations_of, name_of, nested
-from serving.model.quantity import pod_peak
+from serving.model.quantity import Amounts, ExactAmount, amounts_of, pod_peak, total
 
 _ONE = ExactAmount(10**9)
 _OVER = ("Succeeded", "Failed")

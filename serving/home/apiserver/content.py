@@ -1,4 +1,4 @@
-"""Content negotiation: the Accept header, and request bodies as JSON, YAML or protobuf.
+"""Content of requests and responses: media types, unknown and duplicate fields, and the shapes of objects.
 
 A client lists media types in order of preference, and the first supported one wins. Objects are written as JSON, as a
 ``Table`` or as ``PartialObjectMetadata``. Protobuf is read for Go clients (``protobuf.py``) and never written.
@@ -6,19 +6,34 @@ A client lists media types in order of preference, and the first supported one w
 
 import enum
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 import yaml
+from aiohttp import web
 
+from serving.aio.clock import wall_s
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Listing, PatchType
+from serving.home.admission.admission import unknown
 from serving.home.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from serving.home.apiserver.requests import Fault
+from serving.home.apiserver.tables import metadata_list, partial_metadata, table
+from serving.home.store.memory import EncodedListing
+from serving.model.objects import Object
 
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
 
 _SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_LEVELS = ("", "Ignore", "Strict", "Warn")
+_HEADER_LENGTH_MAX = 1024
+_INDEX = re.compile(r"(\d+|-)\Z")
+
+JSON_TYPE = "application/json"
 
 
 class Shape(enum.StrEnum):
@@ -94,7 +109,6 @@ def _duplicate_yaml_keys(node: yaml.Node | None) -> list[str]:
 
 
 def _repeated(keys: Iterable[str]) -> list[str]:
-    """Keys after their first occurrence."""
     seen: set[str] = set()
     found: list[str] = []
     for key in keys:
@@ -130,3 +144,97 @@ def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
 
 def _events(data: bytes) -> list[object]:
     return list(yaml.parse(data, Loader=_SAFE_LOADER))
+
+
+def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], level: str) -> list[str]:
+    """Warnings about unknown and duplicate fields; none for Ignore. Raises ``Fault`` 400 for Strict."""
+    if level not in _LEVELS:
+        choices = ", ".join(one for one in _LEVELS if one)
+        raise Fault(400, f"invalid value for fieldValidation: {level!r}; expected one of {choices}")
+    if level == "Ignore":
+        return []
+    found = [f'unknown field "{path}"' for body in written for path in unknown(kind, body)]
+    found = list(dict.fromkeys([*found, *(f'duplicate field "{name}"' for name in duplicates)]))
+    if found and level == "Strict":
+        named = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
+        raise Fault(400, f"{named}: strict decoding error: {', '.join(found)}")
+    return found
+
+
+def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
+    """The partial objects written by a patch."""
+    if patch_type is not PatchType.JSON:
+        return [_without_directives(patch)] if isinstance(patch, dict) else []
+    operations = [one for one in patch if isinstance(one, dict)] if isinstance(patch, list) else []
+    return [
+        _nested(str(one.get("path", "")), one.get("value"))
+        for one in operations
+        if one.get("op") in {"add", "replace"} and one.get("path")
+    ]
+
+
+def _nested(pointer: str, value: object) -> Object:
+    """The object with only the target of a JSON pointer set: "/spec/a/0" with 1 is {"spec": {"a": [1]}}."""
+    for part in reversed(pointer.lstrip("/").split("/")):
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = [value] if _INDEX.match(key) else {key: value}
+    return value if isinstance(value, dict) else {}
+
+
+def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A merge patch without directives such as ``$patch``, and without the fields that it deletes."""
+    if isinstance(value, Mapping):
+        return {
+            key: _without_directives(one) for key, one in value.items() if not key.startswith("$") and one is not None
+        }
+    if isinstance(value, list):
+        return [_without_directives(one) for one in value]
+    return value
+
+
+def warning_header(text: str) -> str:
+    """A ``Warning`` header: code 299, no agent, and the text quoted, on one line, in ASCII."""
+    plain = " ".join(text.split()).encode("ascii", "replace").decode()
+    escaped = plain[:_HEADER_LENGTH_MAX].replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{escaped}"'
+
+
+def json_response(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+    """A JSON response with a header for each warning."""
+    response = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
+    for warning in warnings:
+        response.headers.add("Warning", warning_header(warning))
+    return response
+
+
+def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:
+    """One object in the accepted shape. Other responses, such as a Status, stay unchanged."""
+    if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
+        return one
+    if wanted.shape is Shape.TABLE:
+        metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
+        return table(kind, [one], metadata, version=wanted.version, include=include, now_s=wall_s())
+    return partial_metadata(one, wanted.version)
+
+
+def whole_list(kind: Kind, listing: EncodedListing) -> Object:
+    """A list of whole objects."""
+    return {
+        "kind": f"{kind.name}List",
+        "apiVersion": kind.api_version,
+        "metadata": _list_metadata(listing),
+        "items": [msgspec.Raw(item) for item in listing.items],
+    }
+
+
+def _list_metadata(listing: Listing | EncodedListing) -> Object:
+    page = listing.next_page
+    return {"resourceVersion": listing.resource_version, **({"continue": page} if page else {})}
+
+
+def shaped_list(kind: Kind, listing: Listing, *, wanted: WantedShape, include: str) -> Object:
+    """A list as a table or as metadata only."""
+    metadata = _list_metadata(listing)
+    if wanted.shape is Shape.TABLE:
+        return table(kind, listing.items, metadata, version=wanted.version, include=include, now_s=wall_s())
+    return metadata_list(listing.items, metadata, wanted.version)

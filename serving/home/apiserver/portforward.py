@@ -177,8 +177,6 @@ def _port(text: str) -> int:
 
 
 class _Forwarder:
-    """The connections of one websocket."""
-
     def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: asyncio.TaskGroup) -> None:
         self._socket, self._connect, self._group = socket, connect, group
         self._writers: dict[int, asyncio.StreamWriter] = {}

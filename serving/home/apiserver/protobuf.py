@@ -89,7 +89,6 @@ def _schema_of(version: str, kind: str) -> str | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in their order: number and value."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -120,7 +119,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _message(name: str, data: Any) -> dict[str, Any]:  # noqa: ANN401 - a number raises TypeError
-    """The JSON form of a message with the schema of this name."""
     result: dict[str, Any] = {}
     _read_into(result, _known(name), data)
     return result
@@ -165,7 +163,6 @@ def _known(name: str) -> _Fields:
 
 
 def _reader(schema: Schema) -> _Read:
-    """The reader for a single value of a schema."""
     name = next(iter(referred(schema)), "")
     if name:
         return _SPECIAL.get(name) or functools.partial(_message, name)

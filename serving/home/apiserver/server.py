@@ -18,8 +18,17 @@ from aiohttp.typedefs import Middleware
 from serving import __version__
 from serving.cluster.kinds import POD, UNUSED_KINDS
 from serving.cluster.port import Subresource
-from serving.home.apiserver import openapi, writing
-from serving.home.apiserver.content import Shape, decode_body, wanted
+from serving.home.apiserver import discovery, writing
+from serving.home.apiserver.content import (
+    JSON_TYPE,
+    Shape,
+    decode_body,
+    json_response,
+    shaped_list,
+    shaped_object,
+    wanted,
+    whole_list,
+)
 from serving.home.apiserver.discovery import discovery_response
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
@@ -34,7 +43,6 @@ from serving.home.apiserver.requests import (
     refusal_code,
     target_of,
 )
-from serving.home.apiserver.responses import JSON_TYPE, json_response, shaped_list, shaped_object, whole_list
 from serving.home.apiserver.reviews import (
     LOOPBACK_HOSTS,
     RULES_REVIEW_PATH,
@@ -177,14 +185,14 @@ class _ApiHandlers:
     async def openapi_v2(self, request: web.Request) -> web.Response:
         """``/openapi/v2``, as protobuf for old kubectl versions."""
         accept = request.headers.get("Accept", "")
-        if openapi.PROTOBUF_ASKED in accept or openapi.PROTOBUF_TYPE in accept:
-            return web.Response(body=openapi.openapi_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF_TYPE})
-        return json_response(openapi.openapi_v2())
+        if discovery.PROTOBUF_ASKED in accept or discovery.PROTOBUF_TYPE in accept:
+            return web.Response(body=discovery.openapi_v2_protobuf(), headers={"Content-Type": discovery.PROTOBUF_TYPE})
+        return json_response(discovery.openapi_v2())
 
     async def openapi_v3(self, request: web.Request) -> web.Response:
         """``/openapi/v3`` and the documents below it."""
         place = request.match_info.get("place", "")
-        found = openapi.openapi_v3(place) if place else openapi.openapi_v3_index()
+        found = discovery.openapi_v3(place) if place else discovery.openapi_v3_index()
         if found is None:
             raise NotFound(_UNKNOWN)
         return json_response(found)
@@ -312,7 +320,6 @@ class _ApiHandlers:
         return response
 
     async def _log_options(self, target: RequestTarget, query: Mapping[str, str]) -> LogOptions:
-        """Select the log of a pod, or the kept log of a deleted one."""
         try:
             return log_options(await self._cluster.get(POD, target.one_namespace, target.name), query)
         except NotFound:
@@ -328,7 +335,6 @@ class _ApiHandlers:
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def _interact(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
-        """exec, attach and port-forward."""
         pods, place = self._pods, (target.one_namespace, target.name)
         pod = await self._cluster.get(POD, *place)
         if pods is None:
@@ -362,12 +368,10 @@ def _check_subresource(target: RequestTarget) -> None:
 
 
 def _path(request: web.Request) -> str:
-    """The escaped path."""
     return request.rel_url.raw_path
 
 
 async def _subject(request: web.Request) -> RequestTarget | None:
-    """The target of a request, for error messages."""
     try:
         target = target_of(_path(request))
     except ClusterError:

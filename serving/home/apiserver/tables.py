@@ -1,18 +1,300 @@
 """Server-side printing: a ``Table`` of ``meta.k8s.io``, and ``PartialObjectMetadata``.
 
-Input: objects of one kind and the time; output: the table. The columns of custom resources come from their CRD, those of
-Kubernetes' own kinds from ``columns.py``.
+The columns of custom resources come from their CRD; those of Kubernetes' own kinds are functions of the object and the time.
 """
 
+import datetime as dt
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from serving.cluster.kinds import Kind
-from serving.home.apiserver.columns import COLUMNS, Cell, CellColumn, age
+import msgspec
+
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    EVENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    HTTP_ROUTE,
+    LEASE,
+    LIMIT_RANGE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    RESOURCE_QUOTA,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+)
 from serving.home.apiserver.jsonpath import compiled
 from serving.home.schemas.crds import Column, crds
 from serving.model.objects import Object
+
+_MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
+_UNITS = {1: "s", _MINUTE_S: "m", _HOUR_S: "h", _DAY_S: "d", _YEAR_S: "y"}
+# Upper bound in seconds and the two units that are shown below it; 0 for no second unit. Source: k8s.io/apimachinery util/duration.
+_STEPS = (
+    (2 * _MINUTE_S, 1, 0),
+    (10 * _MINUTE_S, _MINUTE_S, 1),
+    (3 * _HOUR_S, _MINUTE_S, 0),
+    (8 * _HOUR_S, _HOUR_S, _MINUTE_S),
+    (2 * _DAY_S, _HOUR_S, 0),
+    (8 * _DAY_S, _DAY_S, _HOUR_S),
+    (2 * _YEAR_S, _DAY_S, 0),
+    (8 * _YEAR_S, _YEAR_S, _DAY_S),
+)
+_UNKNOWN = "<unknown>"
+
+Cell = Callable[[Object, float], Any]
+_NONE = "<none>"
+_SHOWN_MAX = 3
+
+
+def age(stamp: object, *, now_s: float) -> str:
+    """The time since a stamp of the API, "2026-11-21T04:30:00Z"; "<unknown>" for another text."""
+    if not isinstance(stamp, str):
+        return _UNKNOWN
+    try:
+        then_s = dt.datetime.fromisoformat(stamp).timestamp()
+    except (ValueError, OverflowError):
+        return _UNKNOWN
+    return duration(now_s - then_s)
+
+
+def duration(seconds: float) -> str:
+    """A duration in at most two units, coarser the longer it is: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
+    whole = int(seconds)
+    if seconds < 0:
+        # Two clocks differ a little; a larger difference is shown as invalid.
+        return "0s" if seconds > -2 else "<invalid>"
+    for below_s, large_s, small_s in _STEPS:
+        if whole < below_s:
+            large, small = whole // large_s, whole % large_s // small_s if small_s else 0
+            return f"{large}{_UNITS[large_s]}" + (f"{small}{_UNITS[small_s]}" if small else "")
+    return f"{whole // _YEAR_S}y"
+
+
+class CellColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """One column with the function that fills it."""
+
+    name: str
+    cell: Cell
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+    description: str = ""
+
+
+def _column(name: str, cell: Callable[[Object], Any], *, kind: str = "string", wide: bool = False) -> CellColumn:
+    return CellColumn(name=name, cell=lambda one, _: cell(one), type=kind, priority=1 if wide else 0)
+
+
+def _at(one: object, *keys: str) -> Any:  # noqa: ANN401 - JSON
+    for key in keys:
+        one = one.get(key) if isinstance(one, dict) else None
+    return one
+
+
+def _listed(one: object, *keys: str) -> list[Any]:
+    found = _at(one, *keys)
+    return found if isinstance(found, list) else []
+
+
+def _reference(one: Object) -> str:
+    return f"{_at(one, 'spec', 'scaleTargetRef', 'kind')}/{_at(one, 'spec', 'scaleTargetRef', 'name')}"
+
+
+def _joined(texts: Iterable[Any]) -> str:
+    return ",".join(str(text) for text in texts if text not in (None, "")) or _NONE
+
+
+def _pairs(labels: object) -> str:
+    return _joined(f"{key}={value}" for key, value in labels.items()) if isinstance(labels, dict) else _NONE
+
+
+def _first(texts: list[str]) -> str:
+    more = len(texts) - _SHOWN_MAX
+    return _joined(texts[:_SHOWN_MAX]) + (f" + {more} more..." if more > 0 else "")
+
+
+_NAME = CellColumn(name="Name", cell=lambda one, _: _at(one, "metadata", "name"), format="name")
+_AGE = CellColumn(
+    name="Age", cell=lambda one, now_s: age(_at(one, "metadata", "creationTimestamp"), now_s=now_s), type="string"
+)
+
+
+def _pod_status(pod: Object) -> str:
+    """A pod's status as kubectl prints it: the reason of the first failing container, else the phase."""
+    if _at(pod, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    before = _init_status(pod)
+    if before:
+        return before
+    for container in _listed(pod, "status", "containerStatuses"):
+        reason = _at(container, "state", "waiting", "reason") or _at(container, "state", "terminated", "reason")
+        if reason:
+            return str(reason)
+    return str(_at(pod, "status", "reason") or _at(pod, "status", "phase") or "Unknown")
+
+
+def _init_status(pod: Object) -> str:
+    """The STATUS column during init containers: "Init:1/2", or a failure; "" once all are done."""
+    statuses = _listed(pod, "status", "initContainerStatuses")
+    for number, container in enumerate(statuses):
+        ended = _at(container, "state", "terminated")
+        if ended is not None and not _at(ended, "exitCode"):
+            continue
+        reason = _at(ended, "reason") if ended else _at(container, "state", "waiting", "reason")
+        if reason and reason != "PodInitializing":
+            return f"Init:{reason}"
+        return f"Init:{number}/{len(statuses)}"
+    return ""
+
+
+def _pod_ready(pod: Object) -> str:
+    statuses = _listed(pod, "status", "containerStatuses")
+    ready = sum(bool(_at(status, "ready")) for status in statuses)
+    return f"{ready}/{len(statuses) or len(_listed(pod, 'spec', 'containers'))}"
+
+
+def _restarts(pod: Object) -> int:
+    return sum(_at(status, "restartCount") or 0 for status in _listed(pod, "status", "containerStatuses"))
+
+
+def _ports(service: Object) -> str:
+    return _joined(
+        f"{_at(port, 'port')}/{_at(port, 'protocol') or 'TCP'}" for port in _listed(service, "spec", "ports")
+    )
+
+
+def _node_status(node: Object) -> str:
+    ready = {_at(one, "type"): _at(one, "status") for one in _listed(node, "status", "conditions")}.get("Ready")
+    state = "Ready" if ready == "True" else "NotReady"
+    return f"{state},SchedulingDisabled" if _at(node, "spec", "unschedulable") else state
+
+
+def _roles(node: Object) -> str:
+    prefix = "node-role.kubernetes.io/"
+    return _joined(key.removeprefix(prefix) for key in _at(node, "metadata", "labels") or () if key.startswith(prefix))
+
+
+def _text(value: object) -> str:
+    return "N/A" if value is None else str(value)
+
+
+def _containers(one: Object, field: str) -> str:
+    return _joined(_at(container, field) for container in _listed(one, "spec", "template", "spec", "containers"))
+
+
+def _addresses(endpoint_slice: Object) -> str:
+    return _first([address for one in _listed(endpoint_slice, "endpoints") for address in _listed(one, "addresses")])
+
+
+def _seen(event: Object, now_s: float) -> str:
+    stamp = _at(event, "lastTimestamp") or _at(event, "eventTime") or _at(event, "metadata", "creationTimestamp")
+    return age(stamp, now_s=now_s)
+
+
+def _used(quota: Object, *, is_limit: bool) -> str:
+    """The used part of each limit: "pods: 2/4, requests.cpu: 200m/1". Limits have a column of their own."""
+    hard, used = _at(quota, "status", "hard") or {}, _at(quota, "status", "used") or {}
+    return ", ".join(
+        f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit
+    )
+
+
+def _involved(event: Object) -> str:
+    return f"{str(_at(event, 'involvedObject', 'kind')).lower()}/{_at(event, 'involvedObject', 'name')}"
+
+
+COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
+    NAMESPACE: (_NAME, _column("Status", lambda one: _at(one, "status", "phase") or "Active"), _AGE),
+    NODE: (
+        _NAME,
+        _column("Status", _node_status),
+        _column("Roles", _roles),
+        _AGE,
+        _column("Version", lambda one: _at(one, "status", "nodeInfo", "kubeletVersion")),
+    ),
+    POD: (
+        _NAME,
+        _column("Ready", _pod_ready),
+        _column("Status", _pod_status),
+        _column("Restarts", _restarts, kind="integer"),
+        _AGE,
+        _column("IP", lambda one: _at(one, "status", "podIP") or _NONE, wide=True),
+        _column("Node", lambda one: _at(one, "spec", "nodeName") or _NONE, wide=True),
+    ),
+    SERVICE: (
+        _NAME,
+        _column("Type", lambda one: _at(one, "spec", "type") or "ClusterIP"),
+        _column("Cluster-IP", lambda one: _at(one, "spec", "clusterIP") or _NONE),
+        _column("External-IP", lambda one: _at(one, "spec", "externalName") or _NONE),
+        _column("Port(s)", _ports),
+        _AGE,
+        _column("Selector", lambda one: _pairs(_at(one, "spec", "selector")), wide=True),
+    ),
+    CONFIG_MAP: (_NAME, _column("Data", lambda one: len(_at(one, "data") or ()), kind="integer"), _AGE),
+    SECRET: (
+        _NAME,
+        _column("Type", lambda one: _at(one, "type") or "Opaque"),
+        _column("Data", lambda one: len(_at(one, "data") or ()), kind="integer"),
+        _AGE,
+    ),
+    SERVICE_ACCOUNT: (_NAME, _column("Secrets", lambda one: len(_listed(one, "secrets")), kind="integer"), _AGE),
+    RESOURCE_QUOTA: (
+        _NAME,
+        _column("Request", lambda one: _used(one, is_limit=False)),
+        _column("Limit", lambda one: _used(one, is_limit=True)),
+        _AGE,
+    ),
+    LIMIT_RANGE: (_NAME, CellColumn(name="Created At", cell=lambda one, _: _at(one, "metadata", "creationTimestamp"))),
+    EVENT: (
+        CellColumn(name="Last Seen", cell=_seen),
+        _column("Type", lambda one: _at(one, "type")),
+        _column("Reason", lambda one: _at(one, "reason")),
+        _column("Object", _involved),
+        _column("Message", lambda one: str(_at(one, "message") or "").strip()),
+        _column("Count", lambda one: _at(one, "count") or 1, kind="integer", wide=True),
+        _column("Name", lambda one: _at(one, "metadata", "name"), wide=True),
+    ),
+    DEPLOYMENT: (
+        _NAME,
+        _column("Ready", lambda one: f"{_at(one, 'status', 'readyReplicas') or 0}/{_at(one, 'spec', 'replicas') or 0}"),
+        _column("Up-to-date", lambda one: _at(one, "status", "updatedReplicas") or 0, kind="integer"),
+        _column("Available", lambda one: _at(one, "status", "availableReplicas") or 0, kind="integer"),
+        _AGE,
+        _column("Containers", lambda one: _containers(one, "name"), wide=True),
+        _column("Images", lambda one: _containers(one, "image"), wide=True),
+        _column("Selector", lambda one: _pairs(_at(one, "spec", "selector", "matchLabels")), wide=True),
+    ),
+    ENDPOINT_SLICE: (
+        _NAME,
+        _column("AddressType", lambda one: _at(one, "addressType")),
+        _column("Ports", lambda one: _joined(_at(port, "port") for port in _listed(one, "ports"))),
+        _column("Endpoints", _addresses),
+        _AGE,
+    ),
+    HORIZONTAL_POD_AUTOSCALER: (
+        _NAME,
+        _column("Reference", _reference),
+        _column("MinPods", lambda one: _at(one, "spec", "minReplicas")),
+        _column("MaxPods", lambda one: _at(one, "spec", "maxReplicas")),
+        _column("Replicas", lambda one: _at(one, "status", "currentReplicas") or 0),
+        _AGE,
+    ),
+    HTTP_ROUTE: (_NAME, _column("Hostnames", lambda one: _joined(_listed(one, "spec", "hostnames"))), _AGE),
+    POD_DISRUPTION_BUDGET: (
+        _NAME,
+        _column("Min Available", lambda one: _text(_at(one, "spec", "minAvailable"))),
+        _column("Max Unavailable", lambda one: _text(_at(one, "spec", "maxUnavailable"))),
+        _AGE,
+    ),
+    LEASE: (_NAME, _column("Holder", lambda one: _at(one, "spec", "holderIdentity")), _AGE),
+}
 
 
 def table(

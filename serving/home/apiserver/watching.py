@@ -16,9 +16,8 @@ from aiohttp import web
 from serving.aio.clock import now_s, wall_s
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
-from serving.home.apiserver.content import Shape, WantedShape
+from serving.home.apiserver.content import JSON_TYPE, Shape, WantedShape, shaped_object
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, refusal
-from serving.home.apiserver.responses import JSON_TYPE, shaped_object
 from serving.home.apiserver.tables import partial_metadata, table
 from serving.model.errors import ClusterError, Unavailable
 from serving.model.objects import Object

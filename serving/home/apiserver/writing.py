@@ -12,10 +12,9 @@ from multidict import MultiMapping
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.port import Cluster, PatchType, Propagation, Subresource
 from serving.home.admission.admission import annotation_warnings
-from serving.home.admission.kuberules.objects import undecodable
-from serving.home.apiserver.content import decode_body, duplicate_fields
+from serving.home.admission.kuberules.decoding import undecodable
+from serving.home.apiserver.content import check_fields, decode_body, duplicate_fields, touched
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
-from serving.home.apiserver.fields import check_fields, touched
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
 from serving.home.store.budgets import check_budgets
 from serving.home.store.memory import Apply, MemoryCluster
@@ -99,7 +98,6 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
 
 
 async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
-    """Server-side apply: the body states all fields that its manager wants."""
     if not sent.query.get("fieldManager", ""):
         raise Fault(422, "fieldManager: Required value: is required for apply patch")
     body = _object_of(target, sent)
@@ -197,7 +195,6 @@ def _check_types(target: RequestTarget, body: Object) -> None:
 
 
 def _object_of(target: RequestTarget, sent: Sent) -> Object:
-    """The body, checked against the path and completed from it."""
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, dict):
         raise Fault(400, "the body is not an object")

@@ -174,8 +174,6 @@ class NameServer:
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    """The UDP side of the server."""
-
     def __init__(self, server: NameServer) -> None:
         self._server = server
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, ROUTE, SERVICE
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
-from serving.controller.revisions.activators import ACTIVATOR_SERVICE
+from serving.controller.revisions.public import ACTIVATOR_SERVICE
 from serving.model.errors import AlreadyExists
 from serving.model.objects import Object, name_of, namespace_of, nested
 from serving.model.routehosts import HostRules, claimed_hosts, hosts_of, tags_of

@@ -170,7 +170,6 @@ class Manager:
         await write_once(self._cluster, event)
 
     async def _create_pod(self, deployment: Object) -> Object:
-        """Create a pod on the node that the scheduler chooses."""
         placed, pod = self._scheduler.place(new_pod(deployment)), None
         try:
             pod = await self._cluster.create(POD, placed.pod)

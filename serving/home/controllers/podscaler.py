@@ -121,7 +121,6 @@ class PodScaler:
         await self._report(hpa, _condition("ScalingActive", active, words, is_true=is_active), counts)
 
     async def _report(self, hpa: Object, condition: Object, counts: Mapping[str, object]) -> None:
-        """Write the status if it has changed."""
         before = condition_of(hpa, condition["type"])
         is_same = before.get("status") == condition["status"]
         since = before.get("lastTransitionTime") if is_same else None

@@ -23,7 +23,6 @@ from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.selectors import written_selector
 from serving.home.admission.quotas import pod_sums
-from serving.model.amounts import amounts_of
 from serving.model.errors import ClusterError, Conflict, InvalidValue, NotFound
 from serving.model.event import EventText, about, digest, new_event
 from serving.model.objects import (
@@ -37,8 +36,8 @@ from serving.model.objects import (
     nested,
     version_of,
 )
-from serving.placement.book import NodeBook
-from serving.placement.facts import PlacedPod, demand_of, node_of, pod_of
+from serving.model.quantity import amounts_of
+from serving.placement.book import NodeBook, PlacedPod, demand_of, node_of, pod_of
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, pick
 from serving.settings.placement import NODE_POLICIES, PlacementSettings
@@ -380,5 +379,4 @@ class PodScheduler:
 
 
 def _waits(pod: Object) -> bool:
-    """Whether a pod still has to be bound."""
     return not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)

@@ -249,7 +249,6 @@ def _parts(name: str) -> list[str]:
 
 
 def _lineage(path: Path, root: Path) -> Iterator[Path]:
-    """A path and its parent folders, below the root."""
     while path != root and path.is_relative_to(root):
         yield path
         path = path.parent

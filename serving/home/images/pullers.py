@@ -103,7 +103,6 @@ def pull_from_registry(
 
 
 def _pull(reference: ImageReference, store: ImageStore, *, is_kept: bool, options: Sequence[str] = ()) -> StoredImage:
-    """Pull an image with skopeo, called with these options."""
     name = str(reference)
     # skopeo takes a tag or a digest, and the digest says more.
     source = f"docker://{name.replace(':' + reference.tag + '@', '@')}" if reference.digest else f"docker://{name}"
@@ -128,7 +127,6 @@ def _saved(
     digest: str = "",
     is_kept: bool = False,
 ) -> StoredImage:
-    """Let a tool write an archive, and unpack it."""
     store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".pull-") as folder:
         path = str(Path(folder) / "image.tar")

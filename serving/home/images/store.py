@@ -53,8 +53,6 @@ class StoredImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class _Names(msgspec.Struct, kw_only=True):
-    """Image ids by full name."""
-
     names: dict[str, str] = {}
 
 

@@ -67,7 +67,6 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN
 from serving.queueproxy.main import run_on_call
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-_LOG_MODE = 0o600
 _BACKLOG = 4096
 _DESCRIPTORS_MAX = 2**20
 _FIRST_OWN_DESCRIPTOR = 3

@@ -1,7 +1,7 @@
 """JSON merge patch (RFC 7386) and JSON patch (RFC 6902) on plain JSON values.
 
 Input: a value and a patch; output: a new value. The inputs never change; the result of a merge patch may share parts with
-both. JSON patches are applied by the ``jsonpatch`` library. ``merge_difference`` is the inverse of a merge patch. Strategic
+both. JSON patches are applied by the ``jsonpatch`` library. Strategic
 merge patches, which know Kubernetes' lists, are in ``home/schemas/strategic.py``. Pure.
 """
 
@@ -47,23 +47,6 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
         else:
             merged[key] = value
     return merged
-
-
-def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch from one object to another; {} if they are equal. Neither may contain null.
-
-    From {"a": 1, "b": {"c": 2}} to {"b": {"c": 3}} it is {"a": null, "b": {"c": 3}}.
-    """
-    patch: dict[str, Any] = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            below = merge_difference(before, value)
-            if below:
-                patch[key] = below
-        elif key not in old or not same_json(before, value):
-            patch[key] = value
-    return patch
 
 
 def same_json(one: object, other: object) -> bool:

@@ -163,7 +163,6 @@ def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Prob
 
 
 def _duplicates(names: Sequence[str], value: list[Any], path: str) -> Iterator[Problem]:
-    """Elements whose keys equal those of an earlier one."""
     seen: set[str] = set()
     for index, child in enumerate(value):
         keys = {name: child[name] for name in names if name in child} if isinstance(child, dict) else {}

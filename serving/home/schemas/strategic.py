@@ -50,7 +50,6 @@ def hints_of(kind: Kind) -> Mapping[str, Hint] | None:
 
 
 def _below(schema: Schema) -> Mapping[str, Hint]:
-    """The non-empty hints of an object's fields."""
     hints = {name: _hint(one) for name, one in schema.get("properties", {}).items()}
     return {name: hint for name, hint in hints.items() if hint != NO_HINT}
 
@@ -100,7 +99,6 @@ def _merged(target: Mapping[str, Any], patch: Mapping[str, Any], hints: Mapping[
 
 
 def _touched(patch: Mapping[str, Any]) -> list[str]:
-    """The fields that a patch names, directly or in a directive, each once."""
     names: dict[str, None] = {}
     for key in patch:
         if key not in {_PATCH, _RETAIN}:

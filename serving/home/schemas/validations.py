@@ -40,8 +40,6 @@ _ROOT_METADATA = ("name", "generateName")
 
 
 class _Absent:
-    """The type of ``ABSENT``."""
-
     def __repr__(self) -> str:
         return "ABSENT"
 
@@ -138,17 +136,16 @@ def _below(tree: RuleTree, value: object, old: object, *, path: str) -> Iterator
 
 
 def _broken(tree: RuleTree, value: object, old: object, *, path: str) -> Iterator[Problem]:
-    """Yield the rules of one place that do not hold there."""
     rules = tree.rules if old is not ABSENT else tree.rules_of_new
     if not rules:
         return
     before = None if old is ABSENT else encode(_pruned(old, tree.words))
-    for rule, message in _failures(rules, encode(_pruned(value, tree.words)), before):
+    for rule, message in failures(rules, encode(_pruned(value, tree.words)), before):
         yield _problem(rule, value, path, message=message)
 
 
 @functools.lru_cache(_RESULTS_KEPT_MAX)
-def _failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple[tuple[CelRule, str], ...]:
+def failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple[tuple[CelRule, str], ...]:
     """The rules that a value breaks, each with its message. A rule is a function of the two values alone."""
     variables = {"self": msgspec.json.decode(new)}
     if old is not None:
@@ -165,7 +162,6 @@ def _failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tupl
 
 
 def _pruned(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
-    """A value reduced to the fields that rules read."""
     if words is None:
         return value
     if isinstance(value, dict):
@@ -212,7 +208,6 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {"sum": sum, "format": _format
 
 @functools.cache
 def _program(expression: str) -> _Program:
-    """A compiled expression, cached: there are as many as the definitions have."""
     return cast("_Program", _extension().compile(expression))
 
 

@@ -107,11 +107,6 @@ class KindTable:
             found = (self.objects[self._keys[path]] for path in self._paths[first:behind])
         return (one for one in found if wanted.lets_through(one))
 
-    def count(self, namespace: str | None) -> int:
-        """Count the objects of a namespace; None is all namespaces."""
-        first, behind = self._span(namespace)
-        return behind - first
-
     def _insert(self, key: Key) -> None:
         path = path_of(key)
         self._keys[path] = key

@@ -247,7 +247,6 @@ class Actor:
         await self._side_by_side(self._forget(name, uids[name], done) for name in deletion.deleted)
 
     async def _forget(self, name: str, uid: str, done: Done) -> None:
-        """Delete the Node object of a machine that is terminated."""
         try:
             await self._cluster.delete(NODE, "", name, uid=uid)
         except (NotFound, Conflict):

@@ -106,11 +106,6 @@ class NodeGroupPasses:
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
 
-    @property
-    def is_synced(self) -> bool:
-        """Whether all nodes, pods and groups have been seen once."""
-        return all(one.synced.is_set() for one in (self._nodes, self._pods, self._groups))
-
     async def follow(self) -> None:
         """Follow nodes, pods and groups until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -224,7 +219,6 @@ class NodeGroupPasses:
         return [_dry(one) if is_dry else one for one in groups]
 
     async def _stand_for(self, group: WrittenGroup, found: Object | None) -> None:
-        """Create or correct the NodeGroup of a group of the ConfigMap."""
         spec = spec_of(group.options)
         if found is None:
             body = {"metadata": {"name": group.settings.name, "labels": {ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
@@ -321,7 +315,6 @@ def _unsure_target(effects: tuple[Effect, ...], cloud: CloudGroup, done: Done) -
 
 
 def _bare_pod(pod: Object) -> Object:
-    """Strip a Pod to the fields that a pass needs."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     kept = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations", "deletionTimestamp")
     revision = labels_of(pod).get(REVISION_LABEL)

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from serving.placement.scores.arrays import BoolArray, FloatArray, IntArray, Resource, rounded
-from serving.placement.scores.beta import require_scipy
 from serving.placement.scores.metrics import usage_ratio
 from serving.placement.scores.nodes import NodeTable, Placing
 from serving.placement.scores.risk import (
@@ -26,6 +25,7 @@ from serving.placement.scores.risk import (
     MeasuredLoad,
     limit_risk,
     load_risk,
+    require_scipy,
     smoothed_deviation,
     total_risk,
 )

@@ -83,7 +83,6 @@ class HeaderEncoder:
             self._begin_table(table_bytes_max)
 
     def _begin_table(self, table_bytes_max: int) -> None:
-        """Empty the table."""
         self._table_bytes_max = self._left_bytes = table_bytes_max
         self._indices.clear()
         self._names.clear()

@@ -1,7 +1,7 @@
-"""Excess burst capacity and its effects: whether the activator stays in the path, and the number of activators.
+"""Excess burst capacity and its effect: whether the activator stays in the path.
 
 Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive at once
-beyond those asked for; the path of traffic; the number of activators. It changes no endpoint. Follows
+beyond those asked for; the path of traffic. It changes no endpoint. Follows
 knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
 """
 
@@ -17,8 +17,6 @@ from serving.scaling.spec import ScalingSpec
 # The status field is an int32; what would not fit is held at its ends, so that its sign stays right.
 _INT32_MIN = -(2**31)
 _INT32_MAX = 2**31 - 1
-# Fewest activators of a revision: with two, one may fail. Source: Knative.
-_ACTIVATOR_COUNT_MIN = 2
 
 
 def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
@@ -32,18 +30,6 @@ def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: Scal
         return int(target)
     excess = ready_count * spec.total_value - target - observed_panic
     return math.floor(min(max(excess, _INT32_MIN), _INT32_MAX))
-
-
-def activator_count(*, ready_count: int | NoData, spec: ScalingSpec) -> int:
-    """Activators for the revision; ``NoData`` stands for "before the first decision" and gives 2.
-
-    Enough to hold what the pods can take and the burst: 10 pods of 100 and 211 at 100 an activator are 1211 / 100, so
-    13. At least 2, and no more with a target burst capacity of 0, when they only bridge the way from zero.
-    """
-    if spec.target_burst_capacity == 0 or isinstance(ready_count, NoData):
-        return _ACTIVATOR_COUNT_MIN
-    held = ready_count * spec.total_value + max(spec.target_burst_capacity, 0)
-    return max(_ACTIVATOR_COUNT_MIN, math.ceil(held / spec.activator_capacity))
 
 
 class PathRule(enum.StrEnum):

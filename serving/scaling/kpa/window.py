@@ -142,11 +142,6 @@ class Window(abc.ABC):
         other._take_over(self)  # noqa: SLF001 - its own class
         return other
 
-    def validate(self) -> None:
-        """Assert the invariants; tests call it after every step."""
-        assert len(self._ring) == self._bucket_count >= 1, self
-        assert self._first is None or (self._last is not None and self._first <= self._last), self
-
     def _take_over(self, other: "Window") -> None:
         for name in ("_ring", "_first", "_last"):
             setattr(self, name, getattr(other, name))
@@ -354,8 +349,3 @@ class MetricWindows:
             self._kind = kind
             self._stable = self._stable.read_as(kind)
             self._panic = self._panic.read_as(kind)
-
-    def validate(self) -> None:
-        """Assert the invariants; tests call it after every step."""
-        self._stable.validate()
-        self._panic.validate()

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
-from serving.scaling.kpa.bounds import bounded, ready_count_min
+from serving.scaling.kpa.merge import bounded, ready_count_min
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import SAFE, KpaQuirks
 

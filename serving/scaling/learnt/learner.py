@@ -28,8 +28,7 @@ from serving.model.errors import InvalidValue
 from serving.model.loadmetric import CONCURRENCY
 from serving.model.quantity import Resources
 from serving.model.stat import Stat
-from serving.scaling.learnt.curve import Knee, LatencyCurve
-from serving.scaling.learnt.memory import MemoryLine
+from serving.scaling.learnt.curve import Knee, LatencyCurve, MemoryLine
 from serving.scaling.revision import ScaledRevision, ServingContainer
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AdaptiveSettings

@@ -129,11 +129,6 @@ class Triggers:
         self._held: dict[RevisionKey, _Held] = {}
 
     @property
-    def revision_count(self) -> int:
-        """Revisions that follow a policy."""
-        return sum(not held.problem for held in self._held.values())
-
-    @property
     def policy_count(self) -> int:
         """The number of policies."""
         return len(self._policies)

@@ -15,9 +15,9 @@ import msgspec
 from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.policy import RevisionPolicy
-from serving.scaling.kpa.bounds import bounded
 from serving.scaling.kpa.decide import ScaleDecision
 from serving.scaling.kpa.delay import DelayWindow, slot_count
+from serving.scaling.kpa.merge import bounded
 from serving.scaling.scaler.scaler import ScalerOutcome
 from serving.scaling.spec import ScalingSpec
 

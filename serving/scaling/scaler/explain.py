@@ -8,9 +8,8 @@ deciders, the bounds, the gate to zero. A part that changed nothing is not said.
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.policy import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
-from serving.scaling.kpa.bounds import Bounded, ScaleBound
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
-from serving.scaling.kpa.merge import MergeDecision, Proposal
+from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
 from serving.scaling.kpa.zero import GateAction, GateReason
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome
 from serving.scaling.spec import ScalingSpec

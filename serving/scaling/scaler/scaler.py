@@ -111,11 +111,6 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.at_s
 
     @property
-    def cause(self) -> DecisionCause:
-        """The cause of the decision."""
-        return self.inputs.cause
-
-    @property
     def facts(self) -> ScalerView:
         """The cluster's state."""
         return self.inputs.facts

@@ -18,9 +18,8 @@ from serving.model.stat import Stat
 from serving.scaling.adaptive.advice import NEUTRAL, Advice, PreWarmBudget
 from serving.scaling.adaptive.gaps import GapPrior
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
-from serving.scaling.kpa.bounds import bounded, ready_count_min
 from serving.scaling.kpa.decide import decide_count, starting_state
-from serving.scaling.kpa.merge import Proposal, merge
+from serving.scaling.kpa.merge import Proposal, bounded, merge, ready_count_min
 from serving.scaling.kpa.window import MetricWindows
 from serving.scaling.kpa.zero import GateAction, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.scaling.scaler.costs import DayCosts

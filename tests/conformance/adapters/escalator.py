@@ -15,7 +15,6 @@ from typing import Any
 from serving.model.errors import InvalidValue
 from serving.model.quantity import Resources, parse_duration_s
 from serving.nodegroup.decide import decide
-from serving.nodegroup.delta import from_zero_delta, nodes_to_add, scale_up_delta
 from serving.nodegroup.facts import InitContainer, pod_request
 from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
 from serving.nodegroup.plan import DeleteNodes, FromZero, IncreaseSize, Taint, Untaint, Utilisation, utilisation
@@ -31,6 +30,7 @@ from serving.nodegroup.records import (
     RemovalTaint,
     Snapshot,
 )
+from serving.nodegroup.rules import from_zero_delta, nodes_to_add, scale_up_delta
 from serving.nodegroup.states import as_in_dry_mode, partition, pod_belongs
 from serving.settings.knob import fields_of
 from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings

@@ -76,7 +76,6 @@ def _spec(fields: dict[str, Any]) -> ScalingSpec:
         target_value=fields["target_value"],
         total_value=fields["total_value"],
         target_burst_capacity=fields["target_burst_capacity"],
-        activator_capacity=fields["activator_capacity"],
         panic_threshold_ratio=fields["panic_threshold"],
         max_scale_up_rate=fields["max_scale_up_rate"],
         max_scale_down_rate=fields["max_scale_down_rate"],

@@ -19,7 +19,6 @@ import numpy as np
 from serving.model.nodata import NoData
 from serving.model.quantity import Resources
 from serving.placement.scores.arrays import FloatArray, IntArray, Resource
-from serving.placement.scores.beta import fit_beta, incomplete_beta, probability_below
 from serving.placement.scores.load_variation import variation_score
 from serving.placement.scores.low_risk import LowRiskOverCommitment, LowRiskWhy
 from serving.placement.scores.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
@@ -28,8 +27,11 @@ from serving.placement.scores.pod import Container, PodContainers, pod_demand
 from serving.placement.scores.risk import (
     Commitment,
     MeasuredLoad,
+    fit_beta,
+    incomplete_beta,
     limit_risk,
     load_risk,
+    probability_below,
     smoothed_deviation,
     total_risk,
 )

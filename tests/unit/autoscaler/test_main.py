@@ -4,8 +4,7 @@ import pytest
 from serving.autoscaler.main import measured, rule_of
 from serving.model.nodata import NoData
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode
-from serving.scaling.kpa.bounds import ScaleBound
-from serving.scaling.kpa.merge import MergeDecision, Proposal
+from serving.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound
 from serving.scaling.scaler.deciders import Decided
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from tests.unit.scaling.kpa_builders import DEFAULTS

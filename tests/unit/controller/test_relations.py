@@ -3,7 +3,7 @@
 from typing import Any
 
 from serving.cluster import kinds
-from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
+from serving.controller.affected import Relations, configurations_named, owners_of, revisions_named
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
 
 Json = dict[str, Any]

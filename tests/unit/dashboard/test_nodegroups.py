@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from serving.dashboard.nodegroups import NodeGroups, removal_of
-from serving.dashboard.nodes import Nodes
+from serving.dashboard.nodes import NodeGroups, Nodes, removal_of
 from serving.model.knative import FORCE_REMOVAL_TAINT, REMOVAL_TAINT
 from serving.settings.placement import PlacementSettings
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from serving.dashboard.views import lean_pod, node_view, pod_view, revision_view, service_view
-from serving.placement.facts import demand_of
+from serving.placement.book import demand_of
 
 META = {"namespace": "default", "name": "hello", "creationTimestamp": "2026-11-21T07:00:00Z"}
 

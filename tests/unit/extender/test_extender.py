@@ -5,8 +5,7 @@ import pytest
 
 from serving.extender.extender import Extender, read_call
 from serving.model.errors import InvalidValue
-from serving.placement.book import NodeBook
-from serving.placement.facts import node_of, pod_of
+from serving.placement.book import NodeBook, node_of, pod_of
 from serving.placement.scores.provider import Scorer
 from serving.settings.placement import CLUSTER_AUTOSCALER_PROVIDER, PlacementSettings
 from tests.unit.placement.builders import node, pod

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.extender.loadservices import (
+from serving.extender.loadreport import (
     metadata_parameters,
     metrics_of,
     node_usages,

@@ -1,7 +1,7 @@
 import pytest
 
-from serving.model.amounts import ExactAmount, amounts_of, total, written_amount
 from serving.model.errors import InvalidValue
+from serving.model.quantity import ExactAmount, amounts_of, total, written_amount
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from serving.nodegroup.delta import from_zero_delta, nodes_to_add, nodes_to_keep, scale_up_delta, threshold_delta
 from serving.nodegroup.plan import FromZero, GroupRule, Utilisation, WantedNodes
 from serving.nodegroup.records import Amount
+from serving.nodegroup.rules import from_zero_delta, nodes_to_add, nodes_to_keep, scale_up_delta, threshold_delta
 from tests.unit.nodegroup.builders import SETTINGS
 
 

@@ -1,8 +1,7 @@
 from typing import Any
 
 from serving.model.nodata import NoData
-from serving.placement.book import NodeBook
-from serving.placement.facts import node_of, pod_of
+from serving.placement.book import NodeBook, node_of, pod_of
 from serving.placement.scores.metrics import NodeUsage, Usage
 from tests.unit.placement.builders import node, pod
 

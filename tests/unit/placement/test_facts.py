@@ -1,6 +1,6 @@
 import pytest
 
-from serving.placement.facts import NodeFacts, demand_of, node_of, pod_of
+from serving.placement.book import NodeFacts, demand_of, node_of, pod_of
 from tests.unit.placement.builders import node, pod
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from serving.model.nodata import NoData
-from serving.placement.facts import NodeFacts, node_of
+from serving.placement.book import NodeFacts, node_of
 from serving.placement.load import NodeLoads
 from serving.placement.scores.metrics import Usage
 from tests.unit.placement.builders import Json, node

@@ -16,7 +16,6 @@ DEFAULTS = ScalingSpec(
     target_value=70.0,
     total_value=100.0,
     target_burst_capacity=211.0,
-    activator_capacity=100.0,
     panic_threshold_ratio=2.0,
     max_scale_up_rate=1000.0,
     max_scale_down_rate=2.0,

@@ -3,8 +3,9 @@
 import pytest
 
 from serving.model.errors import IllegalTransition
-from serving.traffic.balance import Balancer, Chosen, NoFreePod, Shortage
+from serving.traffic.balance import Balancer
 from serving.traffic.policy import BalancingPolicy
+from tests.invariants import validate
 
 
 def balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_by_pod: int | None) -> Balancer:
@@ -16,15 +17,9 @@ def balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_by_po
 
 def take(made: Balancer, count: int = 1) -> list[str | None]:
     """The pods that are chosen one after the other; None where there is none."""
-    responses = [made.take() for _ in range(count)]
-    made.validate()
-    return [response.pod if isinstance(response, Chosen) else None for response in responses]
-
-
-def test_the_response_says_which_pod_and_why() -> None:
-    made = balancer(a=2, b=1)
-    made.take()
-    assert made.take() == Chosen(pod="a", policy=BalancingPolicy.FIRST_FREE, free_pod_count=2, in_flight=2, slots=2)
+    found = [made.pick() for _ in range(count)]
+    validate(made)
+    return [None if pod is None else pod.address for pod in found]
 
 
 def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
@@ -61,50 +56,11 @@ def test_two_choices_counts_what_is_given_back() -> None:
 
 
 def test_without_pods_there_is_none() -> None:
-    assert balancer().take() == NoFreePod(shortage=Shortage.NO_POD, pod_count=0, draining_count=0)
+    assert take(balancer()) == [None]
 
 
 def test_with_full_pods_there_is_none() -> None:
-    made = balancer(a=1, b=1)
-    made.drain("b")
-    made.take()
-    assert made.take() == NoFreePod(shortage=Shortage.ALL_FULL, pod_count=2, draining_count=1)
-
-
-def test_with_draining_pods_there_is_none() -> None:
-    made = balancer(a=1, b=1)
-    made.drain("a")
-    made.drain("b")
-    assert made.take() == NoFreePod(shortage=Shortage.ALL_DRAIN, pod_count=2, draining_count=2)
-
-
-def test_a_pod_that_drains_is_not_chosen_when_it_has_room_again() -> None:
-    made = balancer(a=1, b=1)
-    take(made)
-    made.drain("a")
-    made.give_back("a")
-    assert take(made, 2) == ["b", None]
-
-
-def test_a_pod_drains_for_as_long_as_it_is_listed() -> None:
-    made = balancer(a=1)
-    made.drain("a")
-    made.set_pods({"a": 1})
-    assert take(made) == [None]
-
-
-def test_a_pod_that_was_off_the_list_is_fresh() -> None:
-    made = balancer(a=1)
-    made.drain("a")
-    made.set_pods({})
-    made.set_pods({"a": 1})
-    assert take(made) == ["a"]
-
-
-def test_draining_a_pod_that_is_not_known_does_nothing() -> None:
-    made = balancer(a=1)
-    made.drain("b")
-    assert take(made) == ["a"]
+    assert take(balancer(a=1, b=1), 3) == ["a", "b", None]
 
 
 def test_a_pod_that_is_not_listed_is_not_chosen() -> None:
@@ -118,9 +74,9 @@ def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
     take(made, 2)
     made.set_pods({})
     made.give_back("a")
-    assert made.take() == NoFreePod(shortage=Shortage.ALL_DRAIN, pod_count=1, draining_count=1)
+    assert (take(made), made.in_flight_by_pod()) == ([None], {"a": 1})
     made.give_back("a")
-    assert made.take() == NoFreePod(shortage=Shortage.NO_POD, pod_count=0, draining_count=0)
+    assert (take(made), made.in_flight_by_pod()) == ([None], {})
 
 
 def test_a_pod_that_is_listed_again_still_has_its_requests() -> None:
@@ -166,17 +122,16 @@ def test_capacity_is_0_without_pods_and_unlimited_with_one_that_has_no_limit() -
     assert (balancer().capacity, balancer(BalancingPolicy.TWO_CHOICES, a=None).capacity) == (0, None)
 
 
-def test_capacity_is_0_again_when_the_last_pod_without_a_limit_drains() -> None:
+def test_capacity_is_0_again_when_the_last_pod_without_a_limit_goes() -> None:
     made = balancer(BalancingPolicy.TWO_CHOICES, a=None)
-    made.drain("a")
+    made.set_pods({})
     assert made.capacity == 0
 
 
-def test_requests_on_a_draining_pod_take_no_slot_from_the_others() -> None:
+def test_requests_on_a_pod_that_drains_take_no_slot_from_the_others() -> None:
     made = balancer(a=3)
     take(made, 3)
-    made.set_pods({"a": 3, "b": 10})
-    made.drain("a")
+    made.set_pods({"b": 10})
     assert made.capacity == 13
     made.give_back("a")
     assert made.capacity == 12
@@ -190,15 +145,14 @@ def test_capacity_counts_requests_beyond_the_slots_of_a_pod() -> None:
 
 
 def test_repr_is_one_line() -> None:
-    made = balancer(BalancingPolicy.ROUND_ROBIN, a=2, b=2, c=2)
-    made.drain("c")
+    made = balancer(BalancingPolicy.ROUND_ROBIN, a=2, b=2)
     take(made, 3)
-    assert repr(made) == "Balancer(round-robin, 3 pods, 1 free, 1 draining, in flight 3, free slots 1)"
+    assert repr(made) == "Balancer(round-robin, 2 pods, 1 free, in flight 3, free slots 1)"
 
 
 def test_repr_without_a_limit_says_so() -> None:
     assert repr(balancer(BalancingPolicy.TWO_CHOICES, a=None)) == (
-        "Balancer(two-choices, 1 pods, 1 free, 0 draining, in flight 0, free slots unlimited)"
+        "Balancer(two-choices, 1 pods, 1 free, in flight 0, free slots unlimited)"
     )
 
 
@@ -207,14 +161,14 @@ def test_validate_tells_a_count_that_drifted() -> None:
     take(made)
     made._in_flight += 1
     with pytest.raises(AssertionError, match="in flight 2"):
-        made.validate()
+        validate(made)
 
 
 def test_slots_of_one_pod_change_alone() -> None:
     made = balancer(a=1, b=1)
     take(made, 2)
     made.set_slots("a", 2)
-    made.validate()
+    validate(made)
     assert made.capacity == 3
     assert take(made, 2) == ["a", None]
     assert made.in_flight_by_pod() == {"a": 2, "b": 1}
@@ -225,7 +179,7 @@ def test_fewer_slots_than_requests_interrupt_no_request() -> None:
     take(made, 2)
     made.set_slots("a", 1)
     made.give_back("a")
-    made.validate()
+    validate(made)
     assert made.capacity == 1
     assert take(made) == [None]
 
@@ -236,5 +190,5 @@ def test_slots_of_a_pod_that_is_not_listed_are_none() -> None:
     made.set_pods({})
     made.set_slots("a", 5)
     made.set_slots("b", 5)
-    made.validate()
+    validate(made)
     assert take(made) == [None]

@@ -5,6 +5,7 @@ import pytest
 from serving.model.stat import Stat
 from serving.settings.queueproxy import ORIGINAL
 from serving.traffic.meter import Meter, Report, stat_of
+from tests.invariants import validate
 
 
 def report(  # the figures of a period in which nothing happened, but for those given
@@ -89,7 +90,7 @@ def test_the_level_is_what_is_inside_proxied_or_not() -> None:
 def test_a_leave_without_an_arrive_is_counted_and_changes_no_level() -> None:
     meter = Meter(now_s=0.0)
     meter.leave(0.5, proxied=False)
-    meter.validate()
+    validate(meter)
     assert meter.report(1.0) == report(unmatched_leaves=1)
 
 
@@ -153,4 +154,4 @@ def test_validate_tells_a_negative_level() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.leave(0.0, proxied=False)
     with pytest.raises(AssertionError, match="inside -1"):
-        meter.validate()
+        validate(meter)

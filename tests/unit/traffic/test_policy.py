@@ -44,26 +44,24 @@ def test_a_bound_of_0_lets_pods_always_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "draining", "slots", "in_flight", "free"),
+    ("listed", "slots", "in_flight", "free"),
     [
-        (True, False, 2, 1, True),
-        (True, False, 2, 2, False),
-        (True, False, 2, 3, False),
-        (True, False, None, 1000, True),
-        (True, True, None, 0, False),
-        (False, False, None, 0, False),
-        (True, False, 0, 0, False),
+        (True, 2, 1, True),
+        (True, 2, 2, False),
+        (True, 2, 3, False),
+        (True, None, 1000, True),
+        (False, None, 0, False),
+        (True, 0, 0, False),
     ],
 )
-def test_a_pod_is_free_when_listed_not_draining_and_not_full(
+def test_a_pod_is_free_when_listed_and_not_full(
     listed: bool,
-    draining: bool,
     slots: int | None,
     in_flight: int,
     free: bool,
 ) -> None:
     one = BalancedPod("10.0.0.1:80")
-    one.listed, one.draining, one.slots, one.in_flight = listed, draining, slots, in_flight
+    one.listed, one.slots, one.in_flight = listed, slots, in_flight
     assert one.free is free
 
 

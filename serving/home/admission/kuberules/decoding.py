@@ -10,8 +10,9 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
-from serving.home.admission.kuberules.findings import is_quantity
-from serving.home.schemas.crds import resolved
+from serving.cluster.kinds import Kind
+from serving.home.admission.kuberules.formats import Json, is_quantity
+from serving.home.schemas.crds import builtin_schemas, crds, resolved, schema_of
 from serving.home.schemas.schema import Schema
 from serving.model.errors import Problem
 
@@ -32,6 +33,19 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
 }
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+
+
+def undecodable(kind: Kind, whole: Json) -> list[Problem]:
+    """The fields of the wrong type; of a custom resource only those of its metadata."""
+    schema = schema_of(kind)
+    if kind in crds():
+        schema = {"properties": {"metadata": schema["properties"]["metadata"]}}
+    return list(type_problems(schema, whole, ""))
+
+
+def pod_type_problems(spec: object, where: str) -> Iterator[Problem]:
+    """Yield the fields of a pod's spec that have the wrong type."""
+    yield from type_problems(builtin_schemas()["core.v1.PodSpec"], spec, where)
 
 
 def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON

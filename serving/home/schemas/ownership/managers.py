@@ -39,8 +39,6 @@ class FieldWriter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """The identity of an entry."""
-
     manager: str
     operation: Literal["Apply", "Update"]
     version: str
@@ -192,8 +190,6 @@ def _title(key: _Key) -> str:
 
 
 class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry as JSON."""
-
     manager: str
     operation: Literal["Apply", "Update"]
     api_version: str

@@ -32,8 +32,6 @@ _EXPECTED = "NAMESPACE/NAME of a MachineDeployment, or KIND/NAMESPACE/NAME with 
 
 
 class _MachineOwner(msgspec.Struct, frozen=True):
-    """The object whose replicas are the group's machines."""
-
     kind: Kind
     namespace: str
     name: str

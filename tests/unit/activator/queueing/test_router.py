@@ -17,6 +17,7 @@ from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
+from tests.invariants import validate
 
 KEY = ("default", "hello-00001")
 SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
@@ -88,7 +89,7 @@ def come(made: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[s
 
 
 def shown(made: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
-    made.validate()
+    validate(made)
     return [f"{one.request}@{one.pod.address}" for one in go]
 
 
@@ -467,7 +468,7 @@ def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> Non
         else:
             outcome = made.tick(now_s)
         inside -= {rejection.request for rejection in outcome.rejections}
-        made.validate()
+        validate(made)
         assert level_of(made) == len(inside)
 
 
@@ -500,7 +501,7 @@ def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) 
             outcome = made.tick(now_s)
         flying += outcome.probes
         inside -= {rejection.request for rejection in outcome.rejections}
-        made.validate()
+        validate(made)
         assert level_of(made) == len(inside)
 
 

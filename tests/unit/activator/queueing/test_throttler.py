@@ -13,6 +13,7 @@ from serving.activator.queueing.throttler import RevisionThrottler
 from serving.model.errors import IllegalTransition
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
+from tests.invariants import validate
 
 KEY = ("default", "hello-00001")
 SMALL = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=10.0)
@@ -59,7 +60,7 @@ def pods_at(*addresses: str) -> dict[str, ServedPod]:
 
 def shown(holder: RevisionThrottler[str], runs: Iterable[Dispatch[str]]) -> list[str]:
     """Runs as "request@pod"."""
-    holder.validate()
+    validate(holder)
     return [f"{run.request}@{run.pod.address}" for run in runs]
 
 
@@ -256,7 +257,7 @@ def test_who_came_back_and_has_waited_too_long_is_out() -> None:
     made.listed()
     made.back("a", 1.0)
     assert made.sent_away(11.0) == ["a", "b"]
-    made.validate()
+    validate(made)
 
 
 def test_all_who_wait_can_be_sent_away_and_who_runs_stays() -> None:
@@ -265,7 +266,7 @@ def test_all_who_wait_can_be_sent_away_and_who_runs_stays() -> None:
     made.listed()
     made.back("b", 3.0)
     assert (made.sent_away(4.0, is_late=False), made.running_count, made.level) == (["b", "c"], 1, 1)
-    made.validate()
+    validate(made)
 
 
 def test_the_meter_sees_true_times_when_all_are_sent_away() -> None:
@@ -298,8 +299,7 @@ def test_a_throttler_shows_what_is_inside() -> None:
     made.come("a")
     made.listed("p")
     assert repr(made) == (
-        "RevisionThrottler(hello-00001, 1 run, 0 wait, Balancer(first-free, 1 pods, 0 free, 0 draining, in flight 1, "
-        "free slots 0))"
+        "RevisionThrottler(hello-00001, 1 run, 0 wait, Balancer(first-free, 1 pods, 0 free, in flight 1, free slots 0))"
     )
 
 
@@ -333,7 +333,7 @@ def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: i
             ran = made.readmit(now_s)
         elif step in {"expire", "give up"}:
             inside -= set(made.sent_away(now_s, is_late=step == "expire"))
-        made.validate()
+        validate(made)
         for run in ran:
             assert run.pod.address in listed
             assert run.request in inside - on_pod.keys()
@@ -434,7 +434,7 @@ def test_a_session_keeps_its_pod_and_leaves_nothing_behind() -> None:
     for name in "1234":
         made.go(name)
     assert made.level == 0
-    made.validate()
+    validate(made)
 
 
 def test_a_session_that_waits_goes_to_its_pod_and_one_that_waited_too_long_is_forgotten() -> None:
@@ -442,7 +442,7 @@ def test_a_session_that_waits_goes_to_its_pod_and_one_that_waited_too_long_is_fo
     made.arrive("1", 0.0, session=7)
     made.arrive("2", 5.0, session=7)
     assert made.sent_away(10.0) == ["1"]
-    made.validate()
+    validate(made)
     (again,) = made.set_pods(pods_at("a", "b"), 11.0, container_concurrency=0)
     (same,) = [made.arrive("3", 12.0, session=7)]
     assert isinstance(same, Dispatch)

@@ -95,7 +95,7 @@ def test_the_first_one_leads_and_the_other_waits() -> None:
             await pass_s(100)
             assert (one.works(), two.works()) == (True, False)
             assert (one.leader.is_leading, two.leader.is_leading) == (True, False)
-            assert two.leader.holder == "one"
+            assert two.leader._candidate.holder == "one"
             assert repr(two.leader._candidate).endswith("two, does not hold it)")
             one.leader.check()
             with pytest.raises(NotLeading):
@@ -228,7 +228,7 @@ def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
             patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 5}}
             await cluster.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
             await pass_s(2)
-            assert (one.works(), one.leader.holder) == (False, "thief")
+            assert (one.works(), one.leader._candidate.holder) == (False, "thief")
             await pass_s(6)
             assert one.works()
 

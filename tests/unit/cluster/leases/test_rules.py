@@ -1,7 +1,6 @@
 import math
 
 import msgspec
-import pytest
 
 from serving.cluster.leases.rules import (
     Election,
@@ -103,22 +102,6 @@ def test_a_holder_whose_lease_was_deleted_has_lost() -> None:
 
 def test_who_does_not_lead_holds_nothing() -> None:
     assert held_until_s(Election(), ME, TIMES) == -math.inf
-
-
-@pytest.mark.parametrize(
-    "times",
-    [
-        LeaseTimes(duration_s=10.0, renew_deadline_s=10.0),
-        LeaseTimes(renew_deadline_s=2.0, retry_period_s=2.0),
-        LeaseTimes(retry_period_s=0.0),
-    ],
-)
-def test_times_that_do_not_follow_each_other_are_reported(times: LeaseTimes) -> None:
-    assert len(list(times.problems())) == 1
-
-
-def test_the_defaults_are_right() -> None:
-    assert list(TIMES.problems()) == []
 
 
 def test_the_times_of_a_lease_are_the_settings() -> None:

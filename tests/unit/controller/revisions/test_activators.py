@@ -1,6 +1,6 @@
 """The activators as endpoints, from the slices of their Service."""
 
-from serving.controller.revisions.activators import Activators
+from serving.controller.revisions.public import Activators
 from serving.model.objects import Object
 
 KEY = ("knative-serving", "activator-service-x")

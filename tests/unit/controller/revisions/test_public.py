@@ -7,8 +7,9 @@ import pytest
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Create, Patch, Write
-from serving.controller.revisions.activators import EndpointGroup, EndpointGroups
 from serving.controller.revisions.public import (
+    EndpointGroup,
+    EndpointGroups,
     PublicService,
     is_foreign,
     pod_backends,

@@ -4,6 +4,7 @@ import pytest
 
 from serving.controller.routes.hosts import Claims, claims_of, tag_claims, url_of
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION
+from tests.invariants import validate
 from tests.unit.controller.builders import CREATED, NOW, SETTINGS, a_route
 
 BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
@@ -55,7 +56,7 @@ def test_a_host_that_is_given_up_goes_to_the_next() -> None:
     assert claims.holder(HOST) == HELLO
     claims.put(HELLO, {"other": "2026"})
     assert (claims.holder(HOST), claims.holder("other")) == (None, HELLO)
-    claims.validate()
+    validate(claims)
 
 
 def test_unclaimed_objects_are_dropped_silently() -> None:

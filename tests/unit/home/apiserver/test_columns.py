@@ -1,6 +1,6 @@
 import pytest
 
-from serving.home.apiserver.columns import age, duration
+from serving.home.apiserver.tables import age, duration
 
 
 @pytest.mark.parametrize(

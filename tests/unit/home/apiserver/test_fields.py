@@ -4,7 +4,7 @@ import pytest
 
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import PatchType
-from serving.home.apiserver.fields import check_fields, touched, warning_header
+from serving.home.apiserver.content import check_fields, touched, warning_header
 from serving.home.apiserver.requests import Fault
 
 WRONG: list[dict[str, Any]] = [{"spec": {"foo": 1}}]

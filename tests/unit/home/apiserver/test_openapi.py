@@ -1,5 +1,5 @@
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.home.apiserver.openapi import openapi_v2, openapi_v2_protobuf, openapi_v3, openapi_v3_index
+from serving.home.apiserver.discovery import openapi_v2, openapi_v2_protobuf, openapi_v3, openapi_v3_index
 from serving.home.schemas.crds import crds
 
 GVK = "x-kubernetes-group-version-kind"

@@ -141,7 +141,7 @@ def test_a_template_that_is_compared_is_converted_whole() -> None:
 def test_a_changed_state_of_a_revision_asks_no_rule_of_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     old = admit(REVISION, revision())
     new = {**old, "spec": {**old["spec"], "servingState": "Reserve"}}
-    validations._failures.cache_clear()
+    validations.failures.cache_clear()
     asked: list[str] = []
     program = validations._program
 

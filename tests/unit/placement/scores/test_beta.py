@@ -7,7 +7,7 @@ import pytest
 
 from serving.model.errors import SettingsError
 from serving.placement.scores.arrays import FloatArray
-from serving.placement.scores.beta import below, fit_beta, incomplete_beta, probability_below, require_scipy
+from serving.placement.scores.risk import below, fit_beta, incomplete_beta, probability_below, require_scipy
 
 
 def one(value: float) -> FloatArray:

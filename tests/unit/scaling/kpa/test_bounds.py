@@ -1,6 +1,6 @@
 import pytest
 
-from serving.scaling.kpa.bounds import ScaleBound, bounded, ready_count_min
+from serving.scaling.kpa.merge import ScaleBound, bounded, ready_count_min
 from tests.unit.scaling.kpa_builders import spec_with
 
 

@@ -4,7 +4,6 @@ from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 from serving.scaling.kpa.burst import (
     PathRule,
-    activator_count,
     excess_burst_capacity,
     traffic_path,
 )
@@ -33,29 +32,6 @@ def test_excess_is_what_the_pods_can_take_less_burst_and_load(
 ) -> None:
     spec = spec_with(target_burst_capacity=target_burst_capacity)
     assert excess_burst_capacity(ready_count=ready_count, observed_panic=load, spec=spec) == excess
-
-
-@pytest.mark.parametrize(
-    ("target_burst_capacity", "ready_count", "activators"),
-    [
-        # docs/calculations.md: (10 x 100 + 211) / 100 = 12.11.
-        (211, 10, 13),
-        (211, 0, 3),
-        (10, 1, 2),
-        (-1, 10, 10),
-        (-1, 1, 2),
-        (0, 50, 2),
-    ],
-)
-def test_activators_hold_what_the_pods_can_take_and_the_burst(
-    target_burst_capacity: float, ready_count: int, activators: int
-) -> None:
-    spec = spec_with(target_burst_capacity=target_burst_capacity)
-    assert activator_count(ready_count=ready_count, spec=spec) == activators
-
-
-def test_before_the_first_decision_there_are_two_activators() -> None:
-    assert activator_count(ready_count=UNDECIDED, spec=spec_with()) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from serving.model.nodata import NoData
-from serving.scaling.kpa.bounds import ScaleBound
-from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound, merge
 from serving.scaling.spec import ScalingSpec
 from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
 

@@ -8,6 +8,7 @@ from serving.model.stat import Stat
 from serving.scaling.kpa.window import LinearWindow, MetricWindows, Observation, WeightedWindow, Window, window_of
 from serving.scaling.spec import WindowKind
 from serving.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
+from tests.invariants import validate
 from tests.unit.scaling.kpa_builders import stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")
@@ -17,7 +18,7 @@ def filled(window: Window, values: list[float], *, from_s: float = 0) -> Window:
     """A window with one value a second."""
     for second, value in enumerate(values):
         window.record(from_s + second, value)
-    window.validate()
+    validate(window)
     return window
 
 
@@ -257,7 +258,7 @@ def fed(windows: MetricWindows, concurrencies: list[float]) -> MetricWindows:
     """One stat a second, each with twice as many requests as are in flight."""
     for second, concurrency in enumerate(concurrencies):
         assert windows.record(stat_of(concurrency, requests=2 * concurrency), float(second))
-    windows.validate()
+    validate(windows)
     return windows
 
 
@@ -319,7 +320,7 @@ def test_another_way_of_averaging_keeps_what_was_seen() -> None:
     windows = fed(windows_of(metric=RPS), [8.0] * 12)
     windows.resize(stable_window_s=60, panic_window_s=6, kind=WindowKind.WEIGHTED_EXPONENTIAL, now_s=11.0)
     windows.record(stat_of(16.0, requests=32.0), 12.0)
-    windows.validate()
+    validate(windows)
     observed = windows.query(12.0)
     assert isinstance(observed, Observation)
     assert 16.0 < observed.stable < observed.panic < 32.0

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.scaling.learnt.memory import MemoryLine
+from serving.scaling.learnt.curve import MemoryLine
 
 MB = 1_000_000
 

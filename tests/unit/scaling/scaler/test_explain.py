@@ -11,10 +11,9 @@ from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
-from serving.scaling.kpa.bounds import ScaleBound
 from serving.scaling.kpa.decide import KpaState, ScaleLimit, decide
 from serving.scaling.kpa.delay import DelayWindow
-from serving.scaling.kpa.merge import Proposal
+from serving.scaling.kpa.merge import Proposal, ScaleBound
 from serving.scaling.kpa.window import Observation
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState
 from serving.scaling.scaler.deciders import Decided, Inside

@@ -328,7 +328,7 @@ def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
     world.live(70, load=0.0)
     zero = next(outcome for outcome in world.outcomes if outcome.apply_count == 0)
     assert 60 <= zero.at_s - silent_since_s <= 66
-    assert (zero.cause, zero.to_reserve, zero.phase) == (DecisionCause.PROOF, True, GatePhase.PROVED)
+    assert (zero.inputs.cause, zero.to_reserve, zero.phase) == (DecisionCause.PROOF, True, GatePhase.PROVED)
 
 
 def test_without_a_proof_the_last_pod_stays() -> None:

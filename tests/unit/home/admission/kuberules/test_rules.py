@@ -6,7 +6,8 @@ import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE, NAMESPACE, POD, SECRET, SERVING_SERVICE, Kind
 from serving.home.admission.admission import admit
-from serving.home.admission.kuberules.objects import kube_problems, undecodable
+from serving.home.admission.kuberules.decoding import undecodable
+from serving.home.admission.kuberules.rules import kube_problems
 from serving.home.store.requester import acting_as
 from serving.model.errors import Invalid
 

@@ -1,0 +1,300 @@
+"""Rules for Kubernetes' own kinds that need more than one line: ``check(NAME)`` in ``config/openapi/rules.yaml``.
+
+Each gets the value of a field, its place, and the context with its object. Follows k8s.io/kubernetes,
+pkg/apis/core/validation/validation.go. Pure.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from serving.cluster.selectors import written_selector
+from serving.home.admission.kuberules.formats import (
+    FORMATS,
+    Json,
+    duplicate,
+    forbidden,
+    invalid,
+    items_of,
+    map_of,
+    required,
+    unsupported,
+)
+from serving.model.errors import Problem
+from serving.model.objects import annotations_of
+from serving.model.quantity import parse_quantity
+
+_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+_SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
+_KEYS_OF_TYPE = {
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+_HAS_VALUES = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
+_BASIC_AUTH = ("username", "password")
+_ACCOUNT = "kubernetes.io/service-account.name"
+
+
+class Context(msgspec.Struct, frozen=True):
+    """Whether a value belongs to a Deployment's template, and the volumes of its pod."""
+
+    is_template: bool = False
+    volumes: frozenset[str] = frozenset()
+    owner: Json = {}
+    """The object with the value."""
+
+    def within(self, name: str, whole: Json) -> "Context":
+        """The context of the values of an object with this schema."""
+        is_template = self.is_template or name == "apps.v1.DeploymentSpec"
+        if name != "core.v1.PodSpec":
+            return Context(is_template, self.volumes, whole)
+        return Context(is_template, frozenset(one.get("name") or "" for one in items_of(whole, "volumes")), whole)
+
+
+def _text(value: object, where: str, name: str) -> Iterator[Problem]:
+    """A text that is missing, or has another format."""
+    form = FORMATS[name]
+    if not value:
+        yield required(where, form.expected)
+    elif not form.fits(value):
+        yield invalid(where, value, form.expected)
+
+
+def labels(value: Mapping[str, str], where: str) -> Iterator[Problem]:
+    """A problem for each pair that is no label."""
+    for key, text in value.items():
+        yield from _text(key, where, "qualified")
+        if text and not FORMATS["label-value"].fits(text):
+            yield invalid(where, text, FORMATS["label-value"].expected)
+
+
+def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
+    """Init containers have names that no other container of the pod has."""
+    taken = {one.get("name") for one in items_of(context.owner, "containers")} - {"", None}
+    for index, one in enumerate(value or ()):
+        if one.get("name") in taken:
+            yield duplicate(f"{where}[{index}].name", one["name"])
+        taken.add(one.get("name"))
+
+
+def _host_ports(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
+    """No two ports take the same port of the node."""
+    seen = set()
+    for index, port in enumerate(value or ()):
+        key = (port.get("hostPort"), port.get("protocol") or "TCP", port.get("hostIP") or "")
+        if key[0] and key in seen:
+            yield duplicate(f"{where}[{index}].hostPort", key[0])
+        seen.add(key)
+
+
+def _one_source(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
+    if value is not None and (sum(value.get(key) is not None for key in _SOURCES) != 1 or context.owner.get("value")):
+        yield invalid(where, "", f"one of {', '.join(_SOURCES)}, without a value beside it")
+
+
+def _mounts(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
+    """Mounts name volumes of the pod."""
+    for index, mount in enumerate(value or ()):
+        if (name := mount.get("name") or "") not in context.volumes:
+            what = f'Not found: "{name}"'
+            yield Problem(where=f"{where}[{index}].name", what=what, expected="the name of a volume")
+
+
+def _resources(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
+    """Requests are not above limits, and amounts are those of resources."""
+    given = value or {}
+    limits = map_of(given, "limits")
+    # Of a pod, a kube-apiserver takes limits for missing requests before it looks.
+    requests = {**({} if context.is_template else limits), **map_of(given, "requests")}
+    for field, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items():
+            yield from _amount(name, amount, f"{where}.{field}[{name}]")
+    for name, amount in requests.items():
+        limit = limits.get(name)
+        if limit is None and "/" in name:
+            yield required(f"{where}.limits", f"a limit of {name}, which cannot be overcommitted")
+        elif limit is not None and parse_quantity(str(amount)) > parse_quantity(str(limit)):
+            yield invalid(f"{where}.requests", str(amount), f"less than or equal to {name} limit of {limit}")
+
+
+def _amount(name: str, amount: object, where: str) -> Iterator[Problem]:
+    if not FORMATS["qualified"].fits(name):
+        yield invalid(where, name, "the name of a resource")
+    elif "/" not in name and name not in _RESOURCES and not name.startswith("hugepages-"):
+        yield invalid(where, name, f"a standard resource: {', '.join(_RESOURCES)}, or a name with a domain")
+    if parse_quantity(str(amount)) < 0:
+        yield invalid(where, amount, "greater than or equal to 0")
+    elif "/" in name and parse_quantity(str(amount)).denominator != 1:
+        yield invalid(where, amount, "an integer")
+
+
+def _downward(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
+    """Files of the downward API. A kube-apiserver names their fields at the volume."""
+    at = where.removesuffix(".items")
+    for one in value or ():
+        yield from _text(one.get("path"), f"{at}.path", "path-below")
+        if (field := one.get("fieldRef")) is not None:
+            yield from _text(field.get("fieldPath"), f"{at}.fieldRef.fieldPath", "field-path")
+        elif one.get("resourceFieldRef") is None:
+            yield required(at, "a fieldRef or a resourceFieldRef in each item")
+
+
+def _token_path(value: object, where: str, _: Context) -> Iterator[Problem]:
+    """The file of a token; a kube-apiserver names the field at the volume."""
+    yield from _text(value, f"{where.partition('.sources[')[0]}.path", "path-below")
+
+
+def _other_keys(value: Json | None, _: str, context: Context) -> Iterator[Problem]:
+    """A key of a ConfigMap is in one of data and binaryData."""
+    for key in (value or {}).keys() & map_of(context.owner, "data").keys():
+        yield invalid(f"data[{key}]", key, "in one of data and binaryData")
+
+
+def _secret_texts(value: Json | None, _: str, __: Context) -> Iterator[Problem]:
+    """Texts of a Secret go to its data."""
+    form = FORMATS["config-key"]
+    yield from (invalid(f"data[{key}]", key, form.expected) for key in value or () if not form.fits(key))
+
+
+def _secret_type(value: str | None, _: str, context: Context) -> Iterator[Problem]:
+    """A Secret has what its type asks for."""
+    kind, data = value or "", {**map_of(context.owner, "data"), **map_of(context.owner, "stringData")}
+    for key in _KEYS_OF_TYPE.get(kind, ()):
+        if key not in data:
+            yield required(f"data[{key}]", f"{key}, for the type {kind}")
+    if kind == "kubernetes.io/basic-auth" and not any(key in data for key in _BASIC_AUTH):
+        yield from (required(f"data[{key}]", "a username or a password") for key in _BASIC_AUTH)
+    if kind == "kubernetes.io/service-account-token" and not annotations_of(context.owner).get(_ACCOUNT):
+        yield required(f"metadata.annotations[{_ACCOUNT}]", "the name of a ServiceAccount")
+    if kind.startswith("kubernetes.io/dockerc") and (key := _KEYS_OF_TYPE[kind][0]) in data:
+        is_plain = key in map_of(context.owner, "stringData")
+        try:
+            json.loads(data[key] if is_plain else base64.b64decode(data[key]))
+        except ValueError:
+            yield invalid(f"data[{key}]", "<secret contents redacted>", "JSON")
+
+
+def _label_name(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
+    """The name of an object that becomes a part of a host."""
+    name = (value or {}).get("name")
+    if name and not FORMATS["label"].fits(name):
+        yield invalid(f"{where}.name", name, FORMATS["label"].expected)
+
+
+def _external_name(value: str | None, where: str, context: Context) -> Iterator[Problem]:
+    """The host that a Service of the type ExternalName stands for."""
+    if context.owner.get("type") == "ExternalName" and value:
+        yield from _text(value.removesuffix("."), where, "subdomain")
+
+
+def _cluster_ip(value: str | None, where: str, _: Context) -> Iterator[Problem]:
+    """The address of a Service."""
+    if value not in {None, "", "None"} and not FORMATS["address"].fits(value):
+        yield invalid(f"{where}s[0]", value, "an IP address, None or nothing")
+
+
+def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
+    """Several ports have names, and each its own number; ports of nodes are for some types."""
+    ports, seen = value or (), set()
+    for index, port in enumerate(ports):
+        at, key = f"{where}[{index}]", (port.get("protocol") or "TCP", port.get("port"))
+        if not port.get("name") and len(ports) > 1:
+            yield required(f"{at}.name", "a name for each of several ports")
+        if port.get("nodePort") and context.owner.get("type") not in {"LoadBalancer", "NodePort"}:
+            yield forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'")
+        # Without a target it is the port itself.
+        if not FORMATS["port"].fits(target := port.get("targetPort") or port.get("port") or 0):
+            yield invalid(f"{at}.targetPort", target, FORMATS["port"].expected)
+        if key in seen:
+            yield Problem(where=at, what=f"Duplicate value: {key[1]}/{key[0]}", expected="a port of its own")
+        seen.add(key)
+
+
+def _template(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
+    """The selector of a Deployment selects its template."""
+    selector, metadata = map_of(context.owner, "selector"), map_of(value or {}, "metadata")
+    own, at = map_of(metadata, "labels"), where.removesuffix(".template")
+    wrong = f"{where}.metadata.labels"
+    if not map_of(selector, "matchLabels") and not items_of(selector, "matchExpressions"):
+        yield required(f"{at}.selector", "matchLabels, labels of the template")
+        if context.owner.get("selector") is None:
+            yield invalid(wrong, "", "the labels of the selector")
+    elif not _is_selector(selector):
+        yield invalid(f"{at}.selector", "", "a label selector")
+    elif not written_selector(selector).matches(own):
+        what = "Invalid value: `selector` does not match template `labels`"
+        yield Problem(where=wrong, what=what, expected="the labels of the selector")
+    # A kube-apiserver names these two without "metadata".
+    yield from labels(own, f"{where}.labels")
+    for key in map_of(metadata, "annotations"):
+        if not FORMATS["qualified"].fits(key.lower()):
+            yield invalid(f"{where}.annotations", key, "a name like example.com/name")
+
+
+def _is_selector(selector: Json) -> bool:
+    return not list(labels(map_of(selector, "matchLabels"), "")) and all(
+        FORMATS["qualified"].fits(one.get("key") or "")
+        and _HAS_VALUES.get(one.get("operator")) is bool(one.get("values"))
+        for one in items_of(selector, "matchExpressions")
+    )
+
+
+def _strategy(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
+    """How a Deployment replaces its pods."""
+    given = value or {}
+    kind, rolling, at = given.get("type") or "RollingUpdate", given.get("rollingUpdate"), f"{where}.rollingUpdate"
+    if kind not in {"Recreate", "RollingUpdate"}:
+        yield unsupported(where, kind, ("Recreate", "RollingUpdate"))
+    elif kind == "Recreate" and rolling is not None:
+        yield forbidden(at, "may not be specified when strategy `type` is 'Recreate'")
+    elif kind == "RollingUpdate" and rolling:
+        surge, missing = rolling.get("maxSurge", 1), rolling.get("maxUnavailable", 1)
+        if not FORMATS["share"].fits(missing):
+            yield invalid(f"{at}.maxUnavailable", missing, FORMATS["share"].expected)
+        # More than all pods may be added, but not taken away.
+        is_text = isinstance(surge, str)
+        if not (surge[:-1].isdecimal() and surge.endswith("%") if is_text else surge >= 0):
+            yield invalid(f"{at}.maxSurge", surge, FORMATS["share"].expected)
+        if surge in {0, "0%"} and missing in {0, "0%"}:
+            yield invalid(f"{at}.maxUnavailable", 0, "more than 0 when `maxSurge` is 0")
+
+
+def _endpoints(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
+    """Endpoints have addresses of the slice's type."""
+    if context.owner.get("addressType") not in {"FQDN", "IPv4", "IPv6"}:
+        return
+    for index, endpoint in enumerate(value or ()):
+        at, addresses = f"{where}[{index}].addresses", items_of(endpoint, "addresses")
+        if not addresses:
+            yield required(at, "an address")
+        for number, address in enumerate(addresses):
+            if context.owner["addressType"] != "FQDN" and not FORMATS["address"].fits(address):
+                yield invalid(f"{at}[{number}]", address, "an IP address")
+
+
+def _endpoint_ports(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
+    """Ports of a slice have different names; one may have none."""
+    seen: set[Any] = set()
+    for index, name in enumerate(port.get("name") or "" for port in value or ()):
+        if name in seen:
+            yield duplicate(f"{where}[{index}].name", name)
+        seen.add(name)
+
+
+CHECKS: Mapping[str, Callable[[Any, str, Context], Iterator[Problem]]] = MappingProxyType(
+    {
+        one.__name__.removeprefix("_"): one
+        for one in (
+            *(_other_names, _host_ports, _one_source, _mounts, _resources),
+            *(_downward, _token_path, _other_keys, _secret_texts, _secret_type),
+            *(_label_name, _external_name, _cluster_ip, _service_ports, _template),
+            *(_strategy, _endpoints, _endpoint_ports),
+        )
+    }
+)

@@ -1,0 +1,255 @@
+"""Validates objects of Kubernetes' own kinds as a real API server, by ``config/openapi/rules.yaml``. Pure.
+
+Input: an object whose fields have the right types; output: a ``Problem`` for each violation, at the field that a
+kube-apiserver names. ``tests/conformance/data/manifests.jsonl`` has its answers.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from serving.cluster.kinds import Kind
+from serving.home.admission.kuberules.checks import CHECKS, Context, labels
+from serving.home.admission.kuberules.formats import FORMATS, Json, duplicate, forbidden, invalid, required, unsupported
+from serving.home.schemas.crds import SCHEMAS_FILE, YAML_LOADER, builtin_schemas, schema_name
+from serving.home.schemas.records import encode
+from serving.home.schemas.validations import RuleTree, failures, rule_tree
+from serving.model.errors import Problem
+
+_WORD = re.compile(r"(?:(?P<only>pod|template):)?(?P<name>[^(]+?)(?:\((?P<argument>.*)\))?\Z")
+_RANGE = re.compile(r"(\d+)\.\.(\d*)\Z")
+_REF = "#/components/schemas/"
+_ELSEWHERE = ("@.", "@..", "@...")
+_EMPTY: tuple[object, ...] = ("", [], None)
+
+Check = Callable[[Any, str, Context], Iterator[Problem]]
+"""Yields the problems of a value at a place, in the context of its object."""
+
+
+class FieldRules(msgspec.Struct, frozen=True):
+    """The rules of one field, the names of schemas below it, and where its problems are named."""
+
+    checks: tuple[Check, ...]
+    below: tuple[str, ...]
+    required: str = ""
+    """What must be there; "" if the field may be empty."""
+    place: str = ""
+    is_present: bool = False
+    may_be_missing: bool = True
+    """Whether rules hold for a field that is missing, too."""
+
+
+class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of one schema. ``union`` are fields of which one may be set; ``cel`` apply to the whole object."""
+
+    fields: Mapping[str, FieldRules]
+    union: tuple[str, ...] = ()
+    is_one_needed: bool = False
+    is_named_here: bool = False
+    cel: RuleTree | None = None
+
+    def given(self, whole: Json) -> list[str]:
+        """The fields of the union that an object has; "*" is any but its name."""
+        found = [key for key in self.union if whole.get(key) is not None]
+        others = whole.keys() - {*self.union, "name"} if "*" in self.union else ()
+        return [*found, *(key for key in whole if key in others and whole[key] is not None)]
+
+
+def kube_problems(kind: Kind, whole: Json) -> Iterator[Problem]:
+    """Yield the problems of a decodable object of Kubernetes' own kinds."""
+    yield from _problems(schema_name(kind), whole, "", context=Context())
+
+
+def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Iterator[Problem]:
+    """Yield the problems of a pod's spec. A Deployment's template has to restart always."""
+    yield from _problems("core.v1.PodSpec", spec, where, context=Context(is_template=is_template))
+
+
+def _problems(name: str, whole: Json, where: str, *, context: Context) -> Iterator[Problem]:
+    rules = _rules(name)
+    context = context.within(name, whole)
+    given = rules.given(whole)
+    yield from _union(rules, given, where)
+    for field, one in rules.fields.items():
+        value = whole.get(field)
+        if value is None and not one.may_be_missing:
+            continue
+        if value is None and one.is_present:
+            value = {}
+        place = _place(where, one.place, field)
+        if one.required and not value:
+            yield required(place, one.required)
+        else:
+            for check in one.checks:
+                yield from check(value, place, context)
+        if field not in given[1:]:
+            for below in one.below:
+                yield from _below(below, value, f"{where}.{field}" if where else field, context=context)
+    if rules.cel is not None:
+        yield from _broken(rules.cel, whole, where)
+
+
+def _union(rules: SchemaRules, given: list[str], where: str) -> Iterator[Problem]:
+    if rules.is_one_needed and not given:
+        yield required(where, f"one of {', '.join(rules.union)}")
+    for key in given[1:]:
+        yield forbidden(where if rules.is_named_here else f"{where}.{key}", "may not specify more than 1 of its kind")
+
+
+def _below(name: str, value: object, where: str, *, context: Context) -> Iterator[Problem]:
+    if isinstance(value, dict):
+        yield from _problems(name, value, where, context=context)
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _problems(name, one, f"{where}[{index}]", context=context)
+
+
+def _place(where: str, place: str, field: str) -> str:
+    """Where a problem is named: at the field, at its object, at its list, or as if its list were the object."""
+    if place == "@.":
+        return where
+    if place == "@..":
+        return where.rpartition("[")[0]
+    base = where.rpartition("[")[0] if place == "@..." else where
+    return f"{base}.{field}".strip(".")
+
+
+def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
+    for rule, message in failures(rules.rules, encode(_given(whole, rules.words)), None):
+        is_at_list = rule.field_path == "@.."
+        at = _place(where, "@..", "") if is_at_list else _place(where, "", rule.field_path)
+        match rule.reason:
+            case "FieldValueRequired":
+                yield required(at, message)
+            case "FieldValueForbidden":
+                yield forbidden(at, message)
+            case _:
+                yield Problem(where=at, what=f"Invalid value: {message}", expected=message.removeprefix("must be "))
+
+
+def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
+    """A value without empty fields, and without those that no rule names."""
+    if isinstance(value, dict):
+        return {
+            key: _given(child, words)
+            for key, child in value.items()
+            if (words is None or key in words) and child not in _EMPTY
+        }
+    return [_given(child, words) for child in value] if isinstance(value, list) else value
+
+
+@functools.cache
+def _written() -> Mapping[str, Json]:
+    text = SCHEMAS_FILE.with_name("rules.yaml").read_text(encoding="utf-8")
+    found: Mapping[str, Json] = yaml.load(text, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
+    return found
+
+
+@functools.cache
+def _rules(name: str) -> SchemaRules:
+    written = _written().get(name, {})
+    union = str(written.get("$one") or written.get("$most") or "").split()
+    fields = {field: _field(name, field, words) for field, words in written.items() if not field.startswith("$")}
+    # Fields without a rule of their own lead to schemas that may have some.
+    if not written.get("$leaf"):
+        for field in builtin_schemas().get(name, {}).get("properties", {}):
+            if field not in fields and (below := _schemas_below(name, field)):
+                fields[field] = FieldRules((), below, may_be_missing=False)
+    return SchemaRules(
+        fields=fields,
+        union=tuple(key for key in union if key not in _ELSEWHERE),
+        is_one_needed="$one" in written,
+        is_named_here="@." in union,
+        cel=rule_tree({"x-kubernetes-validations": written.get("$rules", ())}),
+    )
+
+
+def _field(name: str, field: str, words: str) -> FieldRules:
+    found, below, place, is_present = [], list(_schemas_below(name, field)), "", False
+    formats = [FORMATS[word].expected for word in str(words).split() if word in FORMATS]
+    needed = (formats or ["a value"])[0] if "required" in str(words).split() else ""
+    for word in str(words).split():
+        match = _WORD.match(word)
+        assert match is not None, word
+        argument = match["argument"] or ""
+        if word in _ELSEWHERE:
+            place = word
+        elif match["name"] == "as":
+            below.append(argument)
+        elif word == "present":
+            is_present = True
+        elif word != "required":
+            check = _check(match["name"], argument)
+            found.append(_only(check, is_template=match["only"] == "template") if match["only"] else check)
+    may_be_missing = bool(needed) or is_present or "check(" in str(words)
+    return FieldRules(tuple(found), tuple(dict.fromkeys(below)), needed, place, is_present, may_be_missing)
+
+
+def _schemas_below(name: str, field: str) -> tuple[str, ...]:
+    """The schema that a field or its elements refer to, if it or one below it has rules."""
+    schema = builtin_schemas().get(name, {}).get("properties", {}).get(field, {})
+    reference = schema.get("$ref") or schema.get("items", {}).get("$ref") or ""
+    below = reference.removeprefix(_REF)
+    return (below,) if below and _has_rules(below, frozenset({name})) else ()
+
+
+def _has_rules(name: str, seen: frozenset[str]) -> bool:
+    if name in _written():
+        return True
+    properties = builtin_schemas().get(name, {}).get("properties", {}).values()
+    references = {one.get("$ref") or one.get("items", {}).get("$ref") or "" for one in properties}
+    names = {one.removeprefix(_REF) for one in references} - seen - {""}
+    return any(_has_rules(one, seen | {name}) for one in names)
+
+
+def _only(check: Check, *, is_template: bool) -> Check:
+    def checked(value: Any, where: str, context: Context) -> Iterator[Problem]:  # noqa: ANN401 - JSON
+        if context.is_template is is_template:
+            yield from check(value, where, context)
+
+    return checked
+
+
+def _check(name: str, argument: str) -> Check:  # noqa: C901 - one case for each word
+    """The function of one word of a rule."""
+    bounds = _RANGE.match(name)
+    choices = tuple(name.split("|"))
+
+    def check(value: Any, where: str, context: Context) -> Iterator[Problem]:  # noqa: ANN401, C901, PLR0912 - JSON
+        if name == "absent":
+            if value is not None and value != []:
+                yield forbidden(where, argument.replace("-", " "))
+        elif name == "check":
+            yield from CHECKS[argument](value, where, context)
+        elif value in _EMPTY:
+            return
+        elif bounds is not None:
+            if value < int(bounds[1]) or (bounds[2] and value > int(bounds[2])):
+                expected = f"{bounds[1]} to {bounds[2]}" if bounds[2] else f"greater than or equal to {bounds[1]}"
+                yield invalid(where, value, expected)
+        elif name == "max":
+            if len(value) > int(argument):
+                yield invalid(where, len(value), f"at most {argument}")
+        elif name == "unique":
+            seen: set[object] = set()
+            for index, one in enumerate(value):
+                if one.get(argument) and one[argument] in seen:
+                    yield duplicate(f"{where}[{index}].{argument}", one[argument])
+                seen.add(one.get(argument))
+        elif name in {"each", "keys"}:
+            for index, one in enumerate(value):
+                if not FORMATS[argument].fits(one):
+                    yield invalid(f"{where}[{one if name == 'keys' else index}]", one, FORMATS[argument].expected)
+        elif name in FORMATS:
+            if not FORMATS[name].fits(value):
+                yield invalid(where, value, FORMATS[name].expected)
+        elif name == "labels":
+            yield from labels(value, where)
+        elif value not in choices:
+            yield unsupported(where, value, choices)
+
+    return check

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench.parts.frameworks import measure_frameworks
 from bench.parts.layers import measure_layers
-from bench.parts.load import ask
+from bench.parts.load import send_request
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.start_steps import TracedStart, report_steps, tracing_environment
 from bench.parts.system import SERVICES, System, running_system, service_of
@@ -68,14 +68,14 @@ def manifest(name: str, command: list[str]) -> dict[str, object]:
 def deploy(system: System, count: int, commands: list[list[str]]) -> None:
     """Make all services, of the commands by turns, and wait until they are ready."""
     for number in range(count):
-        system.ask(SERVICES, manifest(f"cold-{number}", commands[number % len(commands)]), method="POST")
+        system.send_request(SERVICES, manifest(f"cold-{number}", commands[number % len(commands)]), method="POST")
     system.until_ready(count, READY_WITHIN_S)
 
 
 async def sample(port: int, number: int) -> tuple[float, float, TracedStart]:
     """Overhead and total of the one request of a service in seconds, and its steps."""
     began_s = time.time()
-    status, body = await ask(port, f"cold-{number}.default.localhost")
+    status, body = await send_request(port, f"cold-{number}.default.localhost")
     total_s = time.time() - began_s
     if " 200 " not in status:
         raise OSError(status)

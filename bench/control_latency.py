@@ -58,7 +58,7 @@ async def follow(stage: Stage, step: str, seen: Seen, came: asyncio.Event) -> No
                 came.set()
 
 
-async def ask(port: int, name: str) -> None:
+async def send_request(port: int, name: str) -> None:
     """A request for a service at zero; its pod has no address that answers."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET / HTTP/1.1\r\nHost: {name}.{SPACE}.localhost\r\n\r\n".encode())
@@ -85,7 +85,7 @@ async def measure(count: int, folder: Path) -> dict[str, dict[str, float]]:
         await asyncio.sleep(1.0)
         for name in names:
             seen["asked", f"{name}-00001"] = time.perf_counter()
-            tasks.append(asyncio.create_task(ask(stage.port("public"), name)))
+            tasks.append(asyncio.create_task(send_request(stage.port("public"), name)))
             async with asyncio.timeout(_WAKE_S):
                 while ("slice", f"{name}-00001") not in seen:
                     came.clear()

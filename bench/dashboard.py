@@ -120,7 +120,7 @@ async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
     ticking = asyncio.create_task(tick())
     if shutil.which("chromedriver"):
         with browser() as window:
-            await asyncio.to_thread(look, window, url, tick_count)
+            await asyncio.to_thread(capture, window, url, tick_count)
     else:
         await asyncio.sleep(tick_count * PERIOD_S)
     ticking.cancel()
@@ -129,7 +129,7 @@ async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
     print(f"{revision_count} revisions, {pod_count} pods: tick {statistics.median(ticks_ms):.1f} ms, rows {size} bytes")
 
 
-def look(window: Browser, url: str, tick_count: int) -> None:
+def capture(window: Browser, url: str, tick_count: int) -> None:
     """Open the page, let it live, and print how busy its main thread was."""
     window.open(url)
     window.run(WATCH)

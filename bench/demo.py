@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from bench.parts.load import Load, ask, loaded
+from bench.parts.load import Load, loaded, send_request
 from bench.parts.program import options_of
 from bench.parts.story import PERIOD_S, Story, bars
 from bench.parts.system import SERVICES, System, running_system
@@ -54,9 +54,11 @@ class Demo(Story):
         """Divide the traffic between revisions."""
         traffic = [{"revisionName": name, "percent": percent} for name, percent in percents.items()]
         path = f"{SERVICES}/{SERVICE}"
-        generation = self.system.ask(path, {"spec": {"traffic": traffic}}, method="PATCH")["metadata"]["generation"]
+        generation = self.system.send_request(path, {"spec": {"traffic": traffic}}, method="PATCH")["metadata"][
+            "generation"
+        ]
         while True:
-            found = self.system.ask(path)
+            found = self.system.send_request(path)
             if found.get("status", {}).get("observedGeneration") == generation and is_true(found, "Ready"):
                 return
             time.sleep(0.1)
@@ -84,20 +86,20 @@ class Demo(Story):
 async def grow_and_shrink(story: Demo) -> None:
     """Zero, one, many, zero."""
     revision = await asyncio.to_thread(story.deploy, "world")
-    story.say(f"deployed {revision}")
-    status, body = await ask(story.system.port, HOST)
+    story.print_part(f"deployed {revision}")
+    status, body = await send_request(story.system.port, HOST)
     story.check(f"a request is answered: {body.strip()}", holds=" 200 " in status)
     async with loaded(story.system.port, HOST, clients=story.sizes.clients, path="/sleep/0.3") as load:
         until_s = time.monotonic() + story.sizes.load_s
         while time.monotonic() < until_s:
             await asyncio.sleep(1)
-            story.say(f"{load.answered:6} answered, {story.pods[-1]:3} pods {'#' * story.pods[-1]}")
+            story.print_part(f"{load.succeeded:6} answered, {story.pods[-1]:3} pods {'#' * story.pods[-1]}")
     story.check(f"under {story.sizes.clients} clients it grew to {max(story.pods)} pods", holds=max(story.pods) > 1)
-    story.check(f"none of {load.answered} requests failed (failed: {load.failures()})", holds=not load.failed)
+    story.check(f"none of {load.succeeded} requests failed (failed: {load.failures()})", holds=not load.failed)
     came = await asyncio.to_thread(story.system.until_zero, SERVICE, ZERO_WITHIN_S)
     story.check("silence brings it back to zero", holds=came)
     began_s = time.monotonic()
-    status, _ = await ask(story.system.port, HOST)
+    status, _ = await send_request(story.system.port, HOST)
     waited_ms = (time.monotonic() - began_s) * 1000
     story.check(f"a request from zero is answered within {waited_ms:.0f} ms", holds=" 200 " in status)
 
@@ -107,17 +109,17 @@ async def roll_out(story: Demo) -> None:
     async with story.under_load() as load:
         old, new = story.system.revisions()[-1]["metadata"]["name"], await asyncio.to_thread(story.deploy, "again")
         await asyncio.sleep(story.sizes.settle_s)
-        rolled = load.answered_by[new]
-    story.check(f"a new revision took over under load, {load.answered} answered", holds=rolled > 0)
+        rolled = load.response_of[new]
+    story.check(f"a new revision took over under load, {load.succeeded} answered", holds=rolled > 0)
     story.check(f"none failed meanwhile (failed: {load.failures()})", holds=not load.failed)
     await asyncio.to_thread(story.split, **{old: 100 - NEW_PERCENT, new: NEW_PERCENT})
     async with loaded(story.system.port, HOST, clients=FEW_CLIENTS) as load:
-        while load.answered < story.sizes.requests:  # noqa: ASYNC110 - once
+        while load.succeeded < story.sizes.requests:  # noqa: ASYNC110 - once
             await asyncio.sleep(PERIOD_S / 10)
-    ratio, count = NEW_PERCENT / 100, load.answered
-    off = abs(load.answered_by[new] - count * ratio) / math.sqrt(count * ratio * (1 - ratio))
+    ratio, count = NEW_PERCENT / 100, load.succeeded
+    off = abs(load.response_of[new] - count * ratio) / math.sqrt(count * ratio * (1 - ratio))
     what = (
-        f"of {count} requests {load.answered_by[new]} went to the {NEW_PERCENT} % ({off:.1f} standard deviations off)"
+        f"of {count} requests {load.response_of[new]} went to the {NEW_PERCENT} % ({off:.1f} standard deviations off)"
     )
     story.check(what, holds=off < DEVIATIONS and not load.failed)
     await asyncio.to_thread(story.split, **{old: 100})
@@ -126,12 +128,12 @@ async def roll_out(story: Demo) -> None:
 async def lose_a_pod(story: Demo) -> None:
     """Kill -9 on an app while it works."""
     async with story.under_load() as load:
-        _, body = await ask(story.system.port, HOST)
+        _, body = await send_request(story.system.port, HOST)
         os.kill(int(body.split()[-1]), signal.SIGKILL)
-        story.say("killed an app with -9")
+        story.print_part("killed an app with -9")
         await asyncio.sleep(story.sizes.settle_s)
     story.check(
-        f"a killed app: {load.failed} of {load.answered + load.failed} failed ({load.failures()})",
+        f"a killed app: {load.failed} of {load.succeeded + load.failed} failed ({load.failures()})",
         holds=not load.failed,
     )
 
@@ -147,19 +149,19 @@ async def lose_daemons(story: Demo) -> None:
         before = await asyncio.to_thread(story.is_there)
         async with story.under_load() as load:
             story.system.kill(module)
-            story.say(f"killed {module} with -9")
+            story.print_part(f"killed {module} with -9")
             await asyncio.sleep(story.sizes.settle_s)
         after = await asyncio.to_thread(story.is_there)
         # What was inside a killed ingress is cut off, and no more than that.
         allowed = FEW_CLIENTS if module == "serving.activator.main" else 0
-        what = f"{module} killed: {load.failed} of {load.answered + load.failed} failed ({load.failures()})"
-        story.check(what, holds=load.failed <= allowed and load.answered > 0)
+        what = f"{module} killed: {load.failed} of {load.succeeded + load.failed} failed ({load.failures()})"
+        story.check(what, holds=load.failed <= allowed and load.succeeded > 0)
         # The load is light: the autoscaler may have taken some meanwhile.
         kept = len(before & after)
         story.check(f"no service lost, {kept} of {len(before)} pods are the same, {len(after)} now", holds=kept > 0)
 
 
-async def tell(story: Demo) -> None:
+async def report(story: Demo) -> None:
     """All of it, in order."""
     counting = asyncio.create_task(story.count_pods())
     try:
@@ -178,7 +180,7 @@ def main() -> None:
     with running_system(environment={"SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": str(sizes.grace_s)}) as system:
         story = Demo(system, sizes)
         try:
-            asyncio.run(tell(story))
+            asyncio.run(report(story))
         finally:
             print(f"pods, each {PERIOD_S} s, at most {max(story.pods, default=0)}:\n{bars(story.pods)}")
     print("held: " + "; ".join(story.held))

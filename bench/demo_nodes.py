@@ -73,20 +73,20 @@ class NodeStory(Story):
         }
         requests = {"requests": {"cpu": pod_cpu, "memory": "32Mi"}}
         manifest = service_of(SERVICE, annotations=annotations, concurrency=1, resources=requests)
-        await asyncio.to_thread(self.system.ask, SERVICES, manifest, method="POST")
+        await asyncio.to_thread(self.system.send_request, SERVICES, manifest, method="POST")
         await asyncio.to_thread(self.system.serving, "wait", SERVICE)
 
-    async def look(self) -> None:
+    async def read_nodes(self) -> None:
         """Look each half second, until cancelled; a line for each change."""
         while True:
             with contextlib.suppress(OSError):
                 pods = await asyncio.to_thread(self.system.pods, SERVICE)
-                nodes = (await asyncio.to_thread(self.system.ask, "/api/v1/nodes"))["items"]
+                nodes = (await asyncio.to_thread(self.system.send_request, "/api/v1/nodes"))["items"]
                 seen = Seen(pods, nodes)
                 self.looks.append(seen)
                 if str(seen) != self._last:
                     self._last = str(seen)
-                    self.say(self._last)
+                    self.print_part(self._last)
             await asyncio.sleep(PERIOD_S)
 
     async def until(self, holds: Any, within_s: float) -> bool:  # noqa: ANN401 - a function of a look
@@ -111,13 +111,13 @@ class NodeStory(Story):
         print("serving why nodegroup/default\n" + self.system.serving("why", "nodegroup/default"))
 
 
-async def tell(story: NodeStory) -> None:
+async def report(story: NodeStory) -> None:
     """Load, pods, pending, nodes, and back."""
     await story.deploy(pods_max=CLIENTS, pod_cpu=POD_CPU, window="6s")
-    looking = asyncio.create_task(story.look())
+    looking = asyncio.create_task(story.read_nodes())
     try:
         story.check(f"{NODES} nodes are there", holds=await story.until(lambda one: one.nodes == NODES, GROWN_WITHIN_S))
-        story.say(f"{CLIENTS} clients come")
+        story.print_part(f"{CLIENTS} clients come")
         async with loaded(story.system.port, HOST, clients=CLIENTS, path="/sleep/0.2") as load:
             waited = await story.until(lambda one: one.waiting > 0, GROWN_WITHIN_S)
             story.check("pods wait: no node has room for them", holds=waited)
@@ -125,12 +125,12 @@ async def tell(story: NodeStory) -> None:
             story.check("the node group adds a node for them", holds=grown)
             placed = await story.until(lambda one: one.waiting == 0 and one.running == CLIENTS, GROWN_WITHIN_S)
             story.check(f"{CLIENTS} pods run on {story.looks[-1].nodes} nodes", holds=placed)
-        story.say("the clients go")
+        story.print_part("the clients go")
         quiet = await story.until(lambda one: one.running + one.waiting == 0, QUIET_WITHIN_S)
         story.check("pods go to zero", holds=quiet)
         shrunk = await story.until(lambda one: one.nodes == NODES and not one.going, QUIET_WITHIN_S)
         story.check(f"nodes are tainted, drained and removed, down to {NODES}", holds=shrunk)
-        story.check(f"none of {load.answered} requests failed (failed: {load.failures()})", holds=not load.failed)
+        story.check(f"none of {load.succeeded} requests failed (failed: {load.failures()})", holds=not load.failed)
     finally:
         looking.cancel()
 
@@ -141,7 +141,7 @@ class Climb(msgspec.Struct, kw_only=True):
     pending_s: float
     pending_max: int
     slowest_s: float
-    answered: int
+    succeeded: int
     failed: int
     node_seconds: float
 
@@ -149,13 +149,13 @@ class Climb(msgspec.Struct, kw_only=True):
 async def climb(story: NodeStory, options: argparse.Namespace) -> Climb:
     """Let the clients come, one after another, until as many pods run."""
     await story.deploy(pods_max=options.clients, pod_cpu=CLIMB_POD_CPU)
-    looking = asyncio.create_task(story.look())
+    looking = asyncio.create_task(story.read_nodes())
     loads: list[Load] = []
     begun_s = time.monotonic()
     try:
         async with contextlib.AsyncExitStack() as stack:
             for number in range(options.clients):
-                story.say(f"client {number + 1} comes")
+                story.print_part(f"client {number + 1} comes")
                 context = loaded(story.system.port, HOST, clients=1, path="/sleep/0.2")
                 loads.append(await stack.enter_async_context(context))
                 await asyncio.sleep(options.climb_s)
@@ -170,7 +170,7 @@ async def climb(story: NodeStory, options: argparse.Namespace) -> Climb:
         pending_s=step_s * sum(one.waiting for one in looks),
         pending_max=max(one.waiting for one in looks),
         slowest_s=max(load.longest_s for load in loads),
-        answered=sum(load.answered for load in loads),
+        succeeded=sum(load.succeeded for load in loads),
         failed=sum(load.failed for load in loads),
         node_seconds=step_s * sum(one.nodes for one in looks),
     )
@@ -237,7 +237,7 @@ def main() -> int:
     grace = {"SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": str(options.grace_s)}
     with running_system(*flags, environment=grace) as system:
         story = NodeStory(system)
-        asyncio.run(tell(story))
+        asyncio.run(report(story))
         story.show()
         lines = system.serving("why", SERVICE).splitlines()
         changes = [line for line in lines if "→" in line or "nodegroup/" in line]

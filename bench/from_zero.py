@@ -26,7 +26,7 @@ from bench.parts.system import System, running_system
 SLEEPER = Path(__file__).with_name("apps") / "sleeper.py"
 REQUEST = b"GET / HTTP/1.1\r\nHost: sleeper.default.localhost\r\n\r\n"
 GIVE_UP_S = 60.0
-LOOK_PERIOD_S = 0.5
+CHECK_PERIOD_S = 0.5
 
 Worked = list[tuple[float, float]]
 """Between which times each request was worked on, in seconds since the epoch."""
@@ -130,7 +130,7 @@ async def measure(system: System, clients: int) -> dict[str, object]:
     ]
     reached_s = None
     while reached_s is None and time.time() < began_s + GIVE_UP_S:
-        await asyncio.sleep(LOOK_PERIOD_S)
+        await asyncio.sleep(CHECK_PERIOD_S)
         reached_s = reached_at(run.worked, clients)
     used = used_between(before, cpu_seconds(system))
     run.is_over = True

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.parts.load import ask
+from bench.parts.load import send_request
 from bench.parts.program import options_of
 from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.home.pods.podplan import DRAIN_LAG_S
@@ -92,7 +92,7 @@ def deploy(system: System, name: str, concurrency: int) -> None:
     environment = [{"name": "SLEEP_S", "value": str(SERVICE_S)}]
     annotations = {"serving.dev/command": command}
     service = service_of(name, annotations=annotations, concurrency=concurrency, env=environment)
-    system.ask(SERVICES, service, method="POST")
+    system.send_request(SERVICES, service, method="POST")
 
 
 def until_all_zero(system: System, count: int) -> None:
@@ -101,7 +101,7 @@ def until_all_zero(system: System, count: int) -> None:
     while time.monotonic() < until_s:
         revisions = system.revisions()
         asleep = [one for one in revisions if one["spec"].get("servingState") == "Reserve"]
-        if len(asleep) == count and not system.ask("/api/v1/namespaces/default/pods")["items"]:
+        if len(asleep) == count and not system.send_request("/api/v1/namespaces/default/pods")["items"]:
             return
         time.sleep(1.0)
     raise SystemExit("the services did not come to zero")
@@ -118,7 +118,7 @@ async def replayed(
     async def request(name: str, at_s: float) -> None:
         await asyncio.sleep(begun_s + at_s - time.monotonic())
         sent_s = time.monotonic()
-        status, _ = await ask(system.port, f"{name}.default.localhost")
+        status, _ = await send_request(system.port, f"{name}.default.localhost")
         if " 200 " not in status:
             raise SystemExit(f"{name}: {status}")
         latencies[name].append(time.monotonic() - sent_s)
@@ -126,7 +126,7 @@ async def replayed(
     async def watch() -> None:
         for second in range(int(length_s)):
             await asyncio.sleep(max(0.0, begun_s + second + 0.5 - time.monotonic()))
-            items = (await asyncio.to_thread(system.ask, "/api/v1/namespaces/default/pods"))["items"]
+            items = (await asyncio.to_thread(system.send_request, "/api/v1/namespaces/default/pods"))["items"]
             names = [one["metadata"]["labels"].get("serving.knative.dev/service") for one in items]
             for name, seen in pods.items():
                 seen.append(float(names.count(name)))

@@ -78,14 +78,14 @@ class Measured:
         self.load.observed = [one for one in observed if from_s <= one.due_s + one.took_s < until_s]
 
     @property
-    def answered(self) -> list[Observed]:
+    def succeeded(self) -> list[Observed]:
         """Right answers."""
         return [one for one in self.load.observed if one.status == "200"]
 
     @property
     def failed(self) -> int:
         """Requests without one."""
-        return len(self.load.observed) - len(self.answered)
+        return len(self.load.observed) - len(self.succeeded)
 
     @property
     def pod_count(self) -> float:
@@ -157,8 +157,8 @@ def table(bound: str, found: dict[str, Measured], said: str, *, part: float) -> 
 
 def _numbers(one: Measured, part: float) -> tuple[float, float, float]:
     """Right answers a second, and two percentiles of their times in milliseconds."""
-    answered = one.answered
-    return len(answered) / (MEASURE_S * part), percentile_ms(answered, 50), percentile_ms(answered, 99)
+    succeeded = one.succeeded
+    return len(succeeded) / (MEASURE_S * part), percentile_ms(succeeded, 50), percentile_ms(succeeded, 99)
 
 
 def _ratio(one: float, other: float) -> str:
@@ -172,7 +172,7 @@ def main() -> None:
         for bound in options.names:
             for kind in ("fixed", "learnt"):
                 name = f"{bound}-{kind}"
-                system.ask(SERVICES, service(name, bound, is_learnt=kind == "learnt"), method="POST")
+                system.send_request(SERVICES, service(name, bound, is_learnt=kind == "learnt"), method="POST")
         system.until_ready(2 * len(options.names), READY_WITHIN_S)
         for bound in options.names:
             found = asyncio.run(load(system, bound, options.part))

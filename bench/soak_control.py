@@ -43,13 +43,13 @@ def cycle(system: System, name: str) -> None:
     """Create one service, send it requests until one is answered, and delete it with its pods. Raises ``TimeoutError``."""
     app = Path(hello.__file__)
     annotations = {"serving.dev/command": shlex.join([sys.executable, str(app)]), "serving.dev/dir": str(app.parent)}
-    system.ask(SERVICES, service_of(name, annotations=annotations), method="POST")
+    system.send_request(SERVICES, service_of(name, annotations=annotations), method="POST")
     until_s = time.monotonic() + WITHIN_S
     while not _responses(system, name):
         if time.monotonic() > until_s:
-            raise TimeoutError(f"{name} does not answer: {system.ask(f'{SERVICES}/{name}').get('status')}")
+            raise TimeoutError(f"{name} does not answer: {system.send_request(f'{SERVICES}/{name}').get('status')}")
         time.sleep(POLL_S)
-    system.ask(f"{SERVICES}/{name}", method="DELETE")
+    system.send_request(f"{SERVICES}/{name}", method="DELETE")
     while system.pods(name):
         if time.monotonic() > until_s:
             raise TimeoutError(f"{name} is deleted, its pods stay")

@@ -37,13 +37,13 @@ class FaultStage:
         """A command of the CLI."""
         await asyncio.to_thread(self.system.serving, *arguments)
 
-    async def ask(self, path: str, body: object = None, *, method: str = "GET") -> object:
+    async def send_request(self, path: str, body: object = None, *, method: str = "GET") -> object:
         """A call of the API."""
-        return await asyncio.to_thread(self.system.ask, path, body, method=method)
+        return await asyncio.to_thread(self.system.send_request, path, body, method=method)
 
     async def app(self) -> int:
         """The process id of an app that answers."""
-        return int((await self.load.ask())[1])
+        return int((await self.load.send_request())[1])
 
     def signal(self, module: str, number: signal.Signals) -> int:
         """Signal a daemon; its process id."""
@@ -73,9 +73,9 @@ def deploy(
 def _limit_memory(system: System) -> None:
     """Give the app a memory limit, as a new revision."""
     path = f"/apis/serving.knative.dev/v1/namespaces/default/services/{SERVICE}"
-    container = system.ask(path)["spec"]["template"]["spec"]["containers"][0]
+    container = system.send_request(path)["spec"]["template"]["spec"]["containers"][0]
     container["resources"] = {"limits": {"memory": MEMORY_LIMIT}}
-    system.ask(path, {"spec": {"template": {"spec": {"containers": [container]}}}}, method="PATCH")
+    system.send_request(path, {"spec": {"template": {"spec": {"containers": [container]}}}}, method="PATCH")
     system.serving("wait", SERVICE)
 
 

@@ -55,19 +55,19 @@ async def app_hangs(stage: FaultStage, seconds: float) -> None:
 async def app_exits(stage: FaultStage, _: float) -> None:
     """Let the app end by itself after an answer."""
     with contextlib.suppress(OSError):
-        await stage.load.ask("/end", method="POST")
+        await stage.load.send_request("/end", method="POST")
 
 
 async def app_grows(stage: FaultStage, _: float) -> None:
     """Let the app take more memory than its limit."""
     with contextlib.suppress(OSError):
-        await stage.load.ask("/grow?mib=400", method="POST")
+        await stage.load.send_request("/grow?mib=400", method="POST")
 
 
 async def pod_deleted(stage: FaultStage, _: float) -> None:
     """Delete a pod through the API."""
     pod = (await asyncio.to_thread(stage.system.pods, SERVICE))[0]["metadata"]["name"]
-    await asyncio.to_thread(stage.system.ask, f"/api/v1/namespaces/default/pods/{pod}", method="DELETE")
+    await asyncio.to_thread(stage.system.send_request, f"/api/v1/namespaces/default/pods/{pod}", method="DELETE")
 
 
 async def rollout(stage: FaultStage, _: float) -> None:
@@ -160,7 +160,7 @@ async def node_drained(stage: FaultStage, _: float) -> None:
     """Cordon a node and evict its pods, as `kubectl drain` does; uncordon it when they are gone."""
     pods: list[dict[str, Any]] = await asyncio.to_thread(stage.system.pods, SERVICE)
     node = pods[0]["spec"]["nodeName"]
-    await stage.ask(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, method="PATCH")
+    await stage.send_request(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, method="PATCH")
     going = {pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == node}
     for name in going:
         eviction = {
@@ -168,13 +168,13 @@ async def node_drained(stage: FaultStage, _: float) -> None:
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": "default"},
         }
-        await stage.ask(f"/api/v1/namespaces/default/pods/{name}/eviction", eviction, method="POST")
+        await stage.send_request(f"/api/v1/namespaces/default/pods/{name}/eviction", eviction, method="POST")
     until_s = time.monotonic() + ZERO_WITHIN_S
     while going & {one["metadata"]["name"] for one in await asyncio.to_thread(stage.system.pods, SERVICE)}:
         if time.monotonic() > until_s:
             raise TimeoutError(f"pods stay on {node}")
         await asyncio.sleep(0.2)
-    await stage.ask(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": False}}, method="PATCH")
+    await stage.send_request(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": False}}, method="PATCH")
 
 
 FAULTS: dict[str, Fault] = {

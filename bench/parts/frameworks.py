@@ -13,7 +13,7 @@ import time
 import venv
 from pathlib import Path
 
-from bench.parts.load import ask
+from bench.parts.load import send_request
 from bench.parts.program import exit_code, show
 from bench.parts.system import System, running_system
 
@@ -56,7 +56,7 @@ def measure(system: System, samples: int) -> dict[str, list[float]]:
         time.sleep(REST_S)
         for name, totals in found.items():
             began_s = time.monotonic()
-            status, body = asyncio.run(ask(system.port, f"{name}.default.localhost"))
+            status, body = asyncio.run(send_request(system.port, f"{name}.default.localhost"))
             if " 200 " not in status:
                 raise SystemExit(f"{name}: {status}: {body}")
             totals.append((time.monotonic() - began_s) * 1000)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 _RESPONSE_WITHIN_S = 60.0
 
 
-async def ask(port: int, host: str, path: str = "/") -> tuple[str, str]:
+async def send_request(port: int, host: str, path: str = "/") -> tuple[str, str]:
     """Status line and body of one GET on a connection of its own. Raises ``OSError``."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -29,18 +29,18 @@ class Load:
 
     def __init__(self) -> None:
         self.statuses: collections.Counter[str] = collections.Counter()
-        self.answered_by: collections.Counter[str] = collections.Counter()
+        self.response_of: collections.Counter[str] = collections.Counter()
         self.longest_s = 0.0
 
     @property
-    def answered(self) -> int:
+    def succeeded(self) -> int:
         """Requests that got a right answer."""
-        return sum(self.answered_by.values())
+        return sum(self.response_of.values())
 
     @property
     def failed(self) -> int:
         """Requests that did not."""
-        return sum(self.statuses.values()) - self.answered
+        return sum(self.statuses.values()) - self.succeeded
 
     def failures(self) -> str:
         """What went wrong how often, for people."""
@@ -52,7 +52,7 @@ class Load:
         while True:
             began_s = time.monotonic()
             try:
-                status, body = await ask(port, host, path)
+                status, body = await send_request(port, host, path)
             except (OSError, TimeoutError) as error:
                 status, body = type(error).__name__, ""
             words = body.split()
@@ -61,7 +61,7 @@ class Load:
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
             if is_right:
                 # "Hello world from REVISION, process N"
-                self.answered_by[words[3].rstrip(",")] += 1
+                self.response_of[words[3].rstrip(",")] += 1
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
     """Answers a second of the capacity, refusals, and the time until it was normal again."""
 
     capacity_per_s: float
-    answered_per_s: float
+    responses_per_s: float
     refused: int
     other: int
     refusal_p99_ms: float
@@ -30,7 +30,7 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_kept(self) -> bool:
         """Whether it went as the contract says."""
-        is_useful = self.answered_per_s >= _GOODPUT_MIN_RATIO * self.capacity_per_s
+        is_useful = self.responses_per_s >= _GOODPUT_MIN_RATIO * self.capacity_per_s
         is_fast = self.refusal_p99_ms <= _REFUSAL_MAX_MS and self.recovered_s <= _RECOVERY_MAX_S
         return is_useful and is_fast and not self.other
 
@@ -72,7 +72,7 @@ async def overload(system: System, *, seconds: float) -> Overload:
     answered = [one for one in observed if one.status == "200" and one.due_s + one.took_s < end_s]
     return Overload(
         capacity_per_s=capacity,
-        answered_per_s=round(len(answered) / (end_s - begin_s), 1),
+        responses_per_s=round(len(answered) / (end_s - begin_s), 1),
         refused=len(refused),
         other=sum(one.status not in {"200", "503"} for one in observed),
         refusal_p99_ms=round(percentile_ms(refused, 99)),

@@ -52,9 +52,9 @@ class _StormLoad(Load):
         super().__init__(port, host)
         self.first_responses_s: dict[str, float] = {}
 
-    async def ask(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
+    async def send_request(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
         """As the base class."""
-        status, body = await super().ask(path, method=method)
+        status, body = await super().send_request(path, method=method)
         if status == "200":
             self.first_responses_s.setdefault(body, time.monotonic())
         return status, body

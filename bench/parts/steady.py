@@ -45,7 +45,7 @@ class Load:
         """The requests that were due from a time on."""
         return [one for one in self.observed if one.due_s >= begin_s]
 
-    async def ask(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
+    async def send_request(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
         """Status and body of one request without a body, on a kept connection. Raises ``OSError``."""
         request = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: 0\r\n\r\n".encode()
         while self._idle:
@@ -80,7 +80,7 @@ class Load:
         """One request, noted."""
         try:
             async with asyncio.timeout(RESPONSE_WITHIN_S):
-                status, _ = await self.ask(path)
+                status, _ = await self.send_request(path)
         except (OSError, TimeoutError) as error:
             status = type(error).__name__
         self.observed.append(Observed(due_s, time.monotonic() - due_s, status))

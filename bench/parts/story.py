@@ -19,13 +19,13 @@ class Story:
         self.held: list[str] = []
         self._began_s = time.monotonic()
 
-    def say(self, text: str) -> None:
+    def print_part(self, text: str) -> None:
         """Print a line of the timeline."""
         print(f"{time.monotonic() - self._began_s:6.1f} s  {text}", flush=True)
 
     def check(self, what: str, *, holds: bool) -> None:
         """Note that something holds; end at once if it does not."""
-        self.say(f"{'holds' if holds else 'FAILED'}: {what}")
+        self.print_part(f"{'holds' if holds else 'FAILED'}: {what}")
         if not holds:
             raise SystemExit(1)
         self.held.append(what)

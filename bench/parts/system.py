@@ -60,7 +60,7 @@ class System:
         command = [sys.executable, "-m", "serving", *arguments, "--state", str(self.state)]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
-    def ask(self, path: str, body: object = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON
+    def send_request(self, path: str, body: object = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON
         """One call of the API. Raises ``OSError`` with its message."""
         data = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -75,20 +75,20 @@ class System:
 
     def revisions(self) -> list[dict[str, Any]]:
         """All revisions, oldest first."""
-        found: list[dict[str, Any]] = self.ask(f"{_SERVING_GROUP}/revisions")["items"]
+        found: list[dict[str, Any]] = self.send_request(f"{_SERVING_GROUP}/revisions")["items"]
         return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
 
     def pods(self, service: str) -> list[dict[str, Any]]:
         """The pods of a service that are there and not going."""
         selector = f"serving.knative.dev/service={service}"
-        items = self.ask(f"/api/v1/namespaces/default/pods?labelSelector={selector}")["items"]
+        items = self.send_request(f"/api/v1/namespaces/default/pods?labelSelector={selector}")["items"]
         return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
 
     def until_ready(self, count: int, within_s: float) -> None:
         """Wait for the Ready condition of so many services. Raises ``TimeoutError``."""
         until_s = time.monotonic() + within_s
         while True:
-            found = sum(is_true(one, "Ready") for one in self.ask(SERVICES)["items"])
+            found = sum(is_true(one, "Ready") for one in self.send_request(SERVICES)["items"])
             if found == count:
                 return
             if time.monotonic() > until_s:

@@ -68,11 +68,11 @@ async def main(port: int, pod_port: int) -> None:
         inner_address="127.0.0.1:0",
     )
     activator = Activator(settings, cluster, key=bytes(32))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell, activator)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _report, activator)
     await activator.run(asyncio.Event())
 
 
-def _tell(activator: Activator) -> None:
+def _report(activator: Activator) -> None:
     held = {
         "tasks": len(asyncio.all_tasks()),
         "inside": sum(level for _, level, _ in activator.ingress.router.inside()),

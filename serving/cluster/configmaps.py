@@ -40,11 +40,11 @@ class ConfigMapWatch:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back after each change of settings; the callback must not block."""
 
-        def heard(taken: Taken, _: Object) -> None:
+        def on_taken(taken: Taken, _: Object) -> None:
             if taken.changed:
                 callback()
 
-        self.listeners.append(heard)
+        self.listeners.append(on_taken)
 
     def _changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED

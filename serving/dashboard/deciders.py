@@ -25,7 +25,7 @@ _log = logging.getLogger("dashboard")
 
 _RETRY_S = 1.0
 # How often the name is resolved again.
-_LOOK_S = 5.0
+_CHECK_S = 5.0
 _TEMPORARY_REDIRECT = 307
 
 
@@ -95,7 +95,7 @@ class Deciders:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._keep(await self._places(), group)
-                await asyncio.sleep(_LOOK_S if self._followed else _RETRY_S)
+                await asyncio.sleep(_CHECK_S if self._followed else _RETRY_S)
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """Fetch policy savings from each responsive autoscaler; ``names`` filter them."""

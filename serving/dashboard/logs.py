@@ -37,7 +37,7 @@ _WAITING_LINES_MAX = 2000
 _BATCH_LINES_MAX = 500
 # Time between two batches, between two looks at the pods, and until a pod without a log is asked again.
 _PAUSE_S = 0.1
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 # A log that has ended goes on when the container is restarted; without a restart the server may have ended it.
 _ENDED_S = 10.0
 # An empty batch finds out that the page was closed.
@@ -196,7 +196,7 @@ class _Follower:
                 for name in waiting[: _PODS_MAX - len(tasks)]:
                     tasks[name] = group.create_task(self._follow(name, tail), name=f"dashboard log of {name}")
                 self._log_crowded()
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
 
     def _log_crowded(self) -> None:
         is_crowded = len(self._views) > _PODS_MAX
@@ -206,7 +206,7 @@ class _Follower:
 
     async def _follow(self, name: str, tail: int) -> None:
         """Follow one pod over restarts of its container until it is deleted."""
-        failed_count, is_said = 0, False
+        failed_count, is_reported = 0, False
         while (pod := self._views.get(name)) is not None:
             splitter = LineSplitter()
             try:
@@ -216,14 +216,14 @@ class _Follower:
                     async for piece in pieces:
                         for line in splitter.feed(piece):
                             self._add(name, line)
-                        tail, failed_count, is_said = 0, 0, False
+                        tail, failed_count, is_reported = 0, 0, False
             except ClusterError as error:
                 failed_count += error.status not in _NOT_YET
                 needed_count = _FAILED_MAX if isinstance(error, Unavailable) else 1
-                if failed_count >= needed_count and not is_said:
-                    is_said = True
+                if failed_count >= needed_count and not is_reported:
+                    is_reported = True
                     self._add("", f"the log of {name} cannot be read: {error}")
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
             else:
                 tail = await self._restarted(pod)
             for line in splitter.finish():
@@ -231,11 +231,11 @@ class _Follower:
 
     async def _restarted(self, pod: View) -> int:
         """Wait for the next run of a container; returns how many lines of it are new to the reader."""
-        for _ in range(int(_ENDED_S / _LOOK_S)):
+        for _ in range(int(_ENDED_S / _CHECK_S)):
             now = self._views.get(pod["name"])
             if now is None or now["restarts"] != pod["restarts"]:
                 return _TAIL_LINES
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
         return 0
 
     def _add(self, pod: str, line: str) -> None:

@@ -15,7 +15,7 @@ Object = dict[str, Any]
 """An object as the API has it: decoded JSON."""
 
 # Fields whose empty map says something: it chooses a handler or a source, or selects everything.
-_SAYS_SO_EMPTY = frozenset(
+_MEANINGFUL_WHEN_EMPTY = frozenset(
     {
         *("exec", "grpc", "httpGet", "livenessProbe", "sleep", "startupProbe", "tcpSocket"),
         *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
@@ -141,7 +141,7 @@ def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
     return {
         key: child
         for key, child in below.items()
-        if (child or not isinstance(child, dict | list)) or (child == {} and key in _SAYS_SO_EMPTY)
+        if (child or not isinstance(child, dict | list)) or (child == {} and key in _MEANINGFUL_WHEN_EMPTY)
     }
 
 

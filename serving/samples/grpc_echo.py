@@ -31,7 +31,7 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """The handler of a call; None for an unknown method."""
         kinds = {
-            "Say": grpc.unary_unary_rpc_method_handler(self._say),
+            "Say": grpc.unary_unary_rpc_method_handler(self._reply),
             "Wait": grpc.unary_unary_rpc_method_handler(self._wait),
             "Refuse": grpc.unary_unary_rpc_method_handler(self._refuse),
             "Cancelled": grpc.unary_unary_rpc_method_handler(self._cancelled),
@@ -43,7 +43,7 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
         service, _, method = handler_call_details.method.removeprefix("/").partition("/")
         return kinds.get(method) if service == SERVICE else None
 
-    async def _say(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    async def _reply(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         context.set_trailing_metadata((("revision", os.environ.get("K_REVISION", "no revision")),))
         return request
 

@@ -59,7 +59,7 @@ class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
 class SilenceWatch(Generic[RequestId]):
     """Detects silent pods by comparing the requests of one revision between two calls."""
 
-    __slots__ = ("_alive_s", "_begun", "_looked_s", "_pending", "_slowest_s")
+    __slots__ = ("_alive_s", "_begun", "_checked_s", "_pending", "_slowest_s")
 
     def __init__(self) -> None:
         # Requests without an answer: their pod, and when they were first seen.
@@ -67,7 +67,7 @@ class SilenceWatch(Generic[RequestId]):
         self._begun: set[RequestId] = set()
         self._alive_s: dict[str, float] = {}
         self._slowest_s = 0.0
-        self._looked_s = 0.0
+        self._checked_s = 0.0
 
     def find_silent(
         self,
@@ -92,7 +92,7 @@ class SilenceWatch(Generic[RequestId]):
             for request, pod in in_flight.items()
             if request not in begun
         }
-        self._begun, self._looked_s = begun, now_s
+        self._begun, self._checked_s = begun, now_s
         needed = min(_REQUESTS_MIN, slots_per_pod or _REQUESTS_MIN)
         patience_s = max(after_s, self._slowest_s * _SLOW_FACTOR) * (1 if needed == _REQUESTS_MIN else _FEW_FACTOR)
         since_s = now_s - patience_s
@@ -109,7 +109,7 @@ class SilenceWatch(Generic[RequestId]):
         """
         self._slowest_s *= _SLOWEST_DECAY
         for request, (pod, seen_s) in self._pending.items():
-            is_gone = request not in in_flight and self._alive_s.get(pod, 0.0) >= self._looked_s
+            is_gone = request not in in_flight and self._alive_s.get(pod, 0.0) >= self._checked_s
             if is_gone or request in begun:
                 self._slowest_s = max(self._slowest_s, now_s - seen_s)
 

@@ -52,13 +52,13 @@ class PretendedGateway:
         """Report on every HTTPRoute whenever it changes."""
         listing = await self._cluster.list(HTTP_ROUTE, self._space)
         for one in listing.items:
-            await self.tell(one)
+            await self.report(one)
         async with self._cluster.watch(HTTP_ROUTE, self._space, resource_version=listing.resource_version) as events:
             async for event in events:
                 if event.type in (EventType.ADDED, EventType.MODIFIED):
-                    await self.tell(event.object)
+                    await self.report(event.object)
 
-    async def tell(self, one: Object) -> None:
+    async def report(self, one: Object) -> None:
         """Report on one HTTPRoute."""
         metadata = one["metadata"]
         namespace, name = GATEWAY.split("/")
@@ -81,7 +81,7 @@ class PretendedGateway:
             # Its next version comes by the watch.
             return
 
-    async def ask(self, host: str, *, headers: Mapping[str, str] | None = None) -> tuple[str, int, str]:
+    async def send_get(self, host: str, *, headers: Mapping[str, str] | None = None) -> tuple[str, int, str]:
         """Send one request as a client of the Gateway: the chosen backend, the status, and the body."""
         given = dict(headers or {})
         backend = await self._backend(host, given)

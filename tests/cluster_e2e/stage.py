@@ -107,8 +107,8 @@ class Stage:
         self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "stats")}
         (folder / "key").write_bytes(KEY)
         url = f"ws://127.0.0.1:{self.port('stats')}/stats"
-        teller = ActivatorSettings(stats_url=url, name="e2e")
-        self._client = StatsClient(teller, key=KEY, draw=random.Random(1).random, on_connected=lambda: None)
+        reporter = ActivatorSettings(stats_url=url, name="e2e")
+        self._client = StatsClient(reporter, key=KEY, draw=random.Random(1).random, on_connected=lambda: None)
         self._loads: dict[str, float] = {}
 
     def port(self, name: str) -> int:
@@ -172,14 +172,14 @@ class Stage:
             group.create_task(self._client.link.run())
             while True:
                 for name, concurrency in self._loads.items():
-                    self._tell(name, concurrency)
+                    self._report(name, concurrency)
                 await asyncio.sleep(_LOAD_PERIOD_S)
 
     def load(self, revision: str, concurrency: float) -> None:
         """Report so many requests of a revision as an activator from now on."""
         self._loads[revision] = concurrency
 
-    def _tell(self, revision: str, concurrency: float) -> None:
+    def _report(self, revision: str, concurrency: float) -> None:
         self._client.report([((SPACE, revision), RevisionLoad(concurrency=concurrency, request_count=concurrency))])
 
     async def apply(self, body: Object) -> Object:

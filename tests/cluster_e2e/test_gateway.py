@@ -13,7 +13,7 @@ from serving.model.objects import Object, condition_of
 from tests.cluster_e2e.gateway import GATEWAY, PretendedGateway, accepted, asked, refused
 from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import Stage, service
-from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, with_pods
+from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, send_get, with_pods
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -89,7 +89,7 @@ async def test_a_route_is_ready_when_the_gateway_says_so(stage: Stage) -> None:
         ROUTE, "asked", lambda one: condition_of(one, "IngressReady").get("reason") == "HTTPRouteNotReady"
     )
     assert condition_of(waiting, "Ready")["status"] == "Unknown"
-    await gateway.tell(made)
+    await gateway.report(made)
     reason = "NotAllowedByListeners"
     await stage.until(ROUTE, "asked", lambda one: condition_of(one, "Ready").get("reason") == reason)
     async with asyncio.timeout(240):
@@ -97,7 +97,7 @@ async def test_a_route_is_ready_when_the_gateway_says_so(stage: Stage) -> None:
             await asyncio.sleep(0.05)
     assert GATEWAY in found[0]["message"]
     gateway.verdict = accepted
-    await gateway.tell(await stage.cluster.get(HTTP_ROUTE, SPACE, "asked"))
+    await gateway.report(await stage.cluster.get(HTTP_ROUTE, SPACE, "asked"))
     await stage.ready("asked")
 
 
@@ -117,14 +117,14 @@ async def test_requests_go_where_the_weights_and_tags_say_by_activators_and_to_p
         await stage.until(ENDPOINT_SLICE, f"{name}-0000{number}-public", lambda one: one["ports"][0]["port"] == port)
     # The activator hears of a host a moment after it is ready.
     for known in (name, f"old-{name}"):
-        await ask(stage, known)
+        await send_get(stage, known)
     # All by the same one: once in ten billion times.
-    responses = [await gateway.ask(host(name)) for _ in range(80)]
+    responses = [await gateway.send_get(host(name)) for _ in range(80)]
     assert {backend for backend, _, _ in responses} == {f"{name}-00001", f"{name}-00002"}
     responses += [
-        await gateway.ask(host(name), headers={"Knative-Serving-Tag": "old"}),
-        await gateway.ask(host(f"old-{name}")),
-        await gateway.ask(
+        await gateway.send_get(host(name), headers={"Knative-Serving-Tag": "old"}),
+        await gateway.send_get(host(f"old-{name}")),
+        await gateway.send_get(
             host(name), headers={"knative-serving-revision": "no-such", "Knative-Serving-Namespace": "x"}
         ),
     ]
@@ -139,7 +139,7 @@ async def test_requests_go_where_the_weights_and_tags_say_by_activators_and_to_p
 async def test_a_named_revision_is_believed_inside_and_nowhere_else(stage: Stage) -> None:
     await split(stage, "named")
     for known in ("named", "old-named"):
-        await ask(stage, known)
+        await send_get(stage, known)
     names = [f"Knative-Serving-Namespace: {SPACE}", "Knative-Serving-Revision: named-00001"]
     for _ in range(6):
         # Three of four would go elsewhere by weight.

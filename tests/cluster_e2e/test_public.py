@@ -66,9 +66,9 @@ class Watched:
             self.is_watching.set()
             async for event in of_objects(events):
                 if event.type is not EventType.DELETED:
-                    self._look(event.object)
+                    self._check(event.object)
 
-    def _look(self, one: Object) -> None:
+    def _check(self, one: Object) -> None:
         self.versions.append(one)
         there = addresses(one)
         if not there:

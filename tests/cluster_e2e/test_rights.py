@@ -121,7 +121,7 @@ async def everything(stage: Stage) -> None:
     # A pod that is still there would get the request, and its address leads nowhere.
     await stage.scaled("all-00003", 0)
     await stage.until_none(POD, label_selector="app=all-00003")
-    asking = asyncio.create_task(_ask(stage.port("public"), "all"))
+    asking = asyncio.create_task(_call(stage.port("public"), "all"))
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Active")
     asking.cancel()
 
@@ -158,7 +158,7 @@ async def _claim(port: int) -> None:
     assert refused.value.response.status_code == 401
 
 
-async def _ask(port: int, name: str) -> None:
+async def _call(port: int, name: str) -> None:
     """A request that waits for a pod."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

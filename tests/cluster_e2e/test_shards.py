@@ -34,7 +34,7 @@ QUICK = {
 NAMES = [f"shared-{number}" for number in range(6)]
 
 
-class Teller:
+class Reporter:
     """An activator that is connected to one of the two."""
 
     def __init__(self, stage: Stage, instance: str) -> None:
@@ -76,11 +76,11 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 @contextlib.asynccontextmanager
-async def telling(stage: Stage, instance: str) -> AsyncIterator[Teller]:
-    teller = Teller(stage, instance)
-    running = asyncio.create_task(teller.run())
+async def telling(stage: Stage, instance: str) -> AsyncIterator[Reporter]:
+    reporter = Reporter(stage, instance)
+    running = asyncio.create_task(reporter.run())
     try:
-        yield teller
+        yield reporter
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -122,8 +122,8 @@ async def test_a_revision_is_scaled_by_its_owner_whichever_process_receives_its_
     assert all(owned.values()), "both have some"
     for instance, load in zip(PAIR, (3, 5), strict=True):
         since = stage.write_count()
-        async with telling(stage, instance) as teller:
-            teller.loads = dict.fromkeys(NAMES, load)
+        async with telling(stage, instance) as reporter:
+            reporter.loads = dict.fromkeys(NAMES, load)
             for name in NAMES:
                 await stage.scaled(f"{name}-00001", load)
         for one in PAIR:
@@ -135,15 +135,15 @@ async def test_what_one_had_who_was_killed_the_other_scales_and_never_down_at_fi
     dead, left = PAIR
     orphans = [name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == dead]
     seen: dict[str, list[int]] = {}
-    async with telling(stage, left) as teller:
-        teller.loads = dict.fromkeys(NAMES, 5)
+    async with telling(stage, left) as reporter:
+        reporter.loads = dict.fromkeys(NAMES, 5)
         for name in NAMES:
             await stage.scaled(f"{name}-00001", 5)
         stage.daemons[dead].process.kill()
         await stage.daemons[dead].process.wait()
         watching = asyncio.create_task(_scales(stage, seen))
         await shared_by(stage, counts={left: COUNT})
-        teller.loads = dict.fromkeys(NAMES, 6)
+        reporter.loads = dict.fromkeys(NAMES, 6)
         for name in NAMES:
             await stage.scaled(f"{name}-00001", 6)
         watching.cancel()

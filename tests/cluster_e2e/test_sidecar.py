@@ -41,7 +41,7 @@ class Cluster:
         await self.stage.ready(name)
         return next(one for pod, one in self.kubelet.running.items() if pod.startswith(name))
 
-    async def ask(self, name: str, path: str = "/") -> tuple[int, str]:
+    async def send_get(self, name: str, path: str = "/") -> tuple[int, str]:
         """One request of a client."""
         headers = {"Host": f"{name}.{SPACE}.localhost"}
         async with asyncio.timeout(240):
@@ -80,7 +80,7 @@ async def test_a_deployment_of_a_cluster_is_one_that_kubernetes_takes(cluster: C
 
 async def test_a_request_goes_through_a_queue_proxy_that_believes_the_activator(cluster: Cluster) -> None:
     pod = await cluster.hello("through")
-    assert await cluster.ask("through") == (200, "hello")
+    assert await cluster.send_get("through") == (200, "hello")
     revision = await cluster.stage.cluster.get(REVISION, SPACE, "through-00001")
     secret = revision_secret(KEY, namespace=SPACE, uid=revision["metadata"]["uid"])
     probe = {"K-Pod-Secret": secret, "K-Network-Probe": "queue"}
@@ -109,7 +109,7 @@ async def test_its_stats_reach_the_autoscaler_by_the_token_that_kubernetes_gave_
 
 async def test_a_request_that_comes_through_the_activator_counts_once(cluster: Cluster) -> None:
     pod = await cluster.hello("once")
-    asked = [asyncio.create_task(cluster.ask("once", "/slow")) for _ in range(3)]
+    asked = [asyncio.create_task(cluster.send_get("once", "/slow")) for _ in range(3)]
     await until(lambda: len([head for head in pod.heads if "/slow" in head]) == 3)
     assert [await one for one in asked] == [(200, "hello")] * 3
     deployment = await cluster.stage.cluster.get(DEPLOYMENT, SPACE, "once-00001-deployment")
@@ -120,7 +120,7 @@ async def test_a_request_that_comes_through_the_activator_counts_once(cluster: C
 async def test_a_pod_that_is_deleted_ends_what_runs_and_its_app_ends_after_that(cluster: Cluster) -> None:
     pod = await cluster.hello("ends")
     name = pod.pod["metadata"]["name"]
-    asked = asyncio.create_task(cluster.ask("ends", "/slow"))
+    asked = asyncio.create_task(cluster.send_get("ends", "/slow"))
     await until(lambda: any("/slow" in head for head in pod.heads))
     await cluster.stage.cluster.delete(POD, SPACE, name)
     assert await asked == (200, "hello")

@@ -10,7 +10,7 @@ from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION
 from serving.model.objects import Object
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service
-from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, asked, with_pods
+from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, asked, send_get, with_pods
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -27,10 +27,10 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 async def test_a_request_reaches_a_pod_and_one_for_a_revision_at_zero_wakes_it(stage: Stage) -> None:
     await stage.apply(service("hello", annotations=COMMAND))
     await stage.ready("hello")
-    assert (await ask(stage, "hello"))[0] == 200
+    assert (await send_get(stage, "hello"))[0] == 200
     await stage.until(REVISION, "hello-00001", lambda one: one["spec"].get("servingState") == "Reserve")
     await stage.scaled("hello-00001", 0)
-    status, _ = await ask(stage, "hello")
+    status, _ = await send_get(stage, "hello")
     assert status == 200
     await stage.until(DEPLOYMENT, "hello-00001-deployment", lambda one: one["spec"]["replicas"] >= 1)
 
@@ -42,16 +42,16 @@ async def test_requests_are_split_between_revisions(stage: Stage) -> None:
     traffic = [{"revisionName": "both-00001", "percent": 50, "tag": "old"}, {"latestRevision": True, "percent": 50}]
     changed = await stage.apply(service("both", version="2", annotations=always, traffic=traffic))
     await stage.ready("both", generation=changed["metadata"]["generation"])
-    bodies = [(await ask(stage, "both"))[1] for _ in range(40)]
+    bodies = [(await send_get(stage, "both"))[1] for _ in range(40)]
     # All 40 by the same one: once in 550 billion times.
     assert {body.split(" from ")[1].split(",")[0] for body in bodies} == {"both-00001", "both-00002"}
-    assert "from both-00001," in (await ask(stage, "old-both"))[1]
+    assert "from both-00001," in (await send_get(stage, "old-both"))[1]
 
 
 async def test_many_requests_at_once_are_all_answered_while_pods_are_added(stage: Stage) -> None:
     await stage.apply(service("many", annotations=COMMAND))
     await stage.ready("many")
-    responses = await asyncio.gather(*[ask(stage, "many") for _ in range(40)])
+    responses = await asyncio.gather(*[send_get(stage, "many") for _ in range(40)])
     assert {status for status, _ in responses} == {200}
 
 
@@ -74,7 +74,7 @@ async def test_every_address_of_a_public_slice_responds(stage: Stage, name: str,
         assert set(named) == set(ACTIVATOR_ADDRESSES)
         address = "127.0.0.1"
     # The activator has heard of it.
-    await ask(stage, "direct")
+    await send_get(stage, "direct")
     status, body = await asked(port, f"{name}.{SPACE}", address=address)
     assert status == 200
     assert "from direct-00001," in body

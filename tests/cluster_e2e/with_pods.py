@@ -18,7 +18,7 @@ from tests.cluster_e2e.stage import KEY, Stage, staged
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.integration.local_stage import HELLO, template_process
 
-__all__ = ["COMMAND", "QUEUE_PORT", "ask", "asked", "with_pods"]
+__all__ = ["COMMAND", "QUEUE_PORT", "asked", "send_get", "with_pods"]
 
 QUEUE_PORT = 8012
 COMMAND = {"serving.dev/command": f"{sys.executable} {HELLO}"}
@@ -62,7 +62,7 @@ async def _kubelet(
     return beating, connecting, group.create_task(kubelet.run())
 
 
-async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
+async def send_get(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
     """Send a request until the activator knows the host, soon after it is ready: status and body."""
     async with asyncio.timeout(240):
         while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - no event announces it

@@ -82,7 +82,7 @@ def _kubectl(kubeconfig: str, *words: str, given: str = "") -> tuple[bool, str]:
     return done.returncode == 0, (done.stdout if done.returncode == 0 else done.stderr).strip()
 
 
-def _answer(kubeconfig: str, definition: str) -> str:
+def _verdict(kubeconfig: str, definition: str) -> str:
     words = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
     is_taken, text = _kubectl(kubeconfig, *words, given=definition)
     return ACCEPTED if is_taken else text
@@ -94,10 +94,10 @@ def record(kubeconfig: str) -> None:
     if not is_there:
         raise SystemExit(version)
     definitions = {
-        path.name: {"sha256": digest(path.read_text()), "answer": _answer(kubeconfig, path.read_text())}
+        path.name: {"sha256": digest(path.read_text()), "answer": _verdict(kubeconfig, path.read_text())}
         for path in sorted(crd_folder().glob("*.yaml"))
     }
-    mistakes = {name: _answer(kubeconfig, _with_mistake(spec)) for name, spec in MISTAKES.items()}
+    mistakes = {name: _verdict(kubeconfig, _with_mistake(spec)) for name, spec in MISTAKES.items()}
     if ACCEPTED in mistakes.values():
         raise SystemExit(f"the server takes mistakes: {mistakes}")
     server = json.loads(version)["serverVersion"]["gitVersion"]

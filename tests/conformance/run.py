@@ -48,7 +48,7 @@ def failure(kind: str, case: dict[str, Any]) -> dict[str, Any] | None:
     adapter = importlib.import_module(f"tests.conformance.adapters.{kind}")
     expected = adapter.expected(case)
     try:
-        got = adapter.answer(case)
+        got = adapter.result_of(case)
     except Exception:  # noqa: BLE001 - one broken case must not hide the others
         got = traceback.format_exc()
     else:

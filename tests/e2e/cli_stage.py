@@ -52,7 +52,7 @@ class Stage(msgspec.Struct, frozen=True):
         assert done.exit_code == code, (arguments, done.output, done.exception)
         return done
 
-    def answered(self, beginning: str, *arguments: str) -> None:
+    def until_status(self, beginning: str, *arguments: str) -> None:
         """Invoke until a response begins so: the activator follows new traffic with a short delay."""
         until_s = time.monotonic() + _PATIENCE_S
         while not (found := self("invoke", *arguments).stdout).startswith(beginning):

@@ -43,7 +43,7 @@ class _Events:
             await response.write(f"data: {text}\n\n".encode())
         return response
 
-    async def tell(self, request: web.Request) -> web.Response:
+    async def broadcast(self, request: web.Request) -> web.Response:
         self._messages.put_nowait(await request.text())
         return web.Response(status=204)
 
@@ -69,7 +69,7 @@ def main() -> None:
             web.post("/digest", _digest),
             web.get("/big", _big),
             web.get("/events", events.stream),
-            web.post("/events", events.tell),
+            web.post("/events", events.broadcast),
             web.get("/socket", _socket),
         ]
     )

@@ -53,8 +53,8 @@ async def until_known(up: Up, cluster: KubeCluster) -> None:
     """Wait until the service is ready, and both activators know it."""
     await until_ready(cluster, "lone")
     async with asyncio.timeout(60):
-        while not all(count > 0 for count in answered_counts(up)):
-            await asyncio.gather(*(up.answered(200, LONE.encode()) for _ in range(CLIENTS)))
+        while not all(count > 0 for count in response_counts(up)):
+            await asyncio.gather(*(up.until_status(200, LONE.encode()) for _ in range(CLIENTS)))
 
 
 def activators(up: Up) -> dict[str, int]:
@@ -68,7 +68,7 @@ def activators(up: Up) -> dict[str, int]:
     return found
 
 
-def answered_counts(up: Up) -> list[int]:
+def response_counts(up: Up) -> list[int]:
     """Requests served by each activator, from both metrics pages."""
     ports = json.loads((up.state / "ports.json").read_text())
     found = []
@@ -88,7 +88,7 @@ class Clients:
         self.most: set[str] = set()
         self.cut_count = 0
         self.left_count = 0
-        self.answered = asyncio.Semaphore(0)
+        self.until_status = asyncio.Semaphore(0)
 
     async def run(self, count: int) -> None:
         self.left_count = count
@@ -105,7 +105,7 @@ class Clients:
                 continue
             self.statuses[status] += 1
             self.most.add(body)
-            self.answered.release()
+            self.until_status.release()
 
 
 async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) -> None:
@@ -116,7 +116,7 @@ async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) ->
         await clients.run(REQUESTS)
         assert clients.statuses == {200: REQUESTS}
         assert clients.most == {"1"}
-        assert min(answered_counts(up)) > REQUESTS / 10
+        assert min(response_counts(up)) > REQUESTS / 10
 
 
 async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None:
@@ -126,7 +126,7 @@ async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None
         clients = Clients(up)
         load = asyncio.create_task(clients.run(REQUESTS))
         for _ in range(REQUESTS // 4):
-            await clients.answered.acquire()
+            await clients.until_status.acquire()
         os.kill(activators(up)["1"], signal.SIGKILL)
         await load
         # What was in the listening socket's backlog stayed there.
@@ -140,9 +140,9 @@ async def test_requests_at_both_wake_a_service_from_zero(up: Up) -> None:
         await cluster.create(SERVING_SERVICE, lone(**pods(0, 2)))
         await until_known(up, cluster)
         await until_no_pods(cluster)
-        before = answered_counts(up)
+        before = response_counts(up)
         clients = Clients(up)
         await clients.run(CLIENTS * 20)
         assert clients.statuses == {200: CLIENTS * 20}
         assert clients.most == {"1"}
-        assert all(now > then for now, then in zip(answered_counts(up), before, strict=True))
+        assert all(now > then for now, then in zip(response_counts(up), before, strict=True))

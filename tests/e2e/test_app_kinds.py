@@ -74,7 +74,7 @@ def test_a_shell_script_in_the_folder(serving: Stage, tmp_path: Path) -> None:
     script.chmod(0o755)
     done = serving("deploy", "script", str(tmp_path), "--command", "./start.sh", "-e", "GREETING=hello")
     assert done.stdout.startswith("http://script.default.localhost:")
-    serving.answered("hello from a script", "script")
+    serving.until_status("hello from a script", "script")
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ window.fetch = async (url, ...rest) => {
 def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
     with browser() as window, staged(tmp_path / "state") as stage:
         stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
-        window.look(dark=False, width=1280, height=860)
+        window.capture(dark=False, width=1280, height=860)
         window.run_before_load(_SLOW_HISTORY)
         window.open(stage("dashboard").stdout.strip())
         window.until("return document.querySelector('#facts dd')?.textContent === 'At zero'")

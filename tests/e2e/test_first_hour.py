@@ -106,21 +106,21 @@ def test_edited_code_is_a_new_revision_and_the_old_one_keeps_its_own(serving: St
     assert names == ["edit-00001", "edit-00002"], "the same files are no new revision"
     written(folder, "three, which is not deployed")
     serving("traffic", "edit", "--rollback")
-    serving.answered("one", "edit")
+    serving.until_status("one", "edit")
 
 
 def test_watching_deploys_again_when_a_file_changes(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "watched", "before")
     with serving.process("deploy", "watched", str(folder), "--command", APP, "--watch") as process:
         assert process.stderr is not None
-        until_said(process.stderr, "watching ")
+        until_printed(process.stderr, "watching ")
         assert serving("invoke", "watched").stdout == "before "
         written(folder, "after")
-        until_said(process.stderr, "watching ")
-        serving.answered("after", "watched")
+        until_printed(process.stderr, "watching ")
+        serving.until_status("after", "watched")
 
 
-def until_said(lines: Iterable[str], said: str) -> None:
+def until_printed(lines: Iterable[str], said: str) -> None:
     assert any(said in line for line in lines), f"ended before it said {said!r}"
 
 
@@ -141,7 +141,7 @@ def test_deploy_says_that_the_new_revision_gets_no_traffic(serving: Stage, tmp_p
     assert "pinned-00002 gets 0 % of the traffic" in done.stderr
     assert "`serving traffic pinned --to-latest` sends it all there" in done.stderr
     serving("traffic", "pinned", "--to-latest")
-    serving.answered("two", "pinned")
+    serving.until_status("two", "pinned")
 
 
 def test_a_second_deploy_keeps_variables_and_scaling_until_they_are_replaced(serving: Stage, tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_a_wrong_name_or_command_is_refused_before_anything_is_created(
 def test_an_interrupted_deploy_says_that_the_service_exists(serving: Stage, tmp_path: Path) -> None:
     with serving.process("deploy", "slow", str(tmp_path), "--command", "sleep 1000") as process:
         assert process.stderr is not None
-        until_said(process.stderr, "waiting for slow to be ready")
+        until_printed(process.stderr, "waiting for slow to be ready")
         process.send_signal(signal.SIGINT)
-        until_said(process.stderr, "the service slow exists and goes on starting")
+        until_printed(process.stderr, "the service slow exists and goes on starting")
         assert process.wait(timeout=60) == 130
 
 
@@ -347,5 +347,5 @@ def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(servin
         # The app holds the rest of the answer until this line was read here.
         assert process.stdout.readline() == "first\n"
         (tmp_path / "go-on").touch()
-        until_said(process.stderr, "the answer broke off after 6 bytes: 994 bytes are missing")
+        until_printed(process.stderr, "the answer broke off after 6 bytes: 994 bytes are missing")
         assert process.wait(timeout=60) == 1

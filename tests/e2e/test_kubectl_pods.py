@@ -43,7 +43,7 @@ class App(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
 """
 # Typed in the pod.
-ASKING = """
+CONFIRM = """
 import contextlib, os, urllib.request
 with contextlib.suppress(OSError):
     urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}PATH")
@@ -163,7 +163,7 @@ def test_attach_follows_the_output(kubectl: Kubectl, tmp_path: Path) -> None:
         # kubectl does not say when it is attached: ask until it prints the app's line.
         while "asked for /hear-me" not in (tmp_path / "printed").read_text():
             assert process.poll() is None, (tmp_path / "printed").read_text()
-            kubectl("exec", kubectl.pod, "--", sys.executable, "-c", ASKING.replace("PATH", "/hear-me"))
+            kubectl("exec", kubectl.pod, "--", sys.executable, "-c", CONFIRM.replace("PATH", "/hear-me"))
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=_PATIENCE_S)
@@ -260,7 +260,7 @@ def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> Non
     kubectl("delete", "pod", "open", "--grace-period=1")
 
 
-def logs_say(kubectl: Kubectl, text: str, name: str) -> None:
+def logs_have(kubectl: Kubectl, text: str, name: str) -> None:
     """Whether the logs contain a text: without a probe, a pod is ready before its program writes."""
     until_s = time.monotonic() + _PATIENCE_S
     while text not in (said := kubectl("logs", name)):
@@ -272,17 +272,17 @@ def test_a_deployment_that_kubectl_creates_runs_and_a_changed_template_rolls(kub
     program = "import os, time; print('says', os.environ.get('WORD', 'nothing'), flush=True); time.sleep(600)"
     kubectl("create", "deployment", "plain", NO_IMAGE, "--", sys.executable, "-c", program)
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
-    logs_say(kubectl, "says nothing", "deployment/plain")
+    logs_have(kubectl, "says nothing", "deployment/plain")
     kubectl("set", "env", "deployment/plain", "WORD=hello")
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
     kubectl("wait", "deployment/plain", "--for=jsonpath={.status.replicas}=1", "--timeout=60s")
-    logs_say(kubectl, "says hello", "deployment/plain")
+    logs_have(kubectl, "says hello", "deployment/plain")
     kubectl("delete", "deployment", "plain")
 
 
 def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
     assert "no previous run of container user-container" in kubectl("logs", "-p", kubectl.pod, code=1)
-    kubectl("exec", kubectl.pod, "--", sys.executable, "-c", ASKING.replace("PATH", "/exit"))
+    kubectl("exec", kubectl.pod, "--", sys.executable, "-c", CONFIRM.replace("PATH", "/exit"))
     kubectl("wait", f"pod/{kubectl.pod}", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1")
     kubectl("wait", f"pod/{kubectl.pod}", "--for=condition=Ready", "--timeout=60s")
     assert "bye" in kubectl("logs", "-p", kubectl.pod)

@@ -48,7 +48,7 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-async def ask(port: int, gate: asyncio.Semaphore) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def send_one(port: int, gate: asyncio.Semaphore) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     async with gate:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(REQUEST)
@@ -93,7 +93,7 @@ async def test_8000_wait_and_12000_more_are_refused_in_time(up: Up) -> None:
         }
         await cluster.create(SERVING_SERVICE, hello(**annotations))
         await until_it_is_known(up, kept)
-    waiting = await asyncio.gather(*(ask(up.port, gate) for _ in range(WAITING - 1)))
+    waiting = await asyncio.gather(*(send_one(up.port, gate) for _ in range(WAITING - 1)))
     kept += [writer for _, writer in waiting]
     async with asyncio.timeout(200):
         responses = await asyncio.gather(*(refusal(up.port, gate) for _ in range(REFUSED)))

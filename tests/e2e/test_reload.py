@@ -53,7 +53,7 @@ class KeptClient:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.answered_count = 0
+        self.response_count = 0
         self.connection_count = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -67,7 +67,7 @@ class KeptClient:
                 assert head.startswith(b"http/1.1 200 "), head
                 (length,) = [line for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
                 await reader.readexactly(int(length.partition(b":")[2]))
-                self.answered_count += 1
+                self.response_count += 1
                 is_kept = b"\r\nconnection: close\r\n" not in head
                 await asyncio.sleep(0.02)
             writer.close()
@@ -112,10 +112,10 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
         while not [pod async for pod in _pods_of(cluster, "held")]:  # noqa: ASYNC110 - a list, which has no event
             await asyncio.sleep(0.05)
         async with loaded(public) as clients:
-            await until(lambda: all(client.answered_count for client in clients))
+            await until(lambda: all(client.response_count for client in clients))
             assert "serving is reloaded" in await reload(stage)
-            counts = [client.answered_count for client in clients]
-            await until(lambda: all(one.answered_count > old for one, old in zip(clients, counts, strict=True)))
+            counts = [client.response_count for client in clients]
+            await until(lambda: all(one.response_count > old for one, old in zip(clients, counts, strict=True)))
         assert max(client.connection_count for client in clients) > 1
         after = daemons(stage)
         assert before.keys() == after.keys()

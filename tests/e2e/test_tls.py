@@ -70,14 +70,14 @@ def test_certificates_that_cannot_be_served_are_reported_before_anything_starts(
     (tmp_path / "k.pem").write_bytes(two.key_pem)
     state = tmp_path / "state"
 
-    def said(*options: str) -> str:
+    def error_of(*options: str) -> str:
         done = CliRunner().invoke(main, ["up", f"--state={state}", *options])
         assert done.exit_code == 2
         return done.stderr
 
     certificate, key = f"--tls-cert={tmp_path}/c.pem", f"--tls-key={tmp_path}/k.pem"
-    assert "1 of --tls-cert and 0 of --tls-key; expected one key for each certificate" in said(certificate)
-    assert "c.pem with" in said(certificate, key)
-    assert "the key is not this certificate's; expected a certificate with its key" in said(certificate, key)
-    assert "nowhere.pem: No such file or directory" in said(certificate, f"--tls-key={tmp_path}/nowhere.pem")
+    assert "1 of --tls-cert and 0 of --tls-key; expected one key for each certificate" in error_of(certificate)
+    assert "c.pem with" in error_of(certificate, key)
+    assert "the key is not this certificate's; expected a certificate with its key" in error_of(certificate, key)
+    assert "nowhere.pem: No such file or directory" in error_of(certificate, f"--tls-key={tmp_path}/nowhere.pem")
     assert not state.exists()

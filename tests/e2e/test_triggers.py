@@ -125,7 +125,7 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         service["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
         await cluster.create(SERVING_SERVICE, service)
         await until_ready(cluster)
-        await up.answered(200)
+        await up.until_status(200)
         await attach(cluster, CPU)
         # One request, of the ten that a pod takes.
         burning = asyncio.create_task(up.get("/burn/12"))
@@ -143,7 +143,7 @@ async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello())
         await until_ready(cluster)
-        await up.answered(200)
+        await up.until_status(200)
         await attach(cluster, ROOM)
         sleeping = asyncio.create_task(up.get("/sleep/6"))
         await until(cluster, POD, lambda pods: ready_count(pods) == 2)
@@ -160,7 +160,7 @@ async def test_a_queue_length_that_the_app_reports_scales_it(up: Up, tmp_path: P
         service = hello(**scaling, **{"serving.dev/command": f"{sys.executable} {program}"})
         await cluster.create(SERVING_SERVICE, service)
         await until_ready(cluster)
-        await up.answered(200)
+        await up.until_status(200)
         # 25 queued at a target of 10, of which 70 % are aimed at: 25 / 7, so 4 pods for what one of them reports.
         await until(cluster, POD, lambda pods: ready_count(pods) >= 4)
 

@@ -52,7 +52,7 @@ class Up:
             writer.close()
         return int(head.split(b" ")[1]), body.decode()
 
-    async def answered(self, status: int, host: bytes = HOST) -> str:
+    async def until_status(self, status: int, host: bytes = HOST) -> str:
         """Send requests until the status is this one; the body. The activator follows a service with a delay."""
         async with asyncio.timeout(60):
             while (found := await self.get(host=host))[0] != status:  # noqa: ASYNC110 - nobody tells us
@@ -179,7 +179,7 @@ async def test_from_zero_to_many_and_back_to_zero(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello())
         await until_ready(cluster)
-        await up.answered(200)
+        await up.until_status(200)
         # 60 requests at once at 10 a pod, 7 aimed at: more than one pod is needed, and comes when it has started.
         pods: set[str] = set()
         while len(pods) < 2:
@@ -196,7 +196,7 @@ async def test_daemons_that_are_killed_come_back_and_no_connection_is_refused(up
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello(**{"autoscaling.knative.dev/min-scale": "1"}))
         await until_ready(cluster)
-        await up.answered(200)
+        await up.until_status(200)
         for module in ("serving.autoscaler.main", "serving.activator.main"):
             os.kill(up.children()[module], signal.SIGKILL)
             assert (await up.get())[0] == 200
@@ -216,7 +216,7 @@ async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
         await until_no_pods(cluster)
         with pytest.raises(NotFound):
             await cluster.get(SERVING_SERVICE, "default", "hello")
-        await up.answered(404)
+        await up.until_status(404)
 
 
 async def failure(cluster: KubeCluster) -> str:

@@ -21,7 +21,7 @@ from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until
 
-__all__ = ["KEY", "Autoscaler", "HttpResponse", "PodServer", "Stage", "Store", "ask", "staged"]
+__all__ = ["KEY", "Autoscaler", "HttpResponse", "PodServer", "Stage", "Store", "send_request", "staged"]
 
 KEY = bytes(range(32))
 HOST = "hello.default.localhost"
@@ -35,7 +35,7 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-async def ask(
+async def send_request(
     address: tuple[str, int],
     target: str = "/",
     *,

@@ -69,7 +69,7 @@ class Browser:
             self._cdp("Input.dispatchKeyEvent", type="keyDown", **parameters, **({"text": text} if text else {}))
             self._cdp("Input.dispatchKeyEvent", type="keyUp", **parameters)
 
-    def look(self, *, dark: bool, width: int, height: int) -> None:
+    def capture(self, *, dark: bool, width: int, height: int) -> None:
         """The system's theme and the size of the window."""
         self._cdp("Emulation.setEmulatedMedia", features=[_theme(dark=dark)])
         self._cdp(

@@ -13,7 +13,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, HttpResponse, Stage, ask, staged
+from tests.integration.activator_stage import KEY, HttpResponse, Stage, send_request, staged
 
 RULES = ControllerSettings().host_rules
 
@@ -24,7 +24,7 @@ async def asked(stage: Stage, count: int) -> list[asyncio.Task[HttpResponse]]:
     """Requests that are inside, in order."""
     tasks = []
     for place in range(count):
-        tasks.append(asyncio.create_task(ask(stage.public, f"/{place}")))
+        tasks.append(asyncio.create_task(send_request(stage.public, f"/{place}")))
         await until(lambda wanted=place + 1: stage.level == wanted)  # type: ignore[misc]
     return tasks
 
@@ -44,10 +44,10 @@ async def test_settings_that_change_while_it_runs_hold_for_the_next_request() ->
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        assert "x-serving-revision" in (await ask(stage.public)).headers
+        assert "x-serving-revision" in (await send_request(stage.public)).headers
         changed = msgspec.structs.replace(stage.activator.settings, tell_revision=False)
         stage.activator.reconfigure(changed, AutoscalerSettings(), RULES)
-        assert "x-serving-revision" not in (await ask(stage.public)).headers
+        assert "x-serving-revision" not in (await send_request(stage.public)).headers
 
 
 async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_it_runs() -> None:
@@ -76,8 +76,8 @@ async def test_inside_the_cluster_short_hosts_and_those_of_revisions_are_known()
             "hello-00001.default",
             "hello-00001.default.svc.cluster.local",
         ):
-            assert (await ask(stage.inner, host=host)).status == 200
-            assert (await ask(stage.public, host=host)).status == 404
+            assert (await send_request(stage.inner, host=host)).status == 200
+            assert (await send_request(stage.public, host=host)).status == 404
 
 
 async def test_the_first_request_makes_the_revision_active_and_pokes_the_autoscaler() -> None:
@@ -115,7 +115,7 @@ async def test_a_warm_request_says_nothing_of_a_cold_start() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert (response.status, "x-serving-cold-start" in response.headers) == (200, False)
 
 
@@ -133,7 +133,7 @@ async def test_one_more_than_the_queue_holds_is_refused() -> None:
     async with staged(queue_depth_max=2) as stage:
         await stage.service()
         tasks = await asked(stage, 2)
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
         await stage.pod("p")
         statuses = [(await task).status for task in tasks]
     assert (response.status, response.headers["retry-after"], statuses) == (503, "1", [200, 200])
@@ -143,7 +143,7 @@ async def test_one_more_than_the_queue_holds_is_refused() -> None:
 async def test_a_body_that_is_held_counts_in_bytes() -> None:
     async with staged(queue_bytes_max=5000) as stage:
         await stage.service()
-        response = await ask(stage.public, method="POST", body="x" * 6000)
+        response = await send_request(stage.public, method="POST", body="x" * 6000)
     assert response.status == 503
 
 
@@ -164,14 +164,14 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
 async def test_a_wait_that_is_too_long_is_refused() -> None:
     async with staged(queue_wait_max_s=0.05) as stage:
         await stage.service()
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert (response.status, response.body) == (503, "no pod was free within 0.05 s\n")
 
 
 async def test_the_revisions_own_timeout_ends_a_wait() -> None:
     async with staged() as stage:
         await stage.service(timeoutSeconds=0.15)
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert (response.status, response.body) == (504, "activator request timeout")
 
 
@@ -180,7 +180,7 @@ async def test_a_revision_that_fails_answers_with_its_message() -> None:
         await stage.service()
         (task,) = await asked(stage, 1)
         await stage.status("hello-00001", status="False", reason="ExitCode1", message="no such command")
-        waited, later = await task, await ask(stage.public)
+        waited, later = await task, await send_request(stage.public)
     text = "revision hello-00001 cannot serve: ExitCode1: no such command\n"
     assert [(response.status, response.body) for response in (waited, later)] == [(503, text), (503, text)]
 
@@ -194,7 +194,7 @@ async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
         await until(
             lambda: (facts := router.directory.revision(("default", "hello-00001"))) is not None and facts.delay
         )
-        later = asyncio.create_task(ask(stage.public))
+        later = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 2)
         await stage.pod("p")
         statuses = [(await held).status, (await later).status]
@@ -207,7 +207,7 @@ async def test_traffic_is_split_by_percent() -> None:
             await stage.revision(revision, slots=0)
             await stage.pod_seen(revision, of=revision)
         await stage.route({"revisionName": "old", "percent": 90}, {"revisionName": "new", "percent": 10})
-        counts = Counter([(await ask(stage.public)).body for _ in range(500)])
+        counts = Counter([(await send_request(stage.public)).body for _ in range(500)])
     # Outside of it is one of 10^11 such counts: the mean is 50, a standard deviation 6.7.
     assert (counts.total(), 3 <= counts["new"] <= 105) == (500, True)
 
@@ -215,16 +215,16 @@ async def test_traffic_is_split_by_percent() -> None:
 async def test_a_controller_sees_when_a_route_is_served() -> None:
     async with staged() as stage:
         path, headers = "/routes/default/hello", ["K-Network-Probe: route"]
-        before = await ask(stage.inner, path, headers=headers)
+        before = await send_request(stage.inner, path, headers=headers)
         await stage.service()
         route = await stage.cluster.get(ROUTE, "default", "hello")
-        served = await ask(stage.inner, path, headers=headers)
-        refused = await ask(stage.public, path, headers=headers, host="hello.other.localhost")
+        served = await send_request(stage.inner, path, headers=headers)
+        refused = await send_request(stage.public, path, headers=headers, host="hello.other.localhost")
         moved = {"status": {"traffic": [{"revisionName": "hello-00002", "percent": 100}]}}
         after = await stage.cluster.patch(ROUTE, "default", "hello", patch=moved, subresource="status")
         routes = stage.activator.ingress.routes
         await until(lambda: routes.digest_of("default/hello") == route_digest(after, RULES))
-        assert (await ask(stage.inner, path, headers=headers)).body == route_digest(after, RULES)
+        assert (await send_request(stage.inner, path, headers=headers)).body == route_digest(after, RULES)
         await stage.cluster.delete(ROUTE, "default", "hello")
         await until(lambda: routes.digest_of("default/hello") is None)
     assert (before.status, served.status, served.body) == (404, 200, route_digest(route, RULES))
@@ -237,9 +237,9 @@ async def test_a_tag_has_a_host_and_a_header() -> None:
             await stage.revision(revision)
             await stage.pod_seen(revision, of=revision)
         await stage.route({"revisionName": "old", "percent": 100}, {"revisionName": "new", "percent": 0, "tag": "next"})
-        by_host = await ask(stage.public, host="next-hello.default.localhost")
-        by_header = await ask(stage.public, headers=["Knative-Serving-Tag: next"])
-        plain = await ask(stage.public)
+        by_host = await send_request(stage.public, host="next-hello.default.localhost")
+        by_header = await send_request(stage.public, headers=["Knative-Serving-Tag: next"])
+        plain = await send_request(stage.public)
     assert [by_host.body, by_header.body, plain.body] == ["new", "new", "old"]
 
 
@@ -247,7 +247,7 @@ async def test_an_inner_host_is_served_on_the_inner_listener_only() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        responses = [await ask(address, host=INNER_HOST) for address in (stage.public, stage.inner)]
+        responses = [await send_request(address, host=INNER_HOST) for address in (stage.public, stage.inner)]
     assert [response.status for response in responses] == [404, 200]
 
 
@@ -258,13 +258,16 @@ async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener
             await stage.pod_seen(revision, of=revision)
         await stage.route({"revisionName": "old", "percent": 100}, {"revisionName": "new", "percent": 0, "tag": "next"})
         named = ["Knative-Serving-Namespace: default", "knative-serving-revision: new"]
-        inside = [await ask(stage.inner, headers=named), await ask(stage.inner, host=INNER_HOST, headers=named)]
-        outside = await ask(stage.public, headers=named)
-        ambiguous = await ask(stage.inner, host=INNER_HOST, headers=[*named, "Knative-Serving-Revision: old"])
-        tagged = await ask(
+        inside = [
+            await send_request(stage.inner, headers=named),
+            await send_request(stage.inner, host=INNER_HOST, headers=named),
+        ]
+        outside = await send_request(stage.public, headers=named)
+        ambiguous = await send_request(stage.inner, host=INNER_HOST, headers=[*named, "Knative-Serving-Revision: old"])
+        tagged = await send_request(
             stage.inner, headers=[named[0], "Knative-Serving-Revision: old", "Knative-Serving-Tag: next"]
         )
-        unknown = await ask(stage.inner, host=INNER_HOST, headers=[named[0], "Knative-Serving-Revision: none"])
+        unknown = await send_request(stage.inner, host=INNER_HOST, headers=[named[0], "Knative-Serving-Revision: none"])
         pods = stage.pods
     assert [one.body for one in inside] == ["new", "new"]
     assert outside.body == "old"
@@ -294,7 +297,7 @@ async def test_a_gateway_may_name_a_revision_over_http2() -> None:
 
 async def test_an_unknown_host_is_named() -> None:
     async with staged() as stage:
-        response = await ask(stage.public, host="nobody.default.localhost:8080")
+        response = await send_request(stage.public, host="nobody.default.localhost:8080")
     assert (response.status, response.body) == (404, "no service has the host nobody.default.localhost:8080\n")
 
 
@@ -314,7 +317,7 @@ async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
-        response = await ask(stage.public, headers=spoofed)
+        response = await send_request(stage.public, headers=spoofed)
     (head,) = pod.heads
     lines = {line.split(": ")[0].lower(): line.partition(": ")[2] for line in head.split("\r\n")[1:]}
     ours = {
@@ -330,7 +333,7 @@ async def test_in_a_cluster_a_pod_knows_us_by_the_secret_of_its_revision() -> No
     async with staged(secrets_of="revision") as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
-        await ask(stage.public)
+        await send_request(stage.public)
         revision = await stage.cluster.get(REVISION, "default", "hello-00001")
     secret = revision_secret(KEY, namespace="default", uid=revision["metadata"]["uid"])
     assert f"K-Pod-Secret: {secret}" in pod.heads[0].split("\r\n")
@@ -349,19 +352,19 @@ async def test_probes_are_answered(target: str, host: str, header: str, body: st
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        response = await ask(stage.public, target, host=host, headers=[header])
+        response = await send_request(stage.public, target, host=host, headers=[header])
     assert (response.status, response.body) == (200, body)
 
 
 async def test_a_held_request_outlives_the_handover_to_another_process() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(ask(stage.public))
+        asked = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         stage.activator.hand_over()
         await until(lambda: stage.activator.ingress.is_draining)
         with pytest.raises(ConnectionRefusedError):
-            await ask(stage.public)
+            await send_request(stage.public)
         await stage.pod("p")
         response = await asked
         assert (response.status, response.body) == (200, "p")
@@ -388,7 +391,7 @@ async def test_an_idle_connection_has_its_next_request_answered_after_a_handover
 async def test_the_grace_of_a_handover_ends_what_is_held() -> None:
     async with staged(handover_grace_s=0.1) as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(ask(stage.public))
+        asked = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         stage.activator.hand_over()
         assert (await asked).status == 503
@@ -397,7 +400,7 @@ async def test_the_grace_of_a_handover_ends_what_is_held() -> None:
 async def test_a_signal_to_stop_ends_a_handover_as_it_ends_serving() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(ask(stage.public))
+        asked = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         stage.activator.hand_over()
         await until(lambda: stage.activator.ingress.is_draining)

@@ -14,7 +14,7 @@ from serving.model.errors import SettingsError, Unavailable
 from serving.model.objects import Object
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, PodServer, ask, staged
+from tests.integration.activator_stage import KEY, PodServer, send_request, staged
 
 
 async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() -> None:
@@ -22,12 +22,12 @@ async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() 
         await stage.service(slots=100)
         leaving = await stage.pod_seen("p")
         leaving.gate.clear()
-        tasks = [asyncio.create_task(ask(stage.public, f"/{place}")) for place in range(100)]
+        tasks = [asyncio.create_task(send_request(stage.public, f"/{place}")) for place in range(100)]
         await until(lambda: leaving.running_count == 100)
         await stage.pod_seen("q")
         await stage.remove_pod("p")
         await until(lambda: len(stage.activator.ingress.router.directory.pods_of(("default", "hello-00001"))) == 1)
-        later = [asyncio.create_task(ask(stage.public)) for _ in range(50)]
+        later = [asyncio.create_task(send_request(stage.public)) for _ in range(50)]
         bodies = [(await task).body for task in later]
         leaving.gate.set()
         responses = [await task for task in tasks]
@@ -41,7 +41,7 @@ async def test_a_pod_that_refuses_connections_fails_no_request() -> None:
         gone = await stage.pod_seen("p")
         await gone.stop()
         await stage.pod_seen("q")
-        bodies = [(await ask(stage.public)).body for _ in range(20)]
+        bodies = [(await send_request(stage.public)).body for _ in range(20)]
     assert bodies == ["q"] * 20
 
 
@@ -52,7 +52,7 @@ async def test_with_the_only_pod_gone_requests_wait_in_order_for_the_next() -> N
         await gone.stop()
         tasks = []
         for place in range(5):
-            tasks.append(asyncio.create_task(ask(stage.public, f"/{place}")))
+            tasks.append(asyncio.create_task(send_request(stage.public, f"/{place}")))
             await until(lambda wanted=place + 1: stage.level == wanted)  # type: ignore[misc]
         pod = await stage.pod("q")
         await stage.remove_pod("p")
@@ -66,7 +66,7 @@ async def test_a_pod_that_never_comes_is_not_tried_for_ever() -> None:
         await stage.service()
         gone = await stage.pod_seen("p")
         await gone.stop()
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert response.status == 502
     assert response.body.startswith("revision hello-00001: no connection to any of 3 pods")
 
@@ -76,7 +76,7 @@ async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_no
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        response = await ask(stage.public, method="POST", body="x")
+        response = await send_request(stage.public, method="POST", body="x")
     assert (response.status, len(dying.heads)) == (502, 1)
 
 
@@ -110,7 +110,7 @@ async def test_a_flip_that_fails_is_tried_again() -> None:
     cluster = Faulty(patches=2)
     async with staged(cluster=cluster, flip_pause_first_s=0.01) as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(ask(stage.public))
+        asked = asyncio.create_task(send_request(stage.public))
         await stage.active()
         await stage.pod("p")
         response = await asked
@@ -178,7 +178,7 @@ async def test_a_route_that_is_deleted_has_no_host_any_more() -> None:
         await stage.service()
         await stage.cluster.delete(ROUTE, "default", "hello")
         await until(lambda: not stage.activator.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert response.status == 404
 
 
@@ -187,9 +187,9 @@ async def test_who_waits_when_the_activator_stops_is_refused_and_who_runs_is_ans
         await stage.service()
         pod = await stage.pod_seen("p")
         pod.gate.clear()
-        running = asyncio.create_task(ask(stage.public))
+        running = asyncio.create_task(send_request(stage.public))
         await until(lambda: pod.running_count == 1)
-        waiting = asyncio.create_task(ask(stage.public))
+        waiting = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 2)
         stage.activator.ingress.close()
         refused = await waiting
@@ -201,7 +201,7 @@ async def test_who_waits_when_the_activator_stops_is_refused_and_who_runs_is_ans
 async def test_a_revision_that_is_named_before_it_is_seen_is_waited_for() -> None:
     async with staged() as stage:
         await stage.route({"revisionName": "hello-00001", "percent": 100})
-        task = asyncio.create_task(ask(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         await stage.revision("hello-00001")
         await stage.pod("p")
@@ -211,7 +211,7 @@ async def test_a_revision_that_is_named_before_it_is_seen_is_waited_for() -> Non
 async def test_a_revision_that_is_deleted_sends_away_who_waits() -> None:
     async with staged() as stage:
         await stage.service()
-        task = asyncio.create_task(ask(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         await stage.cluster.delete(REVISION, "default", "hello-00001")
         response = await task
@@ -225,7 +225,7 @@ async def test_a_pod_that_comes_back_at_the_same_place_is_used_again() -> None:
         await server.start()
         stage.pods.append(server)
         await stage.pod("p", server=server)
-        assert (await ask(stage.public)).status == 200
+        assert (await send_request(stage.public)).status == 200
         await stage.remove_pod("p")
         await stage.pod("p2", server=server)
-        assert (await ask(stage.public)).status == 200
+        assert (await send_request(stage.public)).status == 200

@@ -13,7 +13,7 @@ from serving.activator.routing.sites import Listener
 from serving.home.store.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged
+from tests.integration.activator_stage import KEY, PodServer, Stage, send_request, staged
 
 # A pod as a process of its own: it answers each head after a moment, so that there is always something in flight.
 _POD = """
@@ -68,7 +68,7 @@ async def test_no_get_fails_when_one_of_two_pods_is_killed_under_load() -> None:
 
             async def client() -> None:
                 for _ in range(40):
-                    response = await ask(stage.public)
+                    response = await send_request(stage.public)
                     statuses.append(response.status)
 
             clients = [asyncio.create_task(client()) for _ in range(16)]
@@ -91,7 +91,7 @@ async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        task = asyncio.create_task(ask(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: dying.heads)
         await stage.pod("q")
         await stage.remove_pod("p")
@@ -104,7 +104,7 @@ async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert (response.status, len(dying.heads)) == (502, 2)
 
 
@@ -117,7 +117,7 @@ async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
             pod = await stage.pod_seen(name)
             pod.dies_at_once = True
             pods.append(pod)
-        response = await ask(stage.public)
+        response = await send_request(stage.public)
     assert (response.status, sum(len(pod.heads) for pod in pods)) == (502, 2)
 
 
@@ -126,7 +126,7 @@ async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> N
         await stage.service()
         for name in ("p", "q", "r"):
             (await stage.pod_seen(name)).has_no_app = True
-        task = asyncio.create_task(ask(stage.public, method="POST", body="once"))
+        task = asyncio.create_task(send_request(stage.public, method="POST", body="once"))
         await until(lambda: stage.activator.ingress.counts["pod-unreachable"] == 3)
         await stage.pod("s")
         response = await task
@@ -137,10 +137,10 @@ async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> N
 async def test_what_a_response_tells_of_its_way_can_be_turned_off(reported: bool) -> None:
     async with staged(tell_revision=reported, tell_cold_start=reported, tell_timing=reported) as stage:
         await stage.service()
-        task = asyncio.create_task(ask(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level)
         await stage.pod("p")
-        cold, warm = await task, await ask(stage.public)
+        cold, warm = await task, await send_request(stage.public)
     assert cold.status == warm.status == 200
     assert cold.headers.get("x-serving-revision") == ("hello-00001" if reported else None)
     assert cold.headers.get("x-serving-cold-start") == ("true" if reported else None)
@@ -164,10 +164,10 @@ async def test_a_stopping_activator_accepts_requests_during_its_lag() -> None:
     address = activator.addresses[Listener.PUBLIC]
     stop.set()
     await until(lambda: activator.ingress.is_draining)
-    probe = await ask(address, "/healthz")
-    response = await ask(address)
+    probe = await send_request(address, "/healthz")
+    response = await send_request(address)
     await task
     assert (probe.status, response.status) == (503, 404)
     assert response.headers["connection"] == "close"
     with pytest.raises(ConnectionRefusedError):
-        await ask(address)
+        await send_request(address)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from serving.home.store.memory import MemoryCluster
-from tests.integration.activator_stage import PodServer, Store, ask
+from tests.integration.activator_stage import PodServer, Store, send_request
 from tests.integration.api_server import served
 from tests.integration.test_activator_process import started
 
@@ -45,8 +45,8 @@ class Machine:
             process.kill()
         return (await process.communicate())[1].decode()
 
-    async def ask(self, index: int) -> int:
-        return (await ask(self.publics[index].getsockname())).status
+    async def send_request(self, index: int) -> int:
+        return (await send_request(self.publics[index].getsockname())).status
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +70,7 @@ async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, P
 async def test_a_pod_of_one_slot_has_one_request_though_two_processes_are_asked(tmp_path: Path) -> None:
     async with machine(tmp_path, count=2) as (activators, pod):
         await asyncio.gather(activators.start(0), activators.start(1))
-        statuses = await asyncio.gather(*(activators.ask(number % 2) for number in range(ASKED)))
+        statuses = await asyncio.gather(*(activators.send_request(number % 2) for number in range(ASKED)))
         assert statuses == [200] * ASKED
         assert len(pod.heads) == ASKED
         assert pod.running_max == 1
@@ -81,37 +81,37 @@ async def test_the_slot_of_a_process_that_was_killed_comes_back_to_the_other(tmp
         await asyncio.gather(activators.start(0), activators.start(1))
         for killed in (0, 1):
             # Whose share the slot is, the one that is killed has it.
-            assert await activators.ask(killed) == 200
+            assert await activators.send_request(killed) == 200
             await activators.kill(killed)
-            assert await activators.ask(1 - killed) == 200
+            assert await activators.send_request(1 - killed) == 200
             await activators.start(killed)
-            assert await activators.ask(killed) == 200
+            assert await activators.send_request(killed) == 200
         assert pod.running_max == 1
 
 
 async def test_a_stuck_process_delays_sharing_only_briefly(tmp_path: Path) -> None:
     async with machine(tmp_path, count=3) as (activators, _):
         await asyncio.gather(activators.start(0), activators.start(1))
-        assert [await activators.ask(index) for index in (0, 1)] == [200, 200]
+        assert [await activators.send_request(index) for index in (0, 1)] == [200, 200]
         activators.processes[1].send_signal(signal.SIGSTOP)
         try:
             await activators.start(2)
-            assert [await activators.ask(index) for index in (0, 2)] == [200, 200]
+            assert [await activators.send_request(index) for index in (0, 2)] == [200, 200]
         finally:
             activators.processes[1].send_signal(signal.SIGCONT)
-        assert [await activators.ask(index) for index in (0, 1, 2)] == [200, 200, 200]
+        assert [await activators.send_request(index) for index in (0, 1, 2)] == [200, 200, 200]
         assert "peer.silent" in await activators.kill(2)
 
 
 async def test_who_speaks_nonsense_on_a_line_is_hung_up_on(tmp_path: Path) -> None:
     async with machine(tmp_path, count=2) as (activators, _):
         await activators.start(0)
-        assert await activators.ask(0) == 200
+        assert await activators.send_request(0) == 200
         folder = os.open(tmp_path, os.O_PATH)
         reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/activator-0.sock")
         os.close(folder)
         writer.write(b"\xff\xff\xff\xff")
         assert await reader.read() == b""
         writer.close()
-        assert await activators.ask(0) == 200
+        assert await activators.send_request(0) == 200
         assert "peer.unreadable" in await activators.kill(0)

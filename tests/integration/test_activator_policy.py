@@ -13,7 +13,7 @@ from serving.model.knative import (
 )
 from serving.wire.tokens import access_token
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, Stage, ask, staged
+from tests.integration.activator_stage import KEY, Stage, send_request, staged
 
 _WHOLE = {"revisionName": "hello-00001", "percent": 100}
 _TOKEN = access_token(KEY, namespace="default", route="hello")
@@ -30,13 +30,13 @@ async def served(stage: Stage, annotations: dict[str, str], *pods: str, slots: i
 async def test_a_private_service_answers_only_with_its_token_and_keeps_ours_to_itself() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
-        refused = await ask(stage.public)
+        refused = await send_request(stage.public)
         assert refused.status == 401
         assert refused.headers["www-authenticate"] == 'Bearer realm="default/hello"'
-        assert (await ask(stage.public, headers=["Authorization: Bearer wrong"])).status == 401
-        assert (await ask(stage.public, headers=[f"Authorization: Bearer {_TOKEN}"])).body == "pod"
+        assert (await send_request(stage.public, headers=["Authorization: Bearer wrong"])).status == 401
+        assert (await send_request(stage.public, headers=[f"Authorization: Bearer {_TOKEN}"])).body == "pod"
         own = [f"X-Serving-Authorization: Bearer {_TOKEN}", "Authorization: Basic app"]
-        assert (await ask(stage.public, headers=own)).body == "pod"
+        assert (await send_request(stage.public, headers=own)).body == "pod"
         seen = stage.pods[0].heads[-1]
         assert "Authorization: Basic app" in seen
         assert _TOKEN not in seen
@@ -48,9 +48,11 @@ async def test_no_other_way_in_opens_a_private_service() -> None:
         await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
         named = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
         for host in ("hello.default.svc.cluster.local", "hello-00001.default.svc.cluster.local", "hello-00001.default"):
-            assert (await ask(stage.inner, host=host)).status == 401, host
-        assert (await ask(stage.inner, host="any", headers=named)).status == 401
-        allowed = await ask(stage.inner, host="hello-00001.default", headers=[f"Authorization: Bearer {_TOKEN}"])
+            assert (await send_request(stage.inner, host=host)).status == 401, host
+        assert (await send_request(stage.inner, host="any", headers=named)).status == 401
+        allowed = await send_request(
+            stage.inner, host="hello-00001.default", headers=[f"Authorization: Bearer {_TOKEN}"]
+        )
         assert allowed.body == "pod"
 
 
@@ -58,27 +60,27 @@ async def test_another_version_of_the_token_ends_the_one_before() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private", ACCESS_TOKEN_VERSION_ANNOTATION: "1"}, "pod")
         first, second = (access_token(KEY, namespace="default", route="hello", version=one) for one in "12")
-        assert (await ask(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 200
+        assert (await send_request(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 200
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: "2"}}}
         turn = stage.activator.ingress.routes.turn
         await stage.cluster.patch(ROUTE, "default", "hello", patch=patch)
         await until(lambda: stage.activator.ingress.routes.turn > turn)
-        assert (await ask(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 401
-        assert (await ask(stage.public, headers=[f"Authorization: Bearer {second}"])).status == 200
+        assert (await send_request(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 401
+        assert (await send_request(stage.public, headers=[f"Authorization: Bearer {second}"])).status == 200
 
 
 async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> None:
     async with staged() as stage:
         await served(stage, {SESSION_AFFINITY_ANNOTATION: "cookie"}, "one", "two", "three")
-        first = await ask(stage.public)
+        first = await send_request(stage.public)
         cookie = "Cookie: " + first.headers["set-cookie"].partition(";")[0]
-        responses = [await ask(stage.public, headers=[cookie]) for _ in range(20)]
+        responses = [await send_request(stage.public, headers=[cookie]) for _ in range(20)]
         assert {response.body for response in responses} == {first.body}
         assert all("set-cookie" not in response.headers for response in responses)
         await stage.remove_pod(first.body)
         pods_of = stage.activator.ingress.router.directory.pods_of
         await until(lambda: len(pods_of(("default", "hello-00001"))) == 2)
-        moved = {(await ask(stage.public, headers=[cookie])).body for _ in range(10)}
+        moved = {(await send_request(stage.public, headers=[cookie])).body for _ in range(10)}
         assert len(moved) == 1
         assert first.body not in moved
 
@@ -87,13 +89,13 @@ async def test_a_session_by_header_goes_to_the_next_pod_while_its_own_is_full() 
     async with staged() as stage:
         await served(stage, {SESSION_AFFINITY_ANNOTATION: "header:X-User"}, "one", "two", slots=1)
         user = ["X-User: ada"]
-        own = (await ask(stage.public, headers=user)).body
+        own = (await send_request(stage.public, headers=user)).body
         other = next(pod for pod in stage.pods if pod.name != own)
         held = next(pod for pod in stage.pods if pod.name == own)
         held.gate.clear()
-        waiting = asyncio.create_task(ask(stage.public, headers=user))
+        waiting = asyncio.create_task(send_request(stage.public, headers=user))
         await until(lambda: held.running_count)
-        assert (await ask(stage.public, headers=user)).body == other.name
+        assert (await send_request(stage.public, headers=user)).body == other.name
         held.gate.set()
         assert (await waiting).body == own
 
@@ -108,7 +110,7 @@ async def test_a_session_stays_on_one_side_of_a_split() -> None:
         await stage.pod_seen("new", of="hello-00002")
         sides = Counter[str]()
         for user in range(30):
-            responses = {(await ask(stage.public, headers=[f"X-User: {user}"])).body for _ in range(3)}
+            responses = {(await send_request(stage.public, headers=[f"X-User: {user}"])).body for _ in range(3)}
             assert len(responses) == 1
             sides.update(responses)
         assert set(sides) == {"old", "new"}
@@ -122,34 +124,34 @@ async def test_a_header_selects_the_revision_of_a_tag_also_behind_a_gateway() ->
         await stage.route(_WHOLE, tagged, annotations={ROUTE_BY_HEADER_ANNOTATION: "X-Beta=yes:candidate"})
         await stage.pod_seen("old")
         await stage.pod_seen("new", of="hello-00002")
-        assert (await ask(stage.public, headers=["X-Beta: yes"])).body == "new"
-        assert (await ask(stage.public, headers=["X-Beta: no"])).body == "old"
+        assert (await send_request(stage.public, headers=["X-Beta: yes"])).body == "new"
+        assert (await send_request(stage.public, headers=["X-Beta: no"])).body == "old"
         by_gateway = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
-        assert (await ask(stage.inner, headers=[*by_gateway, "X-Beta: yes"])).body == "new"
-        assert (await ask(stage.inner, headers=by_gateway)).body == "old"
+        assert (await send_request(stage.inner, headers=[*by_gateway, "X-Beta: yes"])).body == "new"
+        assert (await send_request(stage.inner, headers=by_gateway)).body == "old"
         elsewhere = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00009"]
-        assert (await ask(stage.inner, headers=elsewhere)).status == 404
+        assert (await send_request(stage.inner, headers=elsewhere)).status == 404
 
 
 async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> None:
     async with staged() as stage:
         await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
-        page = await ask(stage.public, headers=[_ACCEPT])
+        page = await send_request(stage.public, headers=[_ACCEPT])
         assert page.status == 503
         assert page.headers["refresh"] == "1"
         assert page.headers["content-type"].startswith("text/html")
         assert "hello is starting" in page.body
-        client = asyncio.create_task(ask(stage.public, headers=["Accept: application/json"]))
+        client = asyncio.create_task(send_request(stage.public, headers=["Accept: application/json"]))
         await until(lambda: stage.level == 1)
         await stage.pod_seen("pod")
         assert (await client).body == "pod"
-        assert (await ask(stage.public, headers=[_ACCEPT])).body == "pod"
+        assert (await send_request(stage.public, headers=[_ACCEPT])).body == "pod"
 
 
 async def test_a_browser_gets_the_response_itself_when_a_pod_comes_in_time() -> None:
     async with staged() as stage:
         await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
-        browser = asyncio.create_task(ask(stage.public, headers=[_ACCEPT]))
+        browser = asyncio.create_task(send_request(stage.public, headers=[_ACCEPT]))
         await until(lambda: stage.level == 1)
         pod = await stage.pod_seen("pod")
         pod.gate.clear()

@@ -14,7 +14,7 @@ from serving.queueproxy.podspec import PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 from serving.wire.tokens import revision_secret
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged
+from tests.integration.activator_stage import KEY, PodServer, Stage, send_request, staged
 from tests.integration.proxy.peers import free_socket
 
 REVISION_KEY = ("default", "hello-00001")
@@ -97,13 +97,13 @@ async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_
         readiness = Probe(path="/ready", period_s=0.05)
         async with queue_proxy(("127.0.0.1", app.port), secret, readiness) as address:
             await list_unready(stage, address[1])
-            held = asyncio.create_task(ask(stage.public, "/held"))
+            held = asyncio.create_task(send_request(stage.public, "/held"))
             # The app has been asked, and so the queue-proxy answers probes with 503 at this time.
             await until(lambda: stage.level == 1 and app.heads)
             assert not await is_pod_ready(address, secret)
             app.gate.set()
             respond = await held
-            later = await ask(stage.public, "/later")
+            later = await send_request(stage.public, "/later")
             found = await stage.cluster.get(ENDPOINT_SLICE, "default", "hello-00001-private-p")
             assert await is_pod_ready(address, secret)
     assert (respond.status, later.status, app.paths) == (200, 200, ["/held", "/later"])
@@ -117,7 +117,7 @@ async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> Non
         await impostor.start()
         stage.pods.append(impostor)
         await list_unready(stage, impostor.port)
-        held = asyncio.create_task(ask(stage.public, "/held"))
+        held = asyncio.create_task(send_request(stage.public, "/held"))
         await until(lambda: len(impostor.heads) >= 3)
         pod = await stage.pod("q")
         respond = await held

@@ -12,7 +12,7 @@ from serving.cluster.kinds import ROUTE
 from serving.home.store.memory import MemoryCluster
 from serving.model.routepolicy import route_digest
 from serving.settings.controller import ControllerSettings
-from tests.integration.activator_stage import KEY, Store, ask
+from tests.integration.activator_stage import KEY, Store, send_request
 from tests.integration.api_server import served
 from tests.tidy.sources import ROOT
 
@@ -65,11 +65,11 @@ async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -
             process = await started(tmp_path, environment, public, inner, page)
             try:
                 await store.service(state="Reserve")
-                asked = asyncio.create_task(ask(public.getsockname()))
+                asked = asyncio.create_task(send_request(public.getsockname()))
                 await store.active()
                 pod = await store.pod("p")
                 response = await asked
-                digest = await ask(page.getsockname(), "/routes/default/hello", host="127.0.0.1")
+                digest = await send_request(page.getsockname(), "/routes/default/hello", host="127.0.0.1")
                 route = await store.cluster.get(ROUTE, "default", "hello")
             finally:
                 code, log = await stopped(process)

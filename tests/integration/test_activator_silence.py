@@ -8,7 +8,7 @@ import msgspec
 
 from serving.traffic.ejection import EjectionReport
 from tests.eventually import until
-from tests.integration.activator_stage import HttpResponse, PodServer, Stage, ask, staged
+from tests.integration.activator_stage import HttpResponse, PodServer, Stage, send_request, staged
 
 
 class Traffic:
@@ -23,7 +23,7 @@ class Traffic:
     async def run(self) -> None:
         """Send a request each 20 ms, without a wait for the one before."""
         while not self.is_over.is_set():
-            self.tasks.append(asyncio.create_task(ask(self.stage.public, **self.request)))
+            self.tasks.append(asyncio.create_task(send_request(self.stage.public, **self.request)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.is_over.wait(), 0.02)
 

@@ -12,7 +12,7 @@ from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
-from tests.integration.activator_stage import KEY, Autoscaler, ask, staged
+from tests.integration.activator_stage import KEY, Autoscaler, send_request, staged
 
 LOAD = RevisionLoad(concurrency=1.5, request_count=2.0)
 
@@ -48,7 +48,7 @@ async def test_load_is_reported_each_period() -> None:
         await stage.service(slots=0)
         pod = await stage.pod_seen("p")
         pod.gate.clear()
-        tasks = [asyncio.create_task(ask(stage.public)) for _ in range(3)]
+        tasks = [asyncio.create_task(send_request(stage.public)) for _ in range(3)]
         await until(lambda: [stat for stat in stage.autoscaler.stats if stat.concurrency == 3.0])
         pod.gate.set()
         await asyncio.gather(*tasks)

@@ -14,7 +14,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.settings.http import HttpSettings
 from serving.settings.tls import TlsSettings
 from tests.eventually import until
-from tests.integration.activator_stage import HOST, Stage, ask, staged
+from tests.integration.activator_stage import HOST, Stage, send_request, staged
 from tests.integration.proxy.peers import get
 from tests.integration.tls_stage import RawTls, handshake, issued, write_pair
 
@@ -41,7 +41,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
     return [vars(record) for record in caplog.records if record.getMessage() == name]
 
 
-async def looked_again(stage: Stage) -> None:
+async def checked_again(stage: Stage) -> None:
     """Wait until files and Secrets were read again completely."""
     watch = stage.activator.certificates
     assert watch is not None
@@ -108,7 +108,7 @@ async def test_a_new_certificate_is_served_and_connections_go_on(
         await stage.pod_seen("p")
         client = await RawTls.to(tls_of(stage), HOST)
         write_pair(certificate, key, HOST, "new.example")
-        await looked_again(stage)
+        await checked_again(stage)
         assert await handshake(tls_of(stage), HOST) == [HOST, "new.example"]
         client.send(get(b"/").replace(b"Host: h", b"Host: " + HOST.encode()))
         assert (await client.until(b"\r\n\r\np")).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -126,10 +126,10 @@ async def test_a_broken_certificate_is_reported_once_and_the_last_good_one_stays
     pair_in(tmp_path, "two", "two.example")
     async with staged(tls=terms(folder=str(tmp_path))) as stage:
         (tmp_path / "one.key").write_bytes((tmp_path / "two.key").read_bytes())
-        await looked_again(stage)
-        await looked_again(stage)
+        await checked_again(stage)
+        await checked_again(stage)
         (tmp_path / "one.key").unlink()
-        await looked_again(stage)
+        await checked_again(stage)
         assert await handshake(tls_of(stage), "one.example") == ["one.example"]
         refused = [(event["where"], event["reason"]) for event in events(caplog, "certificate.refused")]
         assert refused == [
@@ -138,7 +138,7 @@ async def test_a_broken_certificate_is_reported_once_and_the_last_good_one_stays
         ]
         # What is taken away altogether is gone.
         (tmp_path / "one.crt").unlink()
-        await looked_again(stage)
+        await checked_again(stage)
         with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
             await handshake(tls_of(stage), "one.example")
 
@@ -164,10 +164,10 @@ async def test_a_secret_is_read_by_name_and_read_again(caplog: pytest.LogCapture
             await handshake(address, "one.example")
         assert "not found" in events(caplog, "certificate.refused")[0]["reason"]
         await cluster.create(SECRET, secret_of("one.example"))
-        await looked_again(stage)
+        await checked_again(stage)
         assert await handshake(address, "one.example") == ["one.example"]
         await cluster.replace(SECRET, secret_of("one.example", "two.example"))
-        await looked_again(stage)
+        await checked_again(stage)
         assert await handshake(address, "two.example") == ["one.example", "two.example"]
         broken: list[tuple[dict[str, Any], str]] = [
             ({"data": {"tls.crt": "AAAA", "tls.key": "AAAA"}}, "no certificate as PEM"),
@@ -177,7 +177,7 @@ async def test_a_secret_is_read_by_name_and_read_again(caplog: pytest.LogCapture
         for change, reason in broken:
             await cluster.delete(SECRET, "knative-serving", "world")
             await cluster.create(SECRET, secret_of("three.example") | change)
-            await looked_again(stage)
+            await checked_again(stage)
             assert reason in events(caplog, "certificate.refused")[-1]["reason"]
         assert await handshake(address, "two.example") == ["one.example", "two.example"]
         # Who failed is told in numbers, not one by one.
@@ -190,14 +190,14 @@ async def test_plain_http_is_sent_to_https_but_for_who_must_not_be(tmp_path: Pat
         await stage.service(slots=0)
         await stage.pod_seen("p")
         port = tls_of(stage)[1]
-        sent = await ask(stage.public, "/a?b=c", host=f"{HOST}:8080", method="POST", body="x")
+        sent = await send_request(stage.public, "/a?b=c", host=f"{HOST}:8080", method="POST", body="x")
         assert (sent.status, sent.headers["location"]) == (301, f"https://{HOST}:{port}/a?b=c")
         assert sent.body == ""
-        assert (await ask(stage.public, "/.well-known/acme-challenge/token")).body == "p"
-        assert (await ask(stage.public, "/", host="nobody.example")).status == 404
-        probe = await ask(stage.public, headers=["K-Network-Probe: activator"])
+        assert (await send_request(stage.public, "/.well-known/acme-challenge/token")).body == "p"
+        assert (await send_request(stage.public, "/", host="nobody.example")).status == 404
+        probe = await send_request(stage.public, headers=["K-Network-Probe: activator"])
         assert (probe.status, probe.body) == (200, "activator")
-        assert (await ask(stage.inner, host="hello.default.svc.cluster.local")).body == "p"
+        assert (await send_request(stage.inner, host="hello.default.svc.cluster.local")).body == "p"
         # Only the probe and the unknown host were asked about; a redirect is no failure to find a service.
         page = stage.activator.ingress.metrics.page.text("")
         assert "serving_requests_unmatched_total 2.0\n" in page
@@ -207,7 +207,7 @@ async def test_redirects_name_the_port_that_the_world_sees() -> None:
     async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected") as stage:
         await stage.service(slots=0)
         assert stage.activator.tls_address is None
-        assert (await ask(stage.public, "/a")).headers["location"] == f"https://{HOST}/a"
+        assert (await send_request(stage.public, "/a")).headers["location"] == f"https://{HOST}/a"
 
 
 async def test_what_came_over_tls_to_a_proxy_in_front_is_not_sent_there_again() -> None:
@@ -215,9 +215,9 @@ async def test_what_came_over_tls_to_a_proxy_in_front_is_not_sent_there_again() 
     async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected", http=http) as stage:
         await stage.service(slots=0)
         await stage.pod_seen("p")
-        assert (await ask(stage.public, headers=["X-Forwarded-Proto: https"])).body == "p"
-        assert (await ask(stage.public, headers=["X-Forwarded-Proto: http"])).status == 301
-        assert (await ask(stage.public)).status == 301
+        assert (await send_request(stage.public, headers=["X-Forwarded-Proto: https"])).body == "p"
+        assert (await send_request(stage.public, headers=["X-Forwarded-Proto: http"])).status == 301
+        assert (await send_request(stage.public)).status == 301
     async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected") as stage:
         await stage.service(slots=0)
-        assert (await ask(stage.public, headers=["X-Forwarded-Proto: https"])).status == 301
+        assert (await send_request(stage.public, headers=["X-Forwarded-Proto: https"])).status == 301

@@ -537,7 +537,7 @@ class Observed(MemoryCluster):
 
 
 async def test_a_watch_whose_client_has_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(watching, "_CHECK_EVERY_S", 0.01)
     cluster = Observed()
     async with connected(cluster, tmp_path) as client:
         async with client.watch(f"{MAPS}?watch=true"):

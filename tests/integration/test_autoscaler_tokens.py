@@ -62,7 +62,7 @@ class Stage:
     def reviews(self) -> int:
         return self.daemon.server.numbers["token_reviews_total"]
 
-    async def until_heard(self, connection: ClientConnection) -> None:
+    async def until_received(self, connection: ClientConnection) -> None:
         """Wait until a frame of a connection has been handled."""
         before = self.daemon.server.numbers["stats_frames_total"]
         await connection.send(BUSY)
@@ -100,7 +100,7 @@ async def test_a_pods_own_token_lets_it_in_and_is_asked_about_once(tmp_path: Pat
         token = await stage.add_pod("p")
         for _ in range(3):
             async with stage.connecting("p", token) as connection:
-                await stage.until_heard(connection)
+                await stage.until_received(connection)
         assert stage.reviews == 1
 
 
@@ -121,7 +121,7 @@ async def test_a_token_is_good_for_the_pod_that_it_was_made_for_and_no_other(tmp
         assert await stage.refused("q", token) == 401
         assert await stage.refused("p", token, revision="other-00001") == 401
         async with stage.connecting("p", token) as connection:
-            await stage.until_heard(connection)
+            await stage.until_received(connection)
         assert stage.reviews == 1, "what is known is not asked about again"
 
 
@@ -152,7 +152,7 @@ async def test_a_token_derived_from_the_key_is_accepted_without_a_review(tmp_pat
     async with staged(tmp_path) as stage:
         token = pod_token(KEY, namespace="default", revision=NAME, pod="local")
         async with stage.connecting("local", token) as connection:
-            await stage.until_heard(connection)
+            await stage.until_received(connection)
         assert stage.reviews == 0
 
 
@@ -161,12 +161,12 @@ async def test_while_the_api_is_away_who_is_in_stays_and_who_is_known_comes_in(t
         first, second, third = [await stage.add_pod(name) for name in ("a", "b", "c")]
         async with stage.connecting("a", first) as inside:
             async with stage.connecting("b", second) as connection:
-                await stage.until_heard(connection)
+                await stage.until_received(connection)
             await stage.api.aclose()
             assert await stage.refused("c", third) == 503
-            await stage.until_heard(inside)
+            await stage.until_received(inside)
             async with stage.connecting("b", second) as connection:
-                await stage.until_heard(connection)
+                await stage.until_received(connection)
 
 
 async def test_frames_that_come_before_the_response_are_taken_after_it(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_a_judgement_that_fails_is_logged_and_ends_its_own_connection_alon
     server = await asyncio.get_running_loop().create_server(lambda: StatsConnection(OneFails()), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
 
-    async def answered(path: str) -> bytes:
+    async def response_to(path: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
             f"GET {path} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -255,7 +255,7 @@ async def test_a_judgement_that_fails_is_logged_and_ends_its_own_connection_alon
             writer.close()
 
     async with server, asyncio.timeout(60):
-        bad, good = await asyncio.gather(answered("/bad"), answered("/good"))
+        bad, good = await asyncio.gather(response_to("/bad"), response_to("/good"))
     assert bad == b""
     assert good.startswith(b"HTTP/1.1 403 ")
     assert "connection.failed" in caplog.messages

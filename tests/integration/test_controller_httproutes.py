@@ -44,7 +44,7 @@ async def accept(world: World, name: str) -> None:
     )
 
 
-def says(reason: str) -> Any:  # noqa: ANN401 - a test of an object
+def has_reason(reason: str) -> Any:  # noqa: ANN401 - a test of an object
     return lambda one: condition_of(one, "IngressReady").get("reason") == reason
 
 
@@ -60,7 +60,7 @@ def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(err
         cluster = Bare(error)
         async with a_world(SETTINGS, cluster=cluster) as world:
             await cluster.create(SERVING_SERVICE, a_service("good"))
-            route = await world.until(ROUTE, "hello", says("GatewayApiMissing"))
+            route = await world.until(ROUTE, "hello", has_reason("GatewayApiMissing"))
             assert said in condition_of(route, "Ready")["message"]
             events = [
                 one
@@ -107,7 +107,7 @@ def test_a_changed_httproute_is_restored_and_one_of_another_owner_is_left_alone(
         await cluster.create(HTTP_ROUTE, theirs)
         async with a_world(SETTINGS, cluster=cluster) as world:
             await cluster.create(SERVING_SERVICE, a_service("good"))
-            await world.until(ROUTE, "hello", says("NotOwned"))
+            await world.until(ROUTE, "hello", has_reason("NotOwned"))
             assert (await cluster.get(HTTP_ROUTE, "default", "hello"))["spec"] == theirs["spec"]
             await cluster.delete(HTTP_ROUTE, "default", "hello")
             await accept(world, "hello")

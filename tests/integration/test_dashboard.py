@@ -134,17 +134,17 @@ async def test_a_woken_revision_is_seen_to_wake() -> None:
             await page.stage.store.scaled(15)
             await page.stage.store.add_pod("p")
             await page.stage.store.wake()
-            await asyncio.to_thread(_look, window)
+            await asyncio.to_thread(_check_page, window)
 
 
 def _open(window: Browser, url: str) -> None:
-    window.look(dark=False, width=1200, height=900)
+    window.capture(dark=False, width=1200, height=900)
     window.open(url)
     window.until("return document.getElementById('name').textContent === arguments[0]", NAME)
     assert window.run("return document.querySelector('#facts dd').textContent") == "At zero"
 
 
-def _look(window: Browser) -> None:
+def _check_page(window: Browser) -> None:
     window.until("return document.querySelector('#facts dd').textContent === 'Active'")
     window.until("return document.getElementById('decisions').textContent.includes('0 → 15: panic; 100.0 in flight')")
     window.until("return document.querySelectorAll('.u-wrap canvas').length >= 2")

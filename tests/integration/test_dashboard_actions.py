@@ -106,7 +106,7 @@ async def test_the_page_acts_with_the_token_and_shows_what_the_api_says() -> Non
 
 
 def _act(window: Browser, url: str) -> None:
-    window.look(dark=True, width=390, height=844)
+    window.capture(dark=True, width=390, height=844)
     window.open(url)
     window.until("return !document.getElementById('act').hidden")
     window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
@@ -136,7 +136,7 @@ async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:
                 REVISION,
                 {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": {"containers": [{"image": "x"}]}},
             )
-            await asyncio.to_thread(_look_after, window)
+            await asyncio.to_thread(_after_action, window)
         annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
         assert annotations[f"{SCALE}min-scale"] == "3"
 
@@ -150,7 +150,7 @@ def _tab_to(window: Browser, wanted: str) -> None:
 
 
 def _act_by_keyboard(window: Browser, url: str) -> None:
-    window.look(dark=False, width=1200, height=900)
+    window.capture(dark=False, width=1200, height=900)
     window.open(url)
     window.until("return !document.getElementById('act').hidden")
     _tab_to(window, "act-title")
@@ -167,7 +167,7 @@ def _act_by_keyboard(window: Browser, url: str) -> None:
     assert window.run(_WHERE) == "Send a request"
 
 
-def _look_after(window: Browser) -> None:
+def _after_action(window: Browser) -> None:
     window.until("return document.querySelectorAll('#shares input').length === 4")
     assert "answered 200" in window.run("return document.getElementById('done').textContent")
     assert window.run(_WHERE) == "Send a request"

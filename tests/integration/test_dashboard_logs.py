@@ -274,17 +274,17 @@ async def test_the_page_follows_pauses_and_filters_lines_as_text(tmp_path: Path)
         await pods.add(ONE, "one <img src=x onerror=alert(1)>", "\x1b[31mred\x1b[0m")
         await pods.add(OTHER, "two")
         with browser() as window:
-            await asyncio.to_thread(_look, window, pods)
+            await asyncio.to_thread(_check_page, window, pods)
 
 
-def _look(window: Browser, pods: Pods) -> None:
+def _check_page(window: Browser, pods: Pods) -> None:
     def until_rows(count: int) -> Any:  # noqa: ANN401 - JSON of the page
         window.until(f"return document.querySelectorAll('#logs li:not([hidden])').length === {count}")
         return window.run(_ROWS)
 
     state = "return document.getElementById('logs-state').textContent.includes(arguments[0])"
     press = "document.getElementById('logs-read').click()"
-    window.look(dark=False, width=390, height=844)
+    window.capture(dark=False, width=390, height=844)
     window.open(pods.stage.url)
     window.until("return document.getElementById('logs-part').checkVisibility()")
     window.run(press)
@@ -315,7 +315,7 @@ def _look(window: Browser, pods: Pods) -> None:
     assert window.run("return document.documentElement.scrollWidth") <= 390
     end = "const box = document.getElementById('logs-scroll'); return box.scrollHeight - box.scrollTop - box.clientHeight < 2"
     for width in (1400, 390):
-        window.look(dark=False, width=width, height=844)
+        window.capture(dark=False, width=width, height=844)
         window.until(end)
     window.run("document.getElementById('logs-stop').click()")
     window.until(button, "Read logs")
@@ -323,8 +323,8 @@ def _look(window: Browser, pods: Pods) -> None:
 
 
 async def test_a_page_without_a_token_says_why_it_shows_no_logs() -> None:
-    def look(window: Browser, url: str) -> None:
-        window.look(dark=False, width=1400, height=900)
+    def capture(window: Browser, url: str) -> None:
+        window.capture(dark=False, width=1400, height=900)
         window.open(url)
         said = "return document.getElementById('logs-state').textContent.includes(arguments[0])"
         window.until(said, "serving logs -f hello")
@@ -332,4 +332,4 @@ async def test_a_page_without_a_token_says_why_it_shows_no_logs() -> None:
 
     async with staged(token="", logs=Script()) as stage:
         with browser() as window:
-            await asyncio.to_thread(look, window, stage.url)
+            await asyncio.to_thread(capture, window, stage.url)

@@ -107,13 +107,13 @@ async def test_nodes_have_requests_of_all_pods_use_and_scores_and_follow_what_ha
 async def test_the_page_shows_nodes_and_opens_reasons_by_keyboard(tmp_path: Path) -> None:
     async with shown(tmp_path) as (cluster, url):
         with browser() as window:
-            await asyncio.to_thread(look, window, url)
+            await asyncio.to_thread(capture, window, url)
             await add_pod(cluster, "more", on="north", labels={})
-            await asyncio.to_thread(look_again, window)
+            await asyncio.to_thread(open_again, window)
 
 
-def look(window: Browser, url: str) -> None:
-    window.look(dark=False, width=1200, height=900)
+def capture(window: Browser, url: str) -> None:
+    window.capture(dark=False, width=1200, height=900)
     window.open(url)
     window.until("return document.querySelectorAll('#nodes li').length === 3")
     # Objects, their use and the next pod come one after the other.
@@ -138,12 +138,12 @@ def look(window: Browser, url: str) -> None:
     assert "most requested1 of 10no" in why
     assert window.run("return document.querySelectorAll('#nodes [title]').length") == 0
     for dark, width in ((False, 1200), (True, 400)):
-        window.look(dark=dark, width=width, height=900)
+        window.capture(dark=dark, width=width, height=900)
         assert window.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
         assert window.violations() == []
 
 
-def look_again(window: Browser) -> None:
+def open_again(window: Browser) -> None:
     window.until("return document.querySelector('#nodes li').textContent.includes('1 requested')")
     assert window.run("return document.querySelector('#nodes li details').open"), "what was opened stays open"
     assert window.run("return document.activeElement.tagName") == "SUMMARY"
@@ -163,11 +163,11 @@ async def test_the_page_shows_groups_and_why_a_node_goes(tmp_path: Path) -> None
         status = {**status, "kept": kept, "lastAction": {**status["lastAction"], "time": stamp()}}
         await cluster.patch(NODE_GROUP, "", "default", patch={"status": status}, subresource="status")
         with browser() as window:
-            await asyncio.to_thread(look_at_groups, window, url, tmp_path)
+            await asyncio.to_thread(check_groups, window, url, tmp_path)
 
 
-def look_at_groups(window: Browser, url: str, folder: Path) -> None:
-    window.look(dark=False, width=1400, height=900)
+def check_groups(window: Browser, url: str, folder: Path) -> None:
+    window.capture(dark=False, width=1400, height=900)
     window.open(url)
     line = window.until("return document.querySelector('#groups li')?.textContent")
     assert "3 nodes, 1 to go, 1 on the way, from 1 to 4" in line
@@ -184,7 +184,7 @@ def look_at_groups(window: Browser, url: str, folder: Path) -> None:
     # What is to go is not recommended.
     assert "the best" not in south
     for dark, width in ((False, 1400), (True, 390)):
-        window.look(dark=dark, width=width, height=1400)
+        window.capture(dark=dark, width=width, height=1400)
         window.run("document.getElementById('nodes-part').scrollIntoView()")
         assert window.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
         assert window.violations() == []

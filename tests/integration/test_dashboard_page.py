@@ -31,14 +31,16 @@ SENTENCE = (
 )
 
 
-async def seen(stage: DashboardStage, look: Callable[[Browser], None], *, width: int = 1400, height: int = 900) -> None:
+async def seen(
+    stage: DashboardStage, capture: Callable[[Browser], None], *, width: int = 1400, height: int = 900
+) -> None:
     """Open the page in a window of a size, and check it."""
 
     def opened() -> None:
         with browser() as window:
-            window.look(dark=False, width=width, height=height)
+            window.capture(dark=False, width=width, height=height)
             window.open(stage.url)
-            look(window)
+            capture(window)
             assert window.violations() == []
 
     await asyncio.to_thread(opened)
@@ -54,7 +56,7 @@ async def fail(stage: DashboardStage, name: str) -> None:
 
 
 async def test_an_empty_system_shows_how_to_deploy_and_no_charts() -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#empty")
         text = window.run("return document.getElementById('empty').textContent")
         assert "serving deploy hello" in text
@@ -62,11 +64,11 @@ async def test_an_empty_system_shows_how_to_deploy_and_no_charts() -> None:
         assert not window.run(_IS_SHOWN, "#detail")
 
     async with staged(is_empty=True) as stage:
-        await seen(stage, look)
+        await seen(stage, capture)
 
 
 async def test_a_failed_revision_shows_its_reason_and_log_on_the_first_screen() -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#problem")
         text = window.run("return document.getElementById('problem').textContent")
         assert "ExitCode1" in text
@@ -77,12 +79,12 @@ async def test_a_failed_revision_shows_its_reason_and_log_on_the_first_screen() 
     async with staged() as stage:
         for name in ("hello-00001", "hello-00002"):
             await fail(stage, name)
-        await seen(stage, look)
+        await seen(stage, capture)
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (800, 1000), (1400, 900)])
 async def test_a_chart_is_on_the_first_screen_at_each_width(width: int, height: int) -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#charts")
         assert window.run(_TOP, "#charts figure .empty, #charts figure .plot:not([hidden])") < height - 100
         # Neither the list nor a tile is cut off at the side.
@@ -93,11 +95,11 @@ async def test_a_chart_is_on_the_first_screen_at_each_width(width: int, height: 
         assert len(counts) == 1, "each row of tiles is full"
 
     async with staged() as stage:
-        await seen(stage, look, width=width, height=height)
+        await seen(stage, capture, width=width, height=height)
 
 
 async def test_revisions_without_traffic_fold_away() -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('.service > div > .revision').length === 1")
         window.until("return document.querySelector('.older summary').textContent.startsWith('6 older revisions')")
         assert not window.run(_IS_SHOWN, ".older .revision")
@@ -113,11 +115,11 @@ async def test_revisions_without_traffic_fold_away() -> None:
             await stage.cluster.create(REVISION, body)
         traffic = {"traffic": [{"revisionName": "hello-00007", "percent": 100, "latestRevision": True}]}
         await stage.patch_status(traffic)
-        await seen(stage, look)
+        await seen(stage, capture)
 
 
 async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revision() -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('#shares input').length === 3")
         window.run(
             "document.getElementById('act').open = true; const token = document.getElementById('token');"
@@ -134,7 +136,7 @@ async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revisio
         window.until("return document.getElementById('done').textContent.includes('90 % to @latest')")
 
     async with staged() as stage:
-        await seen(stage, look)
+        await seen(stage, capture)
         assert (await stage.service())["spec"]["traffic"] == [
             {"latestRevision": True, "percent": 90},
             {"revisionName": "hello-00001", "latestRevision": False, "percent": 10},
@@ -156,7 +158,7 @@ def calls_each_ten_minutes(running: str = "adaptive") -> dict[str, object]:
 async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(width: int, height: int) -> None:
     beside = "Policy adaptive; knative in shadow has 1 pod now."
 
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
         assert window.run("return document.getElementById('saved').textContent") == f"{beside} O{SENTENCE[1:]}."
         text = window.run("return document.getElementById('kept').textContent")
@@ -173,11 +175,11 @@ async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(w
 
     async with staged() as stage:
         stage.policies = [calls_each_ten_minutes()]
-        await seen(stage, look, width=width, height=height)
+        await seen(stage, capture, width=width, height=height)
 
 
 async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow() -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
         saved, kept = (window.run(f"return document.getElementById('{one}').textContent") for one in ("saved", "kept"))
         assert saved.startswith("Policy knative; adaptive in shadow has 1 pod now. ")
@@ -185,11 +187,11 @@ async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow()
 
     async with staged() as stage:
         stage.policies = [calls_each_ten_minutes("knative")]
-        await seen(stage, look)
+        await seen(stage, capture)
 
 
 async def test_a_revision_without_a_policy_shows_no_curve() -> None:
-    def look(window: Browser) -> None:
+    def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#charts")
         assert (
             window.run_async(
@@ -200,4 +202,4 @@ async def test_a_revision_without_a_policy_shows_no_curve() -> None:
         assert not window.run(_IS_SHOWN, "#policy-part")
 
     async with staged() as stage:
-        await seen(stage, look)
+        await seen(stage, capture)

@@ -11,7 +11,7 @@ from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from serving.settings.tls import TlsSettings
 from tests.eventually import until
-from tests.integration.activator_stage import ask, staged
+from tests.integration.activator_stage import send_request, staged
 from tests.integration.fake_node import a_service, a_world, ready
 from tests.integration.test_activator_tls import secret_of, tls_of
 from tests.integration.tls_stage import handshake
@@ -62,7 +62,7 @@ async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_firs
         await stage.service(slots=0)
         await stage.pod_seen("p")
         assert not stage.activator.certificates.certificates.count
-        assert (await ask(stage.public, host=HOST)).status == 404
+        assert (await send_request(stage.public, host=HOST)).status == 404
         await stage.cluster.create(DOMAIN_MAPPING, MAPPING)
         await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch={"status": SERVED}, subresource="status")
         # Whoever may write a status of a mapping has no host by it: its claim decides.
@@ -73,7 +73,7 @@ async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_firs
         await stage.cluster.patch(DOMAIN_MAPPING, "forger", HOST, patch={"status": SERVED}, subresource="status")
         await stage.cluster.create(CLUSTER_DOMAIN_CLAIM, CLAIM)
         await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST) is not None)
-        assert (await ask(stage.public, host=HOST)).status == 200
+        assert (await send_request(stage.public, host=HOST)).status == 200
         # The certificate names other hosts too; it is served for its own alone.
         secret = secret_of(HOST, "other.example.com")
         secret["metadata"] |= {"name": "cert", "namespace": "default"}

@@ -266,7 +266,7 @@ async def test_growth_without_a_response_is_repeated_only_if_it_had_no_effect(ha
 async def test_a_machine_of_another_group_is_reported_and_its_node_stays() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
-        stage.cloud.strangers = {"a"}
+        stage.cloud.unknown_machines = {"a"}
         await stage.run(after_s=HOUR_S)
         found = await stage.run_one(after_s=61)
         assert (await stage.names(), found.done.failed_nodes) == ({"a", "c"}, {"a"})

@@ -16,7 +16,7 @@ from serving.settings.placement import DEFAULT_PROVIDER, LOW_RISK_PROVIDER, Plac
 from tests.unit.placement.builders import node, pod
 
 
-class Asking:
+class Querying:
     """A client of the extender."""
 
     def __init__(self, cluster: MemoryCluster, url: str, session: aiohttp.ClientSession) -> None:
@@ -26,7 +26,7 @@ class Asking:
         async with self.session.post(self.url + path, data=body) as response:
             return response.status, await response.text()
 
-    async def ask(self, verb: str, *names: str, **requests: str) -> Any:  # noqa: ANN401 - JSON
+    async def query(self, verb: str, *names: str, **requests: str) -> Any:  # noqa: ANN401 - JSON
         status, text = await self.post(verb, json.dumps({"Pod": pod("p", **requests), "NodeNames": names}).encode())
         assert status == 200, text
         return json.loads(text)
@@ -34,7 +34,7 @@ class Asking:
     async def until(self, wanted: object, verb: str, *names: str, **requests: str) -> None:
         """Call until the response is this one: watches take a moment."""
         async with asyncio.timeout(60):
-            while await self.ask(verb, *names, **requests) != wanted:  # noqa: ASYNC110 - asked as a scheduler would
+            while await self.query(verb, *names, **requests) != wanted:  # noqa: ASYNC110 - asked as a scheduler would
                 await asyncio.sleep(0.01)
 
 
@@ -45,7 +45,7 @@ async def put(cluster: MemoryCluster, name: str, **amounts: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def staged(provider: str = DEFAULT_PROVIDER) -> AsyncIterator[Asking]:
+async def staged(provider: str = DEFAULT_PROVIDER) -> AsyncIterator[Querying]:
     settings = PlacementSettings(provider=provider, listen_address="127.0.0.1:0", load_period_s=0.05)
     cluster = MemoryCluster()
     daemon, stop = PlacementDaemon(settings, cluster), asyncio.Event()
@@ -53,7 +53,7 @@ async def staged(provider: str = DEFAULT_PROVIDER) -> AsyncIterator[Asking]:
         group.create_task(daemon.run(stop))
         try:
             await daemon.is_serving.wait()
-            asking = Asking(cluster, "http://{}:{}".format(*daemon.address), session)
+            asking = Querying(cluster, "http://{}:{}".format(*daemon.address), session)
             async with asyncio.timeout(60):
                 while (await session.get(f"{asking.url}/healthz")).status != 200:  # noqa: ASYNC110 - as a prober would
                     await asyncio.sleep(0.01)
@@ -70,13 +70,13 @@ async def test_nodes_are_filtered_and_scored_as_pods_come_and_go() -> None:
         refused = {"b": "requests 2000m of cpu, 1000m are free"}
         wanted = {"FailedNodes": refused, "Error": "", "NodeNames": ["a"]}
         await asking.until(wanted, "/filter", "a", "b", cpu="2")
-        before = (await asking.ask("/prioritize", "a", cpu="100m"))[0]["Score"]
+        before = (await asking.query("/prioritize", "a", cpu="100m"))[0]["Score"]
         taking = pod("q", on="a", cpu="3", memory="6Gi")
         await asking.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", **taking})
         refused["a"] = "requests 2000m of cpu, 1000m are free"
         await asking.until({"FailedNodes": refused, "Error": "", "NodeNames": []}, "/filter", "a", "b", cpu="2")
-        assert (await asking.ask("/prioritize", "a", cpu="100m"))[0]["Score"] < before
-        assert (await asking.ask("/explain", "a"))[0]["node"] == "a"
+        assert (await asking.query("/prioritize", "a", cpu="100m"))[0]["Score"] < before
+        assert (await asking.query("/explain", "a"))[0]["node"] == "a"
         await asking.cluster.delete(POD, "default", "q", grace_s=0)
         await asking.until([{"Host": "a", "Score": before}], "/prioritize", "a", cpu="100m")
         await asking.cluster.delete(NODE, "", "b")
@@ -119,7 +119,7 @@ async def test_before_all_is_known_it_says_so() -> None:
     async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
         group.create_task(daemon.run(stop, listener=socket.create_server(("127.0.0.1", 0))))
         await daemon.is_serving.wait()
-        asking = Asking(Silent(), "http://{}:{}".format(*daemon.address), session)
+        asking = Querying(Silent(), "http://{}:{}".format(*daemon.address), session)
         assert (await asking.post("/filter", b"{}"))[0] == 503
         async with session.get(f"{asking.url}/healthz") as response:
             assert response.status == 503

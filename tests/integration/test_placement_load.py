@@ -44,7 +44,7 @@ async def served(respond: HttpResponse, context: ssl.SSLContext | None = None) -
         await runner.cleanup()
 
 
-async def looked(now_s: float = 100.0, wall_s: float = 10_000.0, **load: Any) -> LoadReport:  # noqa: ANN401 - settings
+async def report_of(now_s: float = 100.0, wall_s: float = 10_000.0, **load: Any) -> LoadReport:  # noqa: ANN401 - settings
     settings = PlacementSettings(load=LoadSourceSettings(**load))
     assert list(settings.check()) == []
     async with load_source(settings, MemoryCluster(), lambda _: None) as source:
@@ -82,7 +82,7 @@ async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -
         return web.json_response(vector(a=0.25, b=0.5))
 
     async with served(respond) as url:
-        report = await looked(source=PROMETHEUS, url=url)
+        report = await report_of(source=PROMETHEUS, url=url)
     assert report.window_s == 600
     assert means(report) == {"a": (25.0, None), "b": (50.0, None)}
     assert report.usages["a"].at_s == 100.0
@@ -100,11 +100,11 @@ async def test_a_source_that_refuses_says_so_without_the_token(tmp_path: Path) -
 
     async with served(respond) as url:
         with pytest.raises(Unavailable, match="status 302") as failure:
-            await looked(source=PROMETHEUS, url=url, token_file=str(tmp_path / "token"))
+            await report_of(source=PROMETHEUS, url=url, token_file=str(tmp_path / "token"))
     assert set(seen) == {f"Bearer {_TOKEN}"}
     assert _TOKEN not in str(failure.value)
     with pytest.raises(Unavailable, match="No such file"):
-        await looked(source=PROMETHEUS, url=url, token_file=str(tmp_path / "none"))
+        await report_of(source=PROMETHEUS, url=url, token_file=str(tmp_path / "none"))
 
 
 async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -
 
     async with served(respond, context) as url:
         with pytest.raises(Unavailable, match=r"(?i)certificate verify failed"):
-            await looked(source=PROMETHEUS, url=url)
-        assert means(await looked(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "ca.pem"))) == {"a": (50, 50)}
-        assert means(await looked(source=PROMETHEUS, url=url, skip_verify=True)) == {"a": (50, 50)}
+            await report_of(source=PROMETHEUS, url=url)
+        assert means(await report_of(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "ca.pem"))) == {"a": (50, 50)}
+        assert means(await report_of(source=PROMETHEUS, url=url, skip_verify=True)) == {"a": (50, 50)}
         for reason in ("No such file", "certificate"):
             with pytest.raises(InvalidCertificate, match=reason):
-                await looked(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "none.pem"))
+                await report_of(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "none.pem"))
             (tmp_path / "none.pem").write_text("nonsense")
 
 
@@ -133,7 +133,7 @@ async def test_a_response_that_is_no_response_of_prometheus() -> None:
 
     async with served(respond) as url:
         with pytest.raises(InvalidValue, match="an answer of Prometheus"):
-            await looked(source=PROMETHEUS, url=url)
+            await report_of(source=PROMETHEUS, url=url)
 
 
 async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
@@ -152,7 +152,7 @@ async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
 
     async with served(respond) as url:
         with pytest.raises(Unavailable, match="status 503"):
-            await looked(source=PROMETHEUS, url=url)
+            await report_of(source=PROMETHEUS, url=url)
         assert len(ended) == len(begun) / 4 * 3
 
 
@@ -170,7 +170,7 @@ async def test_signalfx_gives_points_by_series_and_hosts_by_series(tmp_path: Pat
         return web.json_response({"data": {"s1": points, "unknown": [[1, 1.0]]}, "errors": []})
 
     async with served(respond) as url:
-        report = await looked(
+        report = await report_of(
             source=SIGNALFX,
             url=url,
             token_file=str(tmp_path / "token"),
@@ -209,7 +209,7 @@ async def test_what_a_load_watcher_measured_long_ago_is_as_old_as_it_says() -> N
         return web.json_response(body) if request.path == "/watcher" else web.Response(status=404)
 
     async with served(respond) as url:
-        report = await looked(source=LOAD_WATCHER, url=url)
+        report = await report_of(source=LOAD_WATCHER, url=url)
     assert means(report) == {"a": (33.0, None)}
     assert report.usages["a"].at_s == 0.0
     assert report.window_s == 900
@@ -231,9 +231,9 @@ async def test_our_measurements_are_served_as_a_load_watcher_serves_its_own() ->
         async with asyncio.timeout(60):
             while (await asking.session.get(f"{asking.url}/watcher?host=a")).status != 200:  # noqa: ASYNC110 - as a client would
                 await asyncio.sleep(0.01)
-        report = await looked(source=LOAD_WATCHER, url=asking.url)
+        report = await report_of(source=LOAD_WATCHER, url=asking.url)
         assert means(report) == {"a": (25.0, 25.0)}
-        (found,) = await asking.ask("/explain", "a")
+        (found,) = await asking.query("/explain", "a")
         assert 0 <= found["usage_age_s"] < 60
         assert (await asking.session.get(f"{asking.url}/watcher?host=b")).status == 404
         assert (await asking.session.get(f"{asking.url}/watcher/health")).status == 200
@@ -264,7 +264,7 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
             async with asyncio.timeout(120):
                 while True:
                     try:
-                        report = await looked(
+                        report = await report_of(
                             source=PROMETHEUS,
                             url=f"http://{address}",
                             memory_metric='label_replace(share_of_memory, "instance", "$1", "node", "(.*)") * 1',
@@ -284,6 +284,6 @@ async def test_a_source_that_knows_no_node_or_is_away() -> None:
         return web.json_response(vector())
 
     async with served(respond) as url:
-        assert (await looked(source=PROMETHEUS, url=url)).usages == {}
+        assert (await report_of(source=PROMETHEUS, url=url)).usages == {}
     with pytest.raises(Unavailable, match="/api/v1/query"):
-        await looked(source=PROMETHEUS, url="http://127.0.0.1:1")
+        await report_of(source=PROMETHEUS, url="http://127.0.0.1:1")

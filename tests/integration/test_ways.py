@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from serving.home.state import StateFolder
-from tests.integration.activator_stage import ask, staged
+from tests.integration.activator_stage import send_request, staged
 from tests.integration.local_stage import controlled, manifest, template_process
 from tests.tidy.sources import ROOT
 from tests.tidy.test_docs import ways
@@ -43,7 +43,7 @@ async def test_a_request_takes_its_way() -> None:
         await stage.service()
         await stage.pod("one")
         with called(drawn) as found:
-            assert (await ask(stage.public)).status == 200
+            assert (await send_request(stage.public)).status == 200
     assert found == drawn
 
 

@@ -113,7 +113,7 @@ class RawTls:
         if self._outgoing.pending:
             self.link.send(self._outgoing.read())
 
-    def goodbye(self) -> None:
+    def send_close_notify(self) -> None:
         """Send close_notify."""
         # It has said its part, and wants the server's goodbye.
         with contextlib.suppress(ssl.SSLWantReadError):

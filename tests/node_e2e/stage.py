@@ -110,27 +110,27 @@ class NodeStage:
         """``kubectl apply`` of one object."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps(one))
 
-    async def until(self, look: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
+    async def until(self, check: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
         """The first true result of a check."""
         until_s = time.monotonic() + _PATIENCE_S
-        while not (found := await asyncio.to_thread(look)):
-            assert time.monotonic() < until_s, f"{what} after {_PATIENCE_S:g} s:\n{self._said()}"
+        while not (found := await asyncio.to_thread(check)):
+            assert time.monotonic() < until_s, f"{what} after {_PATIENCE_S:g} s:\n{self._log_of()}"
             await asyncio.sleep(_PERIOD_S)
         return found
 
-    def _said(self) -> str:
+    def _log_of(self) -> str:
         return self.kubectl("get", "pods,ksvc,revisions,routes", "-A") + self.kubectl("-n", SPACE, "get", "events")
 
     async def ready(self, name: str) -> Object:
         """A service that is ready, of its latest generation."""
 
-        def look() -> Object | None:
+        def check() -> Object | None:
             one: Object = self.get("ksvc", name)
             status = one.get("status") or {}
             is_latest = status.get("observedGeneration") == one["metadata"]["generation"]
             return one if is_latest and condition_of(one, "Ready").get("status") == "True" else None
 
-        found: Object = await self.until(look, f"{name} is not ready")
+        found: Object = await self.until(check, f"{name} is not ready")
         return found
 
     def pods(self, name: str) -> list[Object]:
@@ -179,7 +179,7 @@ class NodeStage:
 
     async def _request(self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str) -> None:
         try:
-            status, body = await self.ask(name, path, session=session)
+            status, body = await self.send_get(name, path, session=session)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             load.failures.append(f"{time.strftime('%T')} {error!r}")
             return
@@ -188,7 +188,7 @@ class NodeStage:
         else:
             load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
 
-    async def ask(
+    async def send_get(
         self, name: str, path: str = "/", *, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
         """One request: status and body."""

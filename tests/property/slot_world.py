@@ -57,7 +57,7 @@ class Life:
         )
         self.do(self.router.set_revision(facts, self.world.now_s))
 
-    def see(self, pods: Sequence[str]) -> None:
+    def observe(self, pods: Sequence[str]) -> None:
         facts = ServedSlice(key="default/s", revision=KEY, pods=tuple(map(pod, pods)))
         self.do(self.router.set_slice(facts, self.world.now_s))
 
@@ -72,7 +72,7 @@ class Life:
         del self.world.running[request]
         self.go(self.router.finish(KEY, request, self.world.now_s))
 
-    def hear(self, sender: "Life", message: SlotMessage) -> None:
+    def receive(self, sender: "Life", message: SlotMessage) -> None:
         """Handle a message; drop one of an earlier process, except its greeting, which gets a reply."""
         if isinstance(message, PeerHello):
             if sender.is_alive and self.known.get(sender.index) is not sender:
@@ -124,7 +124,7 @@ class World:
         life = Life(self, index)
         self.living.append(life)
         life.start()
-        life.see(self.pods)
+        life.observe(self.pods)
         return life
 
     def kill(self, life: Life) -> None:
@@ -145,7 +145,7 @@ class World:
         """Deliver the message at this index; a dead receiver loses it."""
         sender, receiver, message = self.messages.pop(place)
         if receiver.is_alive:
-            receiver.hear(sender, message)
+            receiver.receive(sender, message)
 
     def began(self, life: Life, run: Dispatch[int]) -> None:
         self.running[run.request] = (life, run.pod.address)

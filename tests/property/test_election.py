@@ -121,7 +121,7 @@ class Chance(msgspec.Struct, frozen=True, kw_only=True):
 CHANCES = st.builds(Chance, there_s=DELAYS, back_s=DELAYS, stall_s=STALLS, fate=FATES)
 
 
-def play(electors: list[Elector], look: Callable[[float], None]) -> None:
+def play(electors: list[Elector], observe: Callable[[float], None]) -> None:
     """Run all of them on one world's clock, with a check after each step and between."""
     runs = [elector.run() for elector in electors]
     due = [(0.0, number) for number in range(len(runs))]
@@ -131,10 +131,10 @@ def play(electors: list[Elector], look: Callable[[float], None]) -> None:
         if at_s > END_S:
             return
         # Between two steps nobody learns anything: belief only ends, so that the moments just before count.
-        look((before_s + at_s) / 2)
+        observe((before_s + at_s) / 2)
         electors[number].now_s = at_s
         heapq.heappush(due, (at_s + max(0.001, next(runs[number])), number))
-        look(at_s)
+        observe(at_s)
         before_s = at_s
 
 
@@ -151,10 +151,10 @@ def test_two_never_believe_at_the_same_moment(
         for number in (0, 1)
     ]
 
-    def look(world_s: float) -> None:
+    def observe(world_s: float) -> None:
         assert sum(elector.believes(world_s) for elector in electors) <= 1
 
-    play(electors, look)
+    play(electors, observe)
 
 
 def test_with_nothing_in_the_way_one_leads_all_the_time_and_only_one() -> None:
@@ -165,11 +165,11 @@ def test_with_nothing_in_the_way_one_leads_all_the_time_and_only_one() -> None:
     ]
     leaders: set[str] = set()
 
-    def look(world_s: float) -> None:
+    def observe(world_s: float) -> None:
         found = [one.name for one in electors if one.believes(world_s)]
         leaders.update(found)
         assert found or world_s < 1.0
 
-    play(electors, look)
+    play(electors, observe)
     assert len(leaders) == 1
     assert sum(one.terms for one in electors) == 1

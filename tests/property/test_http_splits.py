@@ -145,7 +145,7 @@ def test_chunks_are_read_the_same_in_any_pieces(wire: bytes, places: list[int]) 
     assert read([wire]) == read(cut(wire, places))
 
 
-class _Heard:
+class _Received:
     """What httptools makes of a request."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ def test_what_we_take_llhttp_takes_the_same_way(wire: bytes, mutations: list[tup
         ours = read_request_head(head, header_count_max=100, keeps_underscores=True)
     except (RequestRefusal, BadHeaderLine):
         return
-    heard = _Heard()
+    heard = _Received()
     parser: Any = httptools.HttpRequestParser(heard)
     try:
         parser.feed_data(head + b"\r\n\r\n")

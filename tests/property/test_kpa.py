@@ -59,7 +59,7 @@ GATE_SPECS = st.builds(
     reachable=st.booleans(),
 )
 # Seconds since the last look, merged answer, ready pods, whether the activators are the endpoints, whether one answers.
-LOOKS = st.lists(
+READS = st.lists(
     st.tuples(
         st.sampled_from([0, 0.5, 1, 2, 10, 31, 61, 700]),
         st.one_of(st.just(0), st.just(0), st.just(0), DESIRED),
@@ -201,7 +201,7 @@ def test_one_more_decider_heard_or_silent_never_lowers_the_response(
             assert after.desired_count >= before.desired_count
 
 
-@given(spec=GATE_SPECS, looks=LOOKS)
+@given(spec=GATE_SPECS, looks=READS)
 def test_zero_is_applied_only_on_proof_and_after_its_times(
     spec: ScalingSpec, looks: list[tuple[float, int | NoData, int, bool, bool]]
 ) -> None:

@@ -64,7 +64,7 @@ def _do(world: World, step: str, draw: int, number: int) -> None:  # noqa: C901,
             life.router.report(world.now_s)
             life.broker.ledger.remind()
         case "see":
-            life.see(PODS[draw % 3 : draw % 3 + draw % 5])
+            life.observe(PODS[draw % 3 : draw % 3 + draw % 5])
         case "kill":
             world.kill(life)
         case "learn":

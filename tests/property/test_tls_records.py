@@ -60,14 +60,14 @@ def read_all(records: Records) -> tuple[bytes, bool]:
 
 @given(contexts, contents, cuts, st.integers(0, 6))
 def test_every_cut_gives_the_same_bytes_and_then_the_end(
-    context: ssl.SSLContext, pieces: list[bytes], places: list[int], goodbye_after: int
+    context: ssl.SSLContext, pieces: list[bytes], places: list[int], close_after: int
 ) -> None:
     records = Records(SERVER)
     client = Client(context, records)
     found, is_over = b"", False
     for number, part in enumerate(cut(client.sent(pieces), places)):
         records.put(part)
-        if number == goodbye_after:
+        if number == close_after:
             # Our end does not lose what has come and was not read.
             records.close_notify()
         more, is_over = read_all(records)

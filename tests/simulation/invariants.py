@@ -42,7 +42,7 @@ async def _watch(world: World, kind: Kind, fault: Callable[[str], None]) -> None
             if kind is POD and node_of(event.object) and not node_of(known):
                 found += placement_faults(before.values(), node_of(event.object))
             for text in found:
-                world.tell(f"FAULT {text}")
+                world.report(f"FAULT {text}")
                 fault(text)
 
 

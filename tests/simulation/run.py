@@ -40,7 +40,7 @@ def main() -> int:
             shown = [*outcome.faults[:_FAULTS_SHOWN_MAX], "what happened:", *outcome.story]
             sys.stdout.write(f"seed {seed} failed:\n" + "".join(f"  {line}\n" for line in shown))
         elif given.story:
-            counts = f"store at version {outcome.version}, {outcome.answered_count} requests answered"
+            counts = f"store at version {outcome.version}, {outcome.response_count} requests answered"
             sys.stdout.write("".join(f"  {line}\n" for line in [*outcome.story, counts]))
     took_s = time.monotonic() - begun_s
     sys.stdout.write(

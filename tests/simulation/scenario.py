@@ -34,7 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str]
     story: list[str]
     version: str
-    answered_count: int
+    response_count: int
 
 
 def play(seed: int, *, storm_s: float = STORM_S, policy: str = KNATIVE_POLICY) -> Outcome:
@@ -55,7 +55,7 @@ async def _play(seed: int, storm_s: float, policy: str) -> Outcome:
         await asyncio.gather(checking, return_exceptions=True)
         version = (await world.store.list(SERVING_SERVICE)).resource_version
     answered = sum(one.outcome == "200" for one in world.requests)
-    return Outcome(faults=faults, story=world.story, version=version, answered_count=answered)
+    return Outcome(faults=faults, story=world.story, version=version, response_count=answered)
 
 
 async def _storm(world: World, storm_s: float) -> None:
@@ -75,10 +75,10 @@ async def _storm(world: World, storm_s: float) -> None:
                 world.send(name, took_s=took_s)
         elif what == "deploy":
             number = next(generations)
-            world.tell(f"deploy {name}, version {number}")
+            world.report(f"deploy {name}, version {number}")
             await world.apply(name, _changed(world, number))
         else:
-            world.tell(f"delete {name}")
+            world.report(f"delete {name}")
             await _deleted(world, name)
 
 
@@ -88,11 +88,11 @@ async def _fail(world: World, what: str) -> None:
         case "crash":
             world.crash()
         case "kill":
-            world.tell("a pod is killed")
+            world.report("a pod is killed")
             world.node.kill()
         case "partition":
             world.faults.partitioned_until_s = now_s() + dice.uniform(1.0, 15.0)
-            world.tell(f"the store is away until {world.faults.partitioned_until_s:.1f}")
+            world.report(f"the store is away until {world.faults.partitioned_until_s:.1f}")
         case "cut off":
             world.cut_off(dice.choice(REPLICAS), dice.uniform(1.0, 30.0))
         case "drain":
@@ -109,7 +109,7 @@ def _worsen(world: World) -> None:
     dice, faults = world.dice, world.faults
     faults.refused, faults.response_lost = dice.uniform(0, 0.3), dice.uniform(0, 0.2)
     faults.slow, faults.repeated, faults.watch_ended = dice.uniform(0, 0.2), dice.uniform(0, 0.3), dice.uniform(0, 0.1)
-    world.tell(f"it gets worse: {faults}")
+    world.report(f"it gets worse: {faults}")
 
 
 def _heal(world: World) -> None:
@@ -144,7 +144,7 @@ async def _calm(world: World) -> None:
     _heal(world)
     world.faults.partitioned_until_s = 0.0
     await world.uncordon()
-    world.tell("all is calm")
+    world.report("all is calm")
 
 
 async def _until_at_rest(world: World) -> list[str]:

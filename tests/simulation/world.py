@@ -101,7 +101,7 @@ class World:
                     task.cancel()
         await self.store.close()
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Add a line to the story."""
         self.story.append(f"{now_s():7.2f} {text}")
 
@@ -109,7 +109,7 @@ class World:
         """Kill one daemon; another process replaces it a moment later."""
         assert self._group is not None
         name = self.dice.choice(sorted(self._daemons))
-        self.tell(f"{name} is killed")
+        self.report(f"{name} is killed")
         if name in self._cut_off and self.dice.random() < _HARD_KILL:
             # Without a word: it cannot release its lease.
             self._cut_off[name].partitioned_until_s = math.inf
@@ -118,13 +118,13 @@ class World:
 
     def cut_off(self, name: str, seconds: float) -> None:
         """Take the store from one replica of the controller alone."""
-        self.tell(f"{name} alone has no store for {seconds:.1f} s")
+        self.report(f"{name} alone has no store for {seconds:.1f} s")
         self._cut_off[name].partitioned_until_s = now_s() + seconds
 
     async def drain(self, number: int) -> None:
         """Cordon a node and evict its pods, as `kubectl drain` does."""
         name = f"node-{number}"
-        self.tell(f"{name} is drained")
+        self.report(f"{name} is drained")
         await self.store.patch(NODE, "", name, patch={"spec": {"unschedulable": True}})
         for pod in (await self.store.list(POD, field_selector=f"spec.nodeName={name}")).items:
             with contextlib.suppress(ClusterError):

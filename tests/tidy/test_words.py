@@ -20,6 +20,35 @@ _BANNED = re.compile(
     r"\b(told|nobody|whoever|somebody|anew|thereof|of ours|in the place of|what it is about)\b", re.IGNORECASE
 )
 _BANNED_IN_NAMES = {"anew", "desk", "nobody", "nobodys", "somebody", "somebodys", "thereof", "told", "whoever"}
+# A function or class is named by what it does or is: "send", "check", "response". Names of tests are sentences.
+_BANNED_IN_DEFINITIONS = {
+    "advise",
+    "answer",
+    "answered",
+    "answers",
+    "farewell",
+    "goodbye",
+    "hear",
+    "heard",
+    "hears",
+} | {
+    *(
+        "look",
+        "looked",
+        "looks",
+        "news",
+        "said",
+        "say",
+        "says",
+        "see",
+        "sees",
+        "speak",
+        "speaks",
+        "stranger",
+        "strangers",
+    ),
+    *("tell", "teller", "tells"),
+}
 # An identifier's words: "_told_full", "WasTold", "HTTPDesk".
 _WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # "file: sentence part" -> why the word is right there.
@@ -49,8 +78,17 @@ def banned_names(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(parsed(source)):
         for field in ("name", "id", "attr", "arg"):
             name = getattr(node, field, None)
-            if isinstance(name, str) and _BANNED_IN_NAMES & set(map(str.lower, _WORD_OF_NAME.findall(name))):
+            if isinstance(name, str) and _BANNED_IN_NAMES & words_of_name(name):
                 yield getattr(node, "lineno", 0), name
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                if not name.startswith("test_") and _BANNED_IN_DEFINITIONS & words_of_name(name):
+                    yield node.lineno, name
+
+
+def words_of_name(name: str) -> set[str]:
+    """The words of an identifier, in lower case."""
+    return set(map(str.lower, _WORD_OF_NAME.findall(name)))
 
 
 def long_paragraphs(page: str) -> Iterator[tuple[int, int]]:
@@ -125,6 +163,10 @@ def test_names_are_plain_english() -> None:
         ("self._is_told", ["_is_told"]),
         ("class NotOlderThan: ...", []),
         ("desktop = 'told'", []),
+        ("def look(): ...", ["look"]),
+        ("class NameAnswers: ...", ["NameAnswers"]),
+        ("def test_it_says_why(): ...", []),
+        ("said = 'an answer'", []),
     ],
 )
 def test_the_rule_sees_a_banned_name(source: str, seen: list[str]) -> None:

@@ -35,7 +35,7 @@ class CertificateWatch:
         self._files = CertificateFiles(pairs=settings.pairs, folder=settings.folder)
         self._failures_logged = 0
         self._mapped: Mapping[str, tuple[str, str]] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.turn = 0
         """How often all has been looked at."""
 
@@ -43,7 +43,7 @@ class CertificateWatch:
         """Serve the certificates of DomainMappings: namespace and name of a Secret by host. They are read at once."""
         if secrets != self._mapped:
             self._mapped = secrets
-            self._news.set()
+            self._changed.set()
 
     async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
         """Look at everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` each time."""
@@ -57,8 +57,8 @@ class CertificateWatch:
 
         async def read_on_change() -> None:
             while True:
-                await self._news.wait()
-                self._news.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 try:
                     await reload()
                 except Exception as error:  # noqa: BLE001 - the next look may succeed

@@ -27,7 +27,7 @@ from serving.settings.activator import ActivatorSettings
 _log = logging.getLogger("activator")
 
 # A view takes a millisecond to begin; a peer that is silent for one to two periods is stuck.
-_LOOK_PERIOD_S = 1.0
+_CHECK_PERIOD_S = 1.0
 # Bound of what is kept for a peer that reads nothing.
 _UNSENT_BYTES_MAX = 16 * 1024**2
 _CREDENTIALS = struct.Struct("3i")
@@ -78,7 +78,7 @@ class PeerProcesses:
     async def run(self, stop: asyncio.Event) -> None:
         """Exclude peers that do not answer, until ``stop`` is set."""
 
-        async def look() -> None:
+        async def check() -> None:
             ledger = self.broker.ledger
             if ledger.is_frozen and ledger.view_number == self._view_seen:
                 ledger.remind()
@@ -91,7 +91,7 @@ class PeerProcesses:
         def on_error(error: Exception) -> None:
             _log.error("peers.failed", exc_info=error)
 
-        await every(_LOOK_PERIOD_S, look, stop=stop, on_error=on_error)
+        await every(_CHECK_PERIOD_S, check, stop=stop, on_error=on_error)
 
     def leave(self) -> None:
         """Stop sharing slots: another process takes over. The pods' own queues keep their limits meanwhile."""

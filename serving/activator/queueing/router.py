@@ -173,10 +173,10 @@ class RequestRouter(Generic[RequestId]):
         revision = None if throttler.pods else self.directory.revision(key)
         admission = throttler.arrive(request, now_s, revision=revision, weight_bytes=weight_bytes, session=session)
         if isinstance(admission, Dispatch):
-            is_news = throttler.level > throttler.quiet_level
+            is_change = throttler.level > throttler.quiet_level
         else:
-            is_news = throttler.has_rejected or isinstance(admission, Queued)
-        if is_news:
+            is_change = throttler.has_rejected or isinstance(admission, Queued)
+        if is_change:
             self.schedule.schedule_tick(key)
         return admission
 

@@ -192,8 +192,8 @@ class SlotBroker(Generic[RequestId]):
                 del self._own_asks[key]
                 self.ledger.send_all(Ask(key=key, waiting_count=0, waited_s=0.0))
             return
-        is_news = last is None or (last.waiting_count, last.since_s) != (waiting_count, since_s)
-        if last is not None and not is_news and now_s < last.at_s + _ASK_AGAIN_S:
+        is_change = last is None or (last.waiting_count, last.since_s) != (waiting_count, since_s)
+        if last is not None and not is_change and now_s < last.at_s + _ASK_AGAIN_S:
             self._ask_due_s[key] = last.at_s + _ASK_AGAIN_S
             return
         self._own_asks[key] = _OwnAsk(waiting_count=waiting_count, since_s=since_s, at_s=now_s)

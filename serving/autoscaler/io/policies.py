@@ -37,7 +37,7 @@ _REVISION = "Revision"
 # Pace of metrics-server, in seconds.
 _MEASURED_PERIOD_S = 15.0
 # Changes that come together are written together.
-_NEWS_LAG_S = 0.1
+_CHANGE_LAG_S = 0.1
 # Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
 _STATUS_PERIODS = 0.9
 
@@ -66,7 +66,7 @@ class PolicyClient:
         learning: UsageLearning,
     ) -> None:
         self.triggers = Triggers(
-            settings.triggers, requests=requests, on_news=self._queue_status, state_at=schedule_state
+            settings.triggers, requests=requests, on_change=self._queue_status, state_at=schedule_state
         )
         self.usages = Usages()
         self.policies = Reflector(cluster, SCALING_POLICY)
@@ -133,7 +133,9 @@ class PolicyClient:
     def _queue_status(self, key: PolicyKey) -> None:
         """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""
         is_followed = self.triggers.is_followed(key)
-        self._statuses.add_after(key, _NEWS_LAG_S if is_followed else self._settings.decision_period_s + _NEWS_LAG_S)
+        self._statuses.add_after(
+            key, _CHANGE_LAG_S if is_followed else self._settings.decision_period_s + _CHANGE_LAG_S
+        )
 
     async def _write_status(self, key: PolicyKey) -> float | None:
         """Write a policy's status if it is due; return when to check again."""

@@ -82,7 +82,7 @@ class ServerCounts(msgspec.Struct, kw_only=True):
 class Sender:
     """An authenticated peer. Connections of one peer share ``identity``."""
 
-    __slots__ = ("_counts", "_frames_max", "_record", "_second", "_second_count", "heard_s", "identity", "name")
+    __slots__ = ("_counts", "_frames_max", "_record", "_second", "_second_count", "identity", "name", "received_s")
 
     def __init__(
         self, counts: ServerCounts, record: Record, *, name: str, identity: tuple[str, ...], frames_max: int
@@ -94,11 +94,11 @@ class Sender:
         self._frames_max = frames_max
         self._second = 0
         self._second_count = 0
-        self.heard_s = now_s()
+        self.received_s = now_s()
 
     def take(self, frame: bytes) -> None:
         """Handle one frame. Invalid content does not end the connection."""
-        at_s = self.heard_s = now_s()
+        at_s = self.received_s = now_s()
         self._counts.frames += 1
         second = int(at_s)
         if second != self._second:

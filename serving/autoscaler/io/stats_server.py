@@ -34,10 +34,10 @@ from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_
 # Connections that wait to be accepted, where we listen ourselves: all pods come back at once after a restart.
 _BACKLOG = 4096
 # Seconds between looks for silent connections; clients ping each 20 s.
-_LOOK_PERIOD_S = 15.0
+_CHECK_PERIOD_S = 15.0
 _BEARER = "Bearer "
 # An autoscaler says each half second that it is there.
-_HEARD_S = 2.5
+_RECEIVED_WITHIN_S = 2.5
 
 
 class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +92,9 @@ class StatsServer:
     @property
     def autoscalers(self) -> list[str]:
         """Connected autoscalers with recent frames; a frozen one stays connected but is silent."""
-        since_s = now_s() - _HEARD_S
+        since_s = now_s() - _RECEIVED_WITHIN_S
         senders = [one.sender for one in self._senders.values()]
-        return [one.name for one in senders if isinstance(one, AutoscalerSender) and one.heard_s >= since_s]
+        return [one.name for one in senders if isinstance(one, AutoscalerSender) and one.received_s >= since_s]
 
     @contextlib.asynccontextmanager
     async def serve(self, where: socket.socket | tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
@@ -226,7 +226,7 @@ class StatsServer:
 
     async def _drop_silent(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_PERIOD_S)
+            await asyncio.sleep(_CHECK_PERIOD_S)
             for one in list(self._all):
                 if not one.was_active():
                     self.counts.silent_connections += 1

@@ -73,7 +73,7 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
 
 def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form: str) -> None:
     width = 0
-    looked_s = time.monotonic()
+    checked_s = time.monotonic()
     while True:
         with contextlib.suppress(queue.Empty):
             pod, line = lines.get(timeout=_POLL_S if reader.follows else _END_POLL_S)
@@ -84,10 +84,10 @@ def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form
             else:
                 mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
                 click.echo(mark + line if form == "prefix" else line)
-            if time.monotonic() - looked_s < _POLL_S:
+            if time.monotonic() - checked_s < _POLL_S:
                 continue
         if reader.follows:
-            looked_s = time.monotonic()
+            checked_s = time.monotonic()
             for one in pods_of(reader.api, *who):
                 reader.start(one)
         elif reader.is_done() and lines.empty():

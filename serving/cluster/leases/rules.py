@@ -23,7 +23,7 @@ from serving.settings.election import ElectionSettings
 
 # Reads per retry period while waiting. A takeover counts from the observation of the last renewal; reading only once per
 # period could observe it a whole period late and delay the takeover by as much.
-_LOOKS = 4
+_CHECKS = 4
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
     take_at_s = max(free_at_s(election, me, times), pace_s)
     if now_s >= take_at_s:
         return LeaseStep(action=LeaseAction.ACQUIRE, until_s=now_s)
-    return LeaseStep(action=LeaseAction.WAIT, until_s=min(take_at_s, now_s + times.retry_period_s / _LOOKS))
+    return LeaseStep(action=LeaseAction.WAIT, until_s=min(take_at_s, now_s + times.retry_period_s / _CHECKS))
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:

@@ -37,7 +37,7 @@ _KEEPING_DURATIONS = 8
 # Shorter waits are not worth a turn of the loop, and may be below the clock's resolution.
 _PAUSE_MIN_S = 0.001
 # Between two checks of ``stop`` while the leases have not been listed yet.
-_SYNC_LOOK_S = 0.5
+_SYNC_CHECK_S = 0.5
 
 
 class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class Shards:
         self._free_since_s: dict[int, float] = {}
         # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
-        self._news, self._stirred = asyncio.Event(), asyncio.Event()
+        self._is_due, self._stirred = asyncio.Event(), asyncio.Event()
         self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{SHARDS_LABEL}={options.daemon}")
         self._leases.on_change(self._changed)
 
@@ -158,13 +158,13 @@ class Shards:
         following = asyncio.create_task(self._leases.run(), name=f"{self.options.daemon} leases")
         try:
             while not (self._leases.synced.is_set() or stop.is_set()):
-                await wait_for(self._leases.synced, until_s=now_s() + _SYNC_LOOK_S)
+                await wait_for(self._leases.synced, until_s=now_s() + _SYNC_CHECK_S)
             while not stop.is_set():
-                self._news.clear()
+                self._is_due.clear()
                 until_s = await self._turn()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(_PAUSE_MIN_S, until_s - self._clock())):
-                        await self._news.wait()
+                        await self._is_due.wait()
         finally:
             await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
             following.cancel()
@@ -176,7 +176,7 @@ class Shards:
 
     def wake(self) -> None:
         """Decide again: a process has joined or left, or it is time to stop."""
-        self._news.set()
+        self._is_due.set()
 
     async def _turn(self) -> float:
         """Carry out what is due; return when to decide again."""
@@ -262,7 +262,7 @@ class Shards:
             one = self._foreign[name] = _elector(self._cluster, self.options, name, clock=self._clock)
             _log.warning("shards.other_count", extra={"lease": name, "count": self.options.count})
         one.take(body)
-        self._news.set()
+        self._is_due.set()
         self._stirred.set()
 
     def _at(self, shard: int) -> LeaseElector:

@@ -240,14 +240,14 @@ class ControllerConfig:
     def attach(self, controller: Controller, watch: ConfigMapWatch) -> None:
         """Apply changes to this controller from now on, and report them; refusals so far are reported first."""
 
-        def heard(taken: Taken, config_map: Object) -> None:
+        def on_taken(taken: Taken, config_map: Object) -> None:
             if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):
                 controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
             for note in settings_notes(taken, config_map):
                 controller.report(note)
 
         controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
-        watch.listeners[:] = [heard]
+        watch.listeners[:] = [on_taken]
         for taken, config_map in watch.refused.values():
             for note in settings_notes(taken, config_map):
                 controller.report(note)

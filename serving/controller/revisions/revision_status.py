@@ -33,7 +33,7 @@ _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 # Reasons that every unready pod has: they explain nothing.
-_NO_NEWS = {"ContainersNotReady", "PodCompleted", ""}
+_UNINFORMATIVE = {"ContainersNotReady", "PodCompleted", ""}
 _EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
 
@@ -70,7 +70,7 @@ def not_ready_because(pods: Sequence[Object]) -> str:
     for pod in sorted(pods, key=_age_order):
         for condition in nested(pod, "status", "conditions") or ():
             is_missing = condition.get("type") in _EXPLAINING and condition.get("status") == "False"
-            if is_missing and condition.get("reason", "") not in _NO_NEWS and condition.get("message"):
+            if is_missing and condition.get("reason", "") not in _UNINFORMATIVE and condition.get("message"):
                 return _shortened(condition["message"])
     return ""
 

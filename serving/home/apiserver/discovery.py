@@ -27,7 +27,7 @@ _AGGREGATED = ("v2", "v2beta1")
 _UNKNOWN = "the server could not find the requested resource"
 
 # Clients request the first, an invalid media type; a kube-apiserver responds with the second since 1.23.
-PROTOBUF_ASKED = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+PROTOBUF_ACCEPT = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 PROTOBUF_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _TITLE = "serving"
 _GVK = "x-kubernetes-group-version-kind"

@@ -185,7 +185,7 @@ class _ApiHandlers:
     async def openapi_v2(self, request: web.Request) -> web.Response:
         """``/openapi/v2``, as protobuf for old kubectl versions."""
         accept = request.headers.get("Accept", "")
-        if discovery.PROTOBUF_ASKED in accept or discovery.PROTOBUF_TYPE in accept:
+        if discovery.PROTOBUF_ACCEPT in accept or discovery.PROTOBUF_TYPE in accept:
             return web.Response(body=discovery.openapi_v2_protobuf(), headers={"Content-Type": discovery.PROTOBUF_TYPE})
         return json_response(discovery.openapi_v2())
 

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 # A client that does not say how long gets the upper end of a kube-apiserver's default range of 30 to 60 minutes.
 _TIMEOUT_MAX_S = 3600.0
 # How long a quiet watch takes to notice that its client has disconnected.
-_LOOK_EVERY_S = 10.0
+_CHECK_EVERY_S = 10.0
 # A client that does not read is disconnected this long after its watch should have ended.
 _UNREAD_S = 30.0
 _INITIAL_END = {"k8s.io/initial-events-end": "true"}
@@ -120,7 +120,7 @@ async def _forward(
                 bookmark_s = now_s() + options.bookmark_period_s
                 await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
             step = step or asyncio.create_task(_next(events), name=f"watch of {kind.resource}")
-            wait_s = min(rest_s, _LOOK_EVERY_S, max(0.0, bookmark_s - now_s()))
+            wait_s = min(rest_s, _CHECK_EVERY_S, max(0.0, bookmark_s - now_s()))
             done, _ = await asyncio.wait({step}, timeout=wait_s)
             if not done:
                 continue

@@ -23,7 +23,7 @@ _SERVICE_LABELS = 5
 _A, _INTERNET = 1, 1
 _TTL_S = 5
 # Flags of an answer: it is one, authoritative, recursion is there; the low bits are the code.
-_ANSWER, _RECURSION_WANTED = 0x8480, 0x0100
+_RESPONSE, _RECURSION_WANTED = 0x8480, 0x0100
 _NO_NAME, _SERVER_FAILURE = 3, 2
 _LABEL_BYTES_MAX = 63
 # A pointer to the name in the question, which begins behind the header.
@@ -90,7 +90,7 @@ def failure(query: bytes) -> bytes:
 
 def _response(query: bytes, end: int, *, address: str = "", code: int = 0) -> bytes:
     number, flags, *_ = _HEADER.unpack_from(query)
-    head = _HEADER.pack(number, _ANSWER | (flags & _RECURSION_WANTED) | code, 1, int(bool(address)), 0, 0)
+    head = _HEADER.pack(number, _RESPONSE | (flags & _RECURSION_WANTED) | code, 1, int(bool(address)), 0, 0)
     record = b""
     if address:
         data = ipaddress.IPv4Address(address).packed

@@ -23,7 +23,7 @@ from serving.model.errors import InvalidValue
 from serving.model.objects import Object, name_of
 
 _PULL_MAX_S = 900.0
-_LOOK_MAX_S = 20.0
+_CHECK_MAX_S = 20.0
 _LOCAL = ("localhost", "127.", "[::1]")
 # Names that exist on the machine that built them only, as in Knative's registries-skipping-tag-resolving.
 _NEVER_PULLED = frozenset({"dev.local", "ko.local", "kind.local", "localhost"})
@@ -51,7 +51,7 @@ def installed_pullers() -> tuple[Puller, ...]:
 
 def _from_podman(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
     name = str(reference)
-    _run(name, ["podman", "image", "exists", name], within_s=_LOOK_MAX_S, missing="is not in podman's storage")
+    _run(name, ["podman", "image", "exists", name], within_s=_CHECK_MAX_S, missing="is not in podman's storage")
     return _saved(
         reference, store, lambda path: ["podman", "image", "save", "-q", "--format", "oci-archive", "-o", path, name]
     )
@@ -60,13 +60,13 @@ def _from_podman(reference: ImageReference, store: ImageStore, _credentials: byt
 def _from_buildah(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
     name = str(reference)
     inspect = ["buildah", "inspect", "--type", "image", name]
-    _run(name, inspect, within_s=_LOOK_MAX_S, missing="is not in buildah's storage")
+    _run(name, inspect, within_s=_CHECK_MAX_S, missing="is not in buildah's storage")
     return _saved(reference, store, lambda path: ["buildah", "push", "-q", name, f"oci-archive:{path}"])
 
 
 def _from_docker(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
     name = reference.short
-    _run(name, ["docker", "image", "inspect", name], within_s=_LOOK_MAX_S, missing="is not in docker's storage")
+    _run(name, ["docker", "image", "inspect", name], within_s=_CHECK_MAX_S, missing="is not in docker's storage")
     return _saved(reference, store, lambda path: ["docker", "image", "save", "-o", path, name])
 
 
@@ -109,7 +109,7 @@ def _pull(reference: ImageReference, store: ImageStore, *, is_kept: bool, option
     is_local = reference.registry.startswith(_LOCAL)
     verify = ["--tls-verify=false"] if is_local else []
     inspect = ["skopeo", "inspect", "--no-tags", "--format", "{{.Digest}}", *options, *verify, source]
-    digest = reference.digest or _run(name, inspect, within_s=_LOOK_MAX_S * 3).strip()
+    digest = reference.digest or _run(name, inspect, within_s=_CHECK_MAX_S * 3).strip()
     pinned = source.partition("@")[0].removesuffix(f":{reference.tag}") if reference.tag else source.partition("@")[0]
     verify = ["--src-tls-verify=false"] if is_local else []
 

@@ -19,9 +19,9 @@ from serving.home.processes.processruntime import ProcessRuntime, TemplateProces
 # After the queue-proxy has drained the app holds no request; it has this long to end by itself.
 _APP_GRACE_S = 5.0
 _PERIOD_S = 2.0
-_LOOKS_BEFORE_EVENT = 3
+_CHECKS_BEFORE_EVENT = 3
 # A pod that is not ready after a minute is looked at less often.
-_LOOKS_OFTEN = 30
+_CHECKS_OFTEN = 30
 _PERIOD_LATER_S = 10.0
 
 
@@ -104,7 +104,7 @@ class ReadinessExplainer:
         """Check repeatedly until cancelled."""
         looks = 0
         while True:
-            await asyncio.sleep(_PERIOD_S if looks < _LOOKS_OFTEN else _PERIOD_LATER_S)
+            await asyncio.sleep(_PERIOD_S if looks < _CHECKS_OFTEN else _PERIOD_LATER_S)
             looks = 0 if self._is_ready() else looks + 1
             await self.check()
 
@@ -118,7 +118,7 @@ class ReadinessExplainer:
         else:
             self._seen, self._seen_count = found, 1
             self._on_change(found and await self._with_log(found, log))
-        if found and self._seen_count == _LOOKS_BEFORE_EVENT:
+        if found and self._seen_count == _CHECKS_BEFORE_EVENT:
             whole = await self._with_log(found, log)
             self._on_event(whole.reason, whole.message)
 

@@ -17,7 +17,7 @@ from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 
 _TURN_MAX_S = 10.0
-_LOOK_PERIOD_S = 0.25
+_CHECK_PERIOD_S = 0.25
 # A program that runs or waits for a core for less than this part of the time waits for something else.
 _DEMAND_MIN = 0.2
 # One more than there are cores: between two turns a core would be idle.
@@ -92,9 +92,9 @@ async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterab
     demand_s = 0.0
     while now_s() < end_s:
         before_s, demand_s = demand_s, sum(map(_core_demand_s, process_ids()))
-        if before_s and demand_s - before_s < _DEMAND_MIN * _LOOK_PERIOD_S:
+        if before_s and demand_s - before_s < _DEMAND_MIN * _CHECK_PERIOD_S:
             return
-        if await wait_for(settled, until_s=now_s() + _LOOK_PERIOD_S):
+        if await wait_for(settled, until_s=now_s() + _CHECK_PERIOD_S):
             return
 
 

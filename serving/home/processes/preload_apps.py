@@ -38,7 +38,7 @@ _HARMLESS = frozenset({"-u", "-B"})
 _EXPECTED = "a command that Python runs: python SCRIPT, python -m MODULE, or a script of Python such as uvicorn"
 
 # How often the processes are looked through for some to drop.
-_LOOK_PERIOD_S = 10.0
+_CHECK_PERIOD_S = 10.0
 _IDLE_S = 3600.0
 # Of all memory that is available; below it the kernel begins to swap or to kill.
 _FREE_MEMORY_MIN_RATIO = 0.1
@@ -163,12 +163,12 @@ class PreloadedApps:
         self._follow, self._unfollow, self._warn = follow, unfollow, warn
         self._apps: dict[str, _PreloadedApp] = {}
         self._starting: dict[str, StartProcess] = {}
-        self._looked_s = 0.0
+        self._checked_s = 0.0
 
     @property
     def due_in_s(self) -> float | None:
         """Seconds until ``drop_unused`` is due; None without apps."""
-        return _LOOK_PERIOD_S if self._apps else None
+        return _CHECK_PERIOD_S if self._apps else None
 
     def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
         """Fork a pod's process, and return its record; None if the pod needs an ordinary start."""
@@ -222,9 +222,9 @@ class PreloadedApps:
 
     def drop_unused(self, now_s: float) -> None:
         """Drop apps idle for an hour, and the longest idle one while memory is short."""
-        if now_s < self._looked_s + _LOOK_PERIOD_S:
+        if now_s < self._checked_s + _CHECK_PERIOD_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         held = sorted((one for one in self._apps.values() if one.control), key=lambda one: one.used_s)
         for at, app in enumerate(held):
             if app.used_s + _IDLE_S < now_s or (at == 0 and _free_memory_ratio() < _FREE_MEMORY_MIN_RATIO):

@@ -50,7 +50,7 @@ _READY_S = 60.0
 # A child that has never served and ends this often cannot start.
 _STARTS_MAX = 5
 # While it waits for one to serve, which no signal reports.
-_LOOK_S = 0.02
+_CHECK_S = 0.02
 _IDLE_S = 3600.0
 # The pipe to the template is full: a new template reads it soon.
 _UNSENT_PAUSE_S = 0.1
@@ -190,7 +190,7 @@ class Supervisor:
     def _wait(self, until: Callable[[], bool], *, within_s: float) -> None:
         deadline_s = time.monotonic() + within_s
         while not until() and not self._is_stopping and time.monotonic() < deadline_s:
-            self._turn(_LOOK_S)
+            self._turn(_CHECK_S)
 
     def _next_start_s(self) -> float:
         if self._events.has_unsent:

@@ -73,7 +73,16 @@ class TunnelUpstream(Protocol):
 class Tunnel:
     """One open tunnel. ``on_end`` is called once both directions have ended."""
 
-    __slots__ = ("_client", "_clock", "_end_count", "_on_end", "_upstream", "has_upstream_spoken", "heard_s", "sent_s")
+    __slots__ = (
+        "_client",
+        "_clock",
+        "_end_count",
+        "_on_end",
+        "_upstream",
+        "has_upstream_spoken",
+        "received_s",
+        "sent_s",
+    )
 
     def __init__(
         self,
@@ -86,7 +95,7 @@ class Tunnel:
     ) -> None:
         self.has_upstream_spoken = has_upstream_spoken
         """Whether bytes have come from the upstream."""
-        self.heard_s = self.sent_s = clock()
+        self.received_s = self.sent_s = clock()
         """When bytes came from the upstream, and went to it, last."""
         self._client = client
         self._upstream = upstream
@@ -107,7 +116,7 @@ class Tunnel:
     def receive(self, data: bytes) -> None:
         """Forward bytes of the upstream."""
         self.has_upstream_spoken = True
-        self.heard_s = self._clock()
+        self.received_s = self._clock()
         self._client.write(data)
 
     def receive_eof(self) -> None:

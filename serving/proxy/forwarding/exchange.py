@@ -334,9 +334,9 @@ class Exchange:
         """Enforce expired time limits; return when the next one expires."""
         limits, tunnel = self.timeouts, self.tunnel
         if tunnel is not None:
-            used_s = max(tunnel.sent_s, tunnel.heard_s)
+            used_s = max(tunnel.sent_s, tunnel.received_s)
             due_s = min(
-                limits.due_s(self.started_s, written_s=tunnel.heard_s, has_begun=tunnel.has_upstream_spoken),
+                limits.due_s(self.started_s, written_s=tunnel.received_s, has_begun=tunnel.has_upstream_spoken),
                 self._wiring.tunnel_due_s(self.started_s, used_s),
             )
             if due_s <= now_s:

@@ -33,7 +33,7 @@ RESERVED = frozenset(
 )
 # Hop-by-hop, about framing, or set by the proxy: each needs a look when a head is forwarded.
 _LEFT_OUT = frozenset({b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"})
-_LOOKED_AT = (RESERVED | _LEFT_OUT) | {
+_INSPECTED = (RESERVED | _LEFT_OUT) | {
     b"connection",
     b"content-length",
     b"expect",
@@ -95,7 +95,7 @@ def read_line(text: bytes) -> HeaderLine:
     lower, value = name.lower(), value.rstrip(b" \t")
     if lower == b"host" and _HOST.fullmatch(value) is None:
         raise BadHeaderLine("malformed Host")
-    plain = lower not in _LOOKED_AT
+    plain = lower not in _INSPECTED
     matters = not plain and lower not in _LEFT_OUT and not (lower == b"connection" and value.lower() == b"keep-alive")
     line = HeaderLine(name=lower, value=value, wire=b"%b: %b\r\n" % (name, value), plain=plain, matters=matters)
     if len(text) <= _REMEMBERED_BYTES_MAX and lower not in _SECRET:

@@ -167,12 +167,12 @@ def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: b
     if not keeps_underscores and b"_" in raw:
         lines = [line for line in lines if b"_" not in line.name]
     if target[0] == 0x2F and minor_digit == b"1":
-        looked_at = [line for line in lines if line.matters]
-        if len(looked_at) == 1 and looked_at[0].name == b"host":
+        inspected = [line for line in lines if line.matters]
+        if len(inspected) == 1 and inspected[0].name == b"host":
             # The common case: nothing about the body or the connection.
             wire = b"".join([line.wire for line in lines if line.plain])
             return RequestHead(
-                method=method, target=target, host=looked_at[0].value, lines=lines, wire=wire, is_plain=True
+                method=method, target=target, host=inspected[0].value, lines=lines, wire=wire, is_plain=True
             )
     return _with_care(method, target, int(minor_digit), lines=lines)
 

@@ -139,13 +139,13 @@ def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
 
 
 def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, minor: int, method: bytes) -> ResponseHead:
-    looked_at = [line for line in lines if line.name in _HOP]
+    inspected = [line for line in lines if line.name in _HOP]
     values: dict[bytes, bytes] = {}
-    for line in looked_at:
+    for line in inspected:
         known = values.get(line.name)
         values[line.name] = line.value if known is None else b"%b, %b" % (known, line.value)
     tokens = {token.strip(b" \t").lower() for token in values.get(b"connection", b"").split(b",")}
-    length = _read_length([line for line in looked_at if line.name == b"content-length"])
+    length = _read_length([line for line in inspected if line.name == b"content-length"])
     coding = values.get(b"transfer-encoding")
     if coding is not None and (length is not None or minor == 0 or coding.lower() != b"chunked"):
         raise BadResponse("a framing that can be read in two ways")

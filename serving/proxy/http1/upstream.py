@@ -123,8 +123,8 @@ class Upstream(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_full",
+        "_has_received",
         "_heads",
-        "_heard",
         "_held",
         "_home",
         "_is_chunked",
@@ -147,7 +147,7 @@ class Upstream(asyncio.Protocol):
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
         self._heads = ResponseMemory()
         self._buffer = b""
-        self._heard = False
+        self._has_received = False
         self._held = False
         self._full = False
         self._keep = False
@@ -171,7 +171,7 @@ class Upstream(asyncio.Protocol):
         """Send the head of a request, and the received part of its body; ``receiver`` gets the response."""
         assert self._receiver is None, self
         self._receiver = receiver
-        self._heard = False
+        self._has_received = False
         head = receiver.head
         if head.has_body:
             self._is_chunked = head.chunked
@@ -229,7 +229,7 @@ class Upstream(asyncio.Protocol):
             # Not asked for: it must not become the answer to the next request.
             self._transport.abort()
             return
-        self._heard = True
+        self._has_received = True
         reader = self._reader
         if self._tunnel is not None:
             self._tunnel.receive(data)
@@ -266,7 +266,7 @@ class Upstream(asyncio.Protocol):
             receiver.upstream_done()
         else:
             reason = "the upstream closed its connection before its answer was complete"
-            receiver.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
+            receiver.upstream_lost(reason, heard=self._has_received, reused=self.is_reused)
 
     def pause_writing(self) -> None:
         """Pause: the peer does not read."""

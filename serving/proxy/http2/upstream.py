@@ -48,7 +48,7 @@ class StreamUpstream(EngineStream):
     """One request to the app and its response."""
 
     __slots__ = (
-        *("_begun", "_heard", "_held", "_home", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link"),
+        *("_begun", "_has_received", "_held", "_home", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link"),
         *("_receiver", "_is_paused", "_was_moved", "_wire", "address", "is_reused"),
     )
 
@@ -65,7 +65,7 @@ class StreamUpstream(EngineStream):
         # What was given to send, as long as it may have to be sent again.
         self._kept: list[bytes] | None = None
         self._kept_bytes = 0
-        self._begun = self._heard = self._held = self._is_paused = self._is_moving = self._was_moved = False
+        self._begun = self._has_received = self._held = self._is_paused = self._is_moving = self._was_moved = False
 
     # What an exchange calls.
 
@@ -132,7 +132,7 @@ class StreamUpstream(EngineStream):
         receiver = self._receiver
         if receiver is None:
             return
-        self._heard, self._kept = True, None
+        self._has_received, self._kept = True, None
         try:
             if self._begun:
                 if not ended:
@@ -179,7 +179,7 @@ class StreamUpstream(EngineStream):
         if code == ErrorCode.REFUSED_STREAM:
             self.refused("the app refuses the stream")
         else:
-            self._heard = True
+            self._has_received = True
             self.lost(f"the app has reset the stream ({code})")
 
     def sent(self) -> None:
@@ -194,7 +194,7 @@ class StreamUpstream(EngineStream):
     def refused(self, reason: str) -> None:
         """Handle a refusal before processing (REFUSED_STREAM or GOAWAY)."""
         receiver, kept = self._receiver, self._kept
-        if receiver is None or kept is None or self._heard:
+        if receiver is None or kept is None or self._has_received:
             self.lost(reason)
             return
         if self._was_moved:
@@ -222,7 +222,7 @@ class StreamUpstream(EngineStream):
         """Report that the response will not be completed."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
+            receiver.upstream_lost(reason, heard=self._has_received, reused=self.is_reused)
 
     def _begin(self, receiver: ResponseReceiver, body: bytes) -> None:
         link = self._link
@@ -246,7 +246,7 @@ class StreamUpstream(EngineStream):
 
     def _is_counted(self, receiver: ResponseReceiver, payload: bytes) -> bool:
         """Count a piece of the response's body; False if it exceeds the declared length."""
-        self._heard, self._kept = True, None
+        self._has_received, self._kept = True, None
         if not self._begun:
             self._break(receiver, BadResponse("a body without a head"))
             return False
@@ -276,4 +276,4 @@ class StreamUpstream(EngineStream):
         has_left = self._receiver is not receiver
         self.drop(ErrorCode.PROTOCOL_ERROR)
         if not has_left:
-            receiver.upstream_lost(f"malformed answer: {bad}", heard=self._heard, reused=self.is_reused)
+            receiver.upstream_lost(f"malformed answer: {bad}", heard=self._has_received, reused=self.is_reused)

@@ -37,7 +37,7 @@ class AdminHandler:
         self._numbers = numbers
         self._has_been_ready = False
         self._is_stopping = False
-        self._asking: set[Exchange] = set()
+        self._held: set[Exchange] = set()
         self._leaving: set[Exchange] = set()
 
     def begin(self, exchange: Exchange) -> None:
@@ -83,7 +83,7 @@ class AdminHandler:
 
     def overdue(self, exchange: Exchange) -> None:
         """End the wait of an overdue readiness request."""
-        if exchange in self._asking:
+        if exchange in self._held:
             self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:
             raise NotImplementedError(exchange)
@@ -95,7 +95,7 @@ class AdminHandler:
 
     def finish(self, exchange: Exchange) -> None:
         """Drop a held request whose client has left."""
-        self._asking.discard(exchange)
+        self._held.discard(exchange)
         self._leaving.discard(exchange)
 
     def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
@@ -113,7 +113,7 @@ class AdminHandler:
             self._respond_to_probes()
 
     def _respond_to_probes(self) -> None:
-        for exchange in list(self._asking):
+        for exchange in list(self._held):
             self._respond_readiness(exchange, wait_s=0.0)
 
     def _respond_readiness(self, exchange: Exchange, *, wait_s: float) -> None:
@@ -122,7 +122,7 @@ class AdminHandler:
         elif self._pod.is_ready:
             exchange.respond(200, b"ready")
         elif wait_s > 0 and not self._has_been_ready:
-            self._asking.add(exchange)
+            self._held.add(exchange)
             exchange.wait_until_s = exchange.started_s + min(wait_s, _READY_WAIT_MAX_S)
         else:
             exchange.respond(503, b"the app is not ready")

@@ -53,7 +53,7 @@ _OUTLOOK_S = 60.0
 # Least time between two times at which a revision's history is saved, in seconds: each is a write to the API.
 _SAVE_PERIOD_S = 300.0
 # Age of the figures that explain a decision, in seconds.
-_SAID_AGAIN_S = 10.0
+_REPEATED_AFTER_S = 10.0
 # Seconds by which the load may be off the edge of the stable window: of the report, and of its bucket.
 _WINDOW_SLACK_S = 3.0
 # Least time to the next look, in seconds, so that rounding makes no busy loop.
@@ -340,7 +340,7 @@ class RevisionPolicy:
     def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
         """The figures for people, which may be some seconds old: they cost more than the decision."""
         said = self._said
-        if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _SAID_AGAIN_S:
+        if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _REPEATED_AFTER_S:
             hazard = self._gaps.hazard(self._prior)
             said = self._said = (window, _reason_of(hazard, self._gaps, age_s, window=window))
         return said[1]

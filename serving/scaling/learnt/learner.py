@@ -118,11 +118,11 @@ class TargetLearner:
     """Learns the target of one revision."""
 
     __slots__ = (
+        "_checked_s",
         "_cpu",
         "_curve",
         "_is_new",
         "_is_settled",
-        "_looked_s",
         "_memory",
         "_peak",
         "_saved_s",
@@ -140,7 +140,7 @@ class TargetLearner:
         self._is_new = False
         # Whether the target is what was found when it was looked at last, rather than on its way.
         self._is_settled = False
-        self._looked_s: float | None = None
+        self._checked_s: float | None = None
         self._saved_total: float | None = None
         self._saved_s: float | None = None
 
@@ -169,7 +169,7 @@ class TargetLearner:
         safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
         self._state.killed = safe if self._state.killed is None else min(safe, self._state.killed)
         # What was measured before says too little of what the pod took.
-        self._peak, self._is_new, self._looked_s = 0.0, True, None
+        self._peak, self._is_new, self._checked_s = 0.0, True, None
 
     def update(
         self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
@@ -180,10 +180,10 @@ class TargetLearner:
         """
         if spec.metric != CONCURRENCY.name:
             return None
-        looked_s = self._looked_s
-        if self._is_new and (looked_s is None or not 0 <= now_s - looked_s < period_s):
-            self._looked_s, self._is_new = now_s, False
-            if looked_s is not None or self._state.killed is not None:
+        checked_s = self._checked_s
+        if self._is_new and (checked_s is None or not 0 <= now_s - checked_s < period_s):
+            self._checked_s, self._is_new = now_s, False
+            if checked_s is not None or self._state.killed is not None:
                 self._learn(spec, limits, total_max)
         state = self._state
         if state.total is None:

@@ -43,7 +43,7 @@ class Triggered:
     """One revision under one policy. Times are those of one monotonic clock."""
 
     __slots__ = (
-        "_is_panic_asked",
+        "_is_panic_due",
         "_name",
         "_occupied",
         "_panic_count",
@@ -68,7 +68,7 @@ class Triggered:
         self._settings = settings
         self._wish: _HeldProposal | None = None
         self._occupied: set[str] = set()
-        self._is_panic_asked = False
+        self._is_panic_due = False
         self._panic_until_s: float | None = None
         self._panic_count = 0
 
@@ -87,7 +87,7 @@ class Triggered:
             return False
         is_new = pod not in self._occupied
         self._occupied.add(pod)
-        self._is_panic_asked = self._is_panic_asked or is_new
+        self._is_panic_due = self._is_panic_due or is_new
         return is_new
 
     def forget_pod(self, pod: str) -> None:
@@ -124,9 +124,9 @@ class Triggered:
         if self._panic_until_s is not None and is_there:
             # The pods that it added can take requests.
             self._panic_until_s = None
-        if not self._is_panic_asked:
+        if not self._is_panic_due:
             return
-        self._is_panic_asked = False
+        self._is_panic_due = False
         said = panic(observed, self._spec, self._settings, locked_until_s=self._panic_until_s, now_s=now_s)
         if said.verdict is PanicVerdict.PANIC and said.change.delta > 0:
             self._panic_until_s = said.locked_until_s

@@ -1,7 +1,7 @@
 """Matches revisions with ScalingPolicies, and collects proposals; one engine serves all revisions of an autoscaler.
 
 Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
-next evaluation is due, and the status of each policy. ``on_news`` is called with each policy about which there is something new
+next evaluation is due, and the status of each policy. ``on_change`` is called with each policy about which there is something new
 to say. A revision that no route names follows none: nothing slows its way down. It knows no cluster and no clock; what is
 kept in a status is rebased by the difference of the two clocks, which is an argument.
 """
@@ -117,14 +117,14 @@ class Triggers:
         settings: TriggerSettings,
         *,
         requests: Requests,
-        on_news: Callable[[PolicyKey], None],
+        on_change: Callable[[PolicyKey], None],
         state_at: StateAt,
     ) -> None:
         """``state_at`` evaluates schedules with time zones."""
         self._settings = settings
         self._state_at = state_at
         self._requests = requests
-        self._on_news = on_news
+        self._on_change = on_change
         self._policies = Policies()
         self._held: dict[RevisionKey, _Held] = {}
 
@@ -151,7 +151,7 @@ class Triggers:
         touched = self._policies.take(policy)
         if before is None or not _is_same(before, policy):
             for key in touched:
-                self._on_news(key)
+                self._on_change(key)
 
     def target(self, key: PolicyKey) -> TargetRef | None:
         """The target of a policy; None if it is gone."""
@@ -161,12 +161,12 @@ class Triggers:
     def recheck_all(self) -> None:
         """Mark every policy's status for an update."""
         for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
-            self._on_news(key)
+            self._on_change(key)
 
     def drop_policy(self, key: PolicyKey) -> None:
         """Drop a deleted policy."""
         for other in self._policies.drop(key):
-            self._on_news(other)
+            self._on_change(other)
 
     def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
         """Handle a pod's report; return whether it needs a decision at once."""
@@ -183,7 +183,7 @@ class Triggers:
         """Drop a revision that is deleted, or now owned by another autoscaler."""
         held = self._held.pop(key, None)
         if held is not None:
-            self._on_news(held.policy.key)
+            self._on_change(held.policy.key)
 
     def proposals(
         self,
@@ -207,7 +207,7 @@ class Triggers:
         if is_over:
             return ()
         if held.calendar.update(now_s + wall_offset_s):
-            self._on_news(held.policy.key)
+            self._on_change(held.policy.key)
         scheduled = held.calendar.proposals()
         if held.is_asleep:
             return scheduled
@@ -216,7 +216,7 @@ class Triggers:
             triggered.panic(observe(), now_s)
         if triggered.is_due(now_s):
             triggered.evaluate(revision.key[1], observe(), now_s)
-            self._on_news(held.policy.key)
+            self._on_change(held.policy.key)
         return (*triggered.proposals(now_s), *scheduled)
 
     def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
@@ -275,7 +275,7 @@ class Triggers:
         if held is None or held.policy.uid != policy.uid or held.revision.uid != revision.uid:
             self.forget(revision.key)
             held = self._held[revision.key] = self._begin(revision, policy, now_s=now_s, wall_offset_s=wall_offset_s)
-            self._on_news(policy.key)
+            self._on_change(policy.key)
         elif held.policy is not policy or held.revision is not revision:
             is_other = held.policy.spec != policy.spec
             held.policy, held.revision = policy, revision
@@ -283,7 +283,7 @@ class Triggers:
             if is_other:
                 held.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
                 held.problem = self._problem(revision, policy.spec)
-                self._on_news(policy.key)
+                self._on_change(policy.key)
         return held
 
     def _begin(self, revision: ScaledRevision, policy: PolicyView, *, now_s: float, wall_offset_s: float) -> _Held:

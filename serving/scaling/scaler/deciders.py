@@ -187,7 +187,7 @@ class ClassicDecider(Decider):
         self._scaler = ClassicScaler(started_s=now_s)
         self._hold_count = present_scale
         self._watched_since_s: float | None = None
-        self._heard_s = now_s
+        self._recorded_s = now_s
 
     @property
     def state(self) -> None:
@@ -203,7 +203,7 @@ class ClassicDecider(Decider):
 
     def take(self, second: Second) -> None:
         """Record a completed second."""
-        at_s = self._heard_s = second.number + 1.0
+        at_s = self._recorded_s = second.number + 1.0
         held = second.activators or Stat()
         if not second.pods:
             self._record(_ACTIVATOR, held, at_s)
@@ -221,11 +221,11 @@ class ClassicDecider(Decider):
         del spec
         detail: ClassicDecision | NoData
         if inside.is_waiting:
-            self._heard_s = now_s
+            self._recorded_s = now_s
             self._record(_ACTIVATOR, inside.present, now_s)
         detail = self._scaler.decide(self._settings, target_concurrency=self._target, now_s=now_s)
         is_idle = not isinstance(detail, NoData) and detail.mode is ClassicMode.IDLE
-        if is_idle and ready_count and now_s - self._heard_s > self._settings.stable_window_s:
+        if is_idle and ready_count and now_s - self._recorded_s > self._settings.stable_window_s:
             # The original takes silence for idleness; with ready pods it is a fault of the reports.
             detail = _UNHEARD
         if isinstance(detail, NoData):

@@ -39,7 +39,7 @@ from tests.conformance.compare import same
 from tests.conformance.node_group_stage import staged_pass
 from tests.unit.nodegroup.outcome import carried_out
 
-__all__ = ["agrees", "answer", "expected", "pure_decision"]
+__all__ = ["agrees", "expected", "pure_decision", "result_of"]
 
 NOW_S = 1_700_000_000.0
 LABEL_KEY, LABEL_VALUE = "customer", "shared"
@@ -71,8 +71,8 @@ def expected(case: dict[str, Any]) -> object:
     return expect
 
 
-def answer(case: dict[str, Any]) -> object:
-    return ANSWERS[case["kind"]](case["in"])
+def result_of(case: dict[str, Any]) -> object:
+    return RESULTS[case["kind"]](case["in"])
 
 
 def agrees(expected_answer: object, got: object) -> bool:
@@ -313,7 +313,7 @@ def validate(given: dict[str, Any]) -> object:
     return {"valid": not problems, "problem_count": len(problems)}
 
 
-ANSWERS = {
+RESULTS = {
     "percent_usage": percent_usage,
     "scale_up_delta": delta_of,
     "nodes_to_add": clamped,

@@ -24,7 +24,7 @@ def expected(case: dict[str, Any]) -> object:
     return case["expect"]
 
 
-def answer(case: dict[str, Any]) -> object:
+def result_of(case: dict[str, Any]) -> object:
     """This project's results, step by step."""
     fields = dict(case["spec"])
     spec = _spec(fields)

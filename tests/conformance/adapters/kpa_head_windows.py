@@ -27,7 +27,7 @@ def expected(case: dict[str, Any]) -> object:
     return case["expect"]
 
 
-def answer(case: dict[str, Any]) -> object:
+def result_of(case: dict[str, Any]) -> object:
     """This project's results."""
     return _maxima(case) if case["kind"] == "max" else _averages(case)
 

@@ -13,7 +13,7 @@ from serving.scaling.classic.classic import ClassicScaler
 from serving.settings.classic import ORIGINAL, ClassicSettings
 from tests.conformance.compare import same
 
-__all__ = ["agrees", "answer", "expected"]
+__all__ = ["agrees", "expected", "result_of"]
 
 Case = dict[str, Any]
 MAX_PANIC_RELATIVE = 1e-9
@@ -36,7 +36,7 @@ def agrees(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
     )
 
 
-def answer(case: Case) -> dict[str, Any]:
+def result_of(case: Case) -> dict[str, Any]:
     """Feed the events in order and record each result of "scale"."""
     config = case["config"]
     settings = ClassicSettings(

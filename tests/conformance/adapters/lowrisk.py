@@ -39,7 +39,7 @@ from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.conformance.compare import same
 from tests.conformance.placed_node import demand_as_read, table_of_node
 
-__all__ = ["agrees", "answer", "expected"]
+__all__ = ["agrees", "expected", "result_of"]
 
 Json = dict[str, Any]
 ABSENT = -1
@@ -67,11 +67,11 @@ def _near(wanted: object, got: object) -> bool:
     return same(wanted, got, relative=TOLERANCE, absolute=TOLERANCE)
 
 
-def answer(case: Json) -> Json:
+def result_of(case: Json) -> Json:
     """Run a case of any kind."""
     if case["kind"] == "resource_stats":
         return _resource_stats(case["in"], [name for name in case["expect"] if VARIATION.fullmatch(name)])
-    return ANSWERS[case["kind"]](case["in"])
+    return RESULTS[case["kind"]](case["in"])
 
 
 def _beta_fit(given: Json) -> Json:
@@ -260,7 +260,7 @@ def _written(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-ANSWERS: dict[str, Callable[[Json], Json]] = {
+RESULTS: dict[str, Callable[[Json], Json]] = {
     "beta_fit": _beta_fit,
     "reg_inc_beta": _reg_inc_beta,
     "probability_below": _probability_below,

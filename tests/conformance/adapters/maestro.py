@@ -30,7 +30,7 @@ from serving.scaling.policies.triggertypes import REGISTRY, ContainerUse, Observ
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.conformance.compare import same
 
-__all__ = ["agrees", "answer", "expected"]
+__all__ = ["agrees", "expected", "result_of"]
 
 Json = dict[str, Any]
 USAGE_ABSOLUTE = 1e-9
@@ -50,9 +50,9 @@ def agrees(wanted: Json, got: Json) -> bool:
     return all(key in got and same(value, got[key], absolute=USAGE_ABSOLUTE) for key, value in wanted.items())
 
 
-def answer(case: Json) -> Json:
+def result_of(case: Json) -> Json:
     """Run a case of any kind."""
-    return ANSWERS[case["kind"]](case["in"])
+    return RESULTS[case["kind"]](case["in"])
 
 
 def _delta(given: Json) -> Json:
@@ -132,7 +132,7 @@ def _panic_scale(given: Json) -> Json:
     return {"panic": exceeds_panic_limit(observed, given["limit"])}
 
 
-ANSWERS: Mapping[str, Callable[[Json], Json]] = {
+RESULTS: Mapping[str, Callable[[Json], Json]] = {
     "delta": _delta,
     "scale_up_amount": _scale_up_amount,
     "scale_down_amount": _scale_down_amount,

@@ -111,9 +111,9 @@ def _found(code: int, fields: list[str]) -> Json:
     return {"code": code, "reason": reason, "fields": sorted(fields)}
 
 
-def answer(case: Json) -> Json:
+def result_of(case: Json) -> Json:
     """Code, reason and fields of the local API."""
-    return asyncio.run(_answer(_manifests()[case["name"]]))
+    return asyncio.run(_response_to(_manifests()[case["name"]]))
 
 
 def agrees(wanted: Json, got: Json) -> bool:
@@ -122,7 +122,7 @@ def agrees(wanted: Json, got: Json) -> bool:
     return any(one in wanted for one in shown)
 
 
-async def _answer(case: Json) -> Json:
+async def _response_to(case: Json) -> Json:
     kind = _BY_RESOURCE[case["resource"]]
     target = RequestTarget(kind=kind, namespace="default" if kind.namespaced else None)
     sent = Sent(MultiDict({"dryRun": "All"}), "application/json", json.dumps(case["manifest"]).encode())

@@ -25,7 +25,7 @@ from serving.settings.placement import (
 from tests.conformance.compare import same
 from tests.conformance.placed_node import demand_as_read, table_of_node
 
-__all__ = ["agrees", "answer", "expected"]
+__all__ = ["agrees", "expected", "result_of"]
 
 Json = dict[str, Any]
 ABSENT = -1
@@ -42,9 +42,9 @@ def agrees(wanted: Json, got: Json) -> bool:
     return same(wanted, got)
 
 
-def answer(case: Json) -> Json:
+def result_of(case: Json) -> Json:
     """Run a case of any kind."""
-    return ANSWERS[case["kind"]](case["in"])
+    return RESULTS[case["kind"]](case["in"])
 
 
 def _raw(given: Json) -> Json:
@@ -64,7 +64,7 @@ def _nonzero_requests(given: Json) -> Json:
 
 def _node(given: Json) -> Json:
     spreading, packing = _scores(given, DEFAULT_PROVIDER), _scores(given, CLUSTER_AUTOSCALER_PROVIDER)
-    least, balanced, most = _answer(spreading, 0), _answer(spreading, 1), _answer(packing, 0)
+    least, balanced, most = _scores_of(spreading, 0), _scores_of(spreading, 1), _scores_of(packing, 0)
     assert isinstance(least, FitResult)
     assert isinstance(most, FitResult)
     assert isinstance(balanced, BalancedResult)
@@ -95,7 +95,7 @@ def _scores(given: Json, provider: str) -> Scores:
     return Scorer(settings).score(table, demand_as_read(_containers(given["pod"])), now_s=0.0)
 
 
-def _answer(scores: Scores, part: int) -> object:
+def _scores_of(scores: Scores, part: int) -> object:
     return scores.parts[part].result
 
 
@@ -116,7 +116,7 @@ def _present(amount: int) -> int | None:
     return None if amount == ABSENT else amount
 
 
-ANSWERS: dict[str, Callable[[Json], Json]] = {
+RESULTS: dict[str, Callable[[Json], Json]] = {
     "raw": _raw,
     "nonzero_requests": _nonzero_requests,
     "node": _node,

@@ -11,7 +11,7 @@ from serving.settings.queueproxy import ORIGINAL
 from serving.traffic.meter import Meter
 from tests.conformance.compare import same
 
-__all__ = ["agrees", "answer", "expected"]
+__all__ = ["agrees", "expected", "result_of"]
 
 Case = dict[str, Any]
 Row = list[float]
@@ -24,7 +24,7 @@ def expected(case: Case) -> list[Row]:
     return rows
 
 
-def answer(case: Case) -> list[Row]:
+def result_of(case: Case) -> list[Row]:
     """Make the calls in order and note each report."""
     meter = Meter(now_s=case["start"], quirks=ORIGINAL)
     rows: list[Row] = []

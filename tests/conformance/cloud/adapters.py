@@ -38,7 +38,7 @@ class MadeCloud(msgspec.Struct, kw_only=True):
     cloud: Any
     group: str
     machines: list[CloudMachine]
-    stranger: CloudMachine | None = None
+    unknown: CloudMachine | None = None
 
     @property
     def port(self) -> Cloud:
@@ -63,8 +63,8 @@ def machine(name: str, provider_id: str = "") -> CloudMachine:
 async def memory() -> AsyncIterator[MadeCloud]:
     async with opened(cloud_provider="memory") as cloud:
         cloud.groups["g"] = SIZE
-        cloud.strangers = {"other"}
-        yield MadeCloud(cloud=cloud, group="g", machines=[machine(name) for name in "abc"], stranger=machine("other"))
+        cloud.unknown_machines = {"other"}
+        yield MadeCloud(cloud=cloud, group="g", machines=[machine(name) for name in "abc"], unknown=machine("other"))
 
 
 @contextlib.asynccontextmanager
@@ -97,7 +97,7 @@ async def cluster_api() -> AsyncIterator[MadeCloud]:
         await cluster.patch(MACHINE, "default", f"m-{name}", patch={"status": status}, subresource="status")
     machines = [machine(name) for name in "abc"]
     async with opened(cluster, cloud_provider="cluster-api") as cloud:
-        yield MadeCloud(cloud=cloud, group="default/workers", machines=machines, stranger=machine("other"))
+        yield MadeCloud(cloud=cloud, group="default/workers", machines=machines, unknown=machine("other"))
     await cluster.close()
 
 
@@ -127,11 +127,11 @@ async def aws() -> AsyncIterator[MadeCloud]:
         url = f"http://{host}:{port}"
         with _credentials():
             names = await asyncio.to_thread(_auto_scaling_groups, boto3, url)
-            ids, stranger = names
+            ids, unknown = names
             machines = [machine(f"n{index}", f"aws:///eu-west-1a/{one}") for index, one in enumerate(ids)]
-            other = machine("other", f"aws:///eu-west-1a/{stranger}")
+            other = machine("other", f"aws:///eu-west-1a/{unknown}")
             async with opened(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url) as cloud:
-                yield MadeCloud(cloud=cloud, group="workers", machines=machines, stranger=other)
+                yield MadeCloud(cloud=cloud, group="workers", machines=machines, unknown=other)
     finally:
         await asyncio.to_thread(server.stop)
 
@@ -205,7 +205,7 @@ async def external_grpc() -> AsyncIterator[MadeCloud]:
     try:
         async with opened(cloud_provider="external-grpc", grpc_address=f"127.0.0.1:{port}") as cloud:
             machines = [machine(name) for name in "abc"]
-            yield MadeCloud(cloud=cloud, group="workers", machines=machines, stranger=machine("other"))
+            yield MadeCloud(cloud=cloud, group="workers", machines=machines, unknown=machine("other"))
     finally:
         await server.stop(None)
 

@@ -73,10 +73,10 @@ async def test_a_machine_that_is_gone_counts_as_deleted_and_lowers_the_target_on
 
 
 async def test_a_machine_of_another_group_is_reported_and_left_alone(made: MadeCloud) -> None:
-    if made.stranger is None:
+    if made.unknown is None:
         pytest.skip("there is one group")
     first = made.machines[0]
-    deletion = await made.port.delete(made.group, [first, made.stranger])
+    deletion = await made.port.delete(made.group, [first, made.unknown])
     assert deletion.deleted == (first.node_name,)
-    assert made.group in deletion.failed[made.stranger.node_name]
+    assert made.group in deletion.failed[made.unknown.node_name]
     assert await made.port.describe(made.group) == size(2)

@@ -23,7 +23,7 @@ __all__ = [
 
 # Well above what a loaded machine needs; nothing waits for it unless something is wrong.
 _PATIENCE_S = 60.0
-_LOOK_EVERY_S = 0.01
+_CHECK_EVERY_S = 0.01
 
 
 def config_map(namespace: str, name: str, **labels: str) -> Object:
@@ -82,7 +82,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait until a condition holds that another process or task fulfils."""
     async with asyncio.timeout(_PATIENCE_S):
         while not await holds():  # noqa: ASYNC110 - it happens elsewhere, maybe in another process
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
 
 
 async def is_gone(cluster: Cluster, kind: Kind, namespace: str, name: str) -> bool:

@@ -22,7 +22,7 @@ async def test_objects_are_refused_with_the_same_words(cluster: Cluster, namespa
     differing: list[tuple[str, list[str], list[str]]] = []
     for name, kind, new, old in CASES:
         expected = [text.replace('"default"', f'"{namespace}"') for text in ANSWERS[name]]
-        found = await answers(cluster, namespace, kind, new=new, old=old)
+        found = await verdicts(cluster, namespace, kind, new=new, old=old)
         # A real server adds what is wrong with a name as the name of any object.
         is_same = set(expected) <= set(found) if expected else not found
         if not is_same and not (name in BEYOND_CEL and not found):
@@ -30,7 +30,7 @@ async def test_objects_are_refused_with_the_same_words(cluster: Cluster, namespa
     assert differing == []
 
 
-async def answers(cluster: Cluster, namespace: str, kind: Kind, *, new: Json, old: Json | None) -> list[str]:
+async def verdicts(cluster: Cluster, namespace: str, kind: Kind, *, new: Json, old: Json | None) -> list[str]:
     """The problems that a server reports about an object, or about a change of one."""
     body = in_namespace(new, namespace, kind)
     made: Object | None = None

@@ -89,7 +89,7 @@ async def _play(step: Step, session: aiohttp.ClientSession, url: str, kept: dict
     try:
         async with asyncio.timeout(_PATIENCE_S):
             while said:
-                status, text = await _answer(step, session, url)
+                status, text = await _response(step, session, url)
                 found = json.loads(text) if text.startswith("{") else {}
                 said = "" if step.until is None else missing(step.until, found)
                 await asyncio.sleep(_PAUSE_S if said else 0)
@@ -107,7 +107,7 @@ async def _play(step: Step, session: aiohttp.ClientSession, url: str, kept: dict
         kept[name] = str(value)
 
 
-async def _answer(step: Step, session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
+async def _response(step: Step, session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
     method, path = step.send.split(" ", 1)
     data = base64.b64decode(step.base64) if step.base64 else None
     if step.body is not None:

@@ -9,7 +9,7 @@ from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, MetricsPage
 from serving.metrics.server import measured, serve_page
 from serving.model.errors import SettingsError
 from tests.eventually import until
-from tests.integration.activator_stage import HOST, ask, staged
+from tests.integration.activator_stage import HOST, send_request, staged
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -73,11 +73,13 @@ async def test_a_request_from_zero_is_on_the_activators_page() -> None:
     async with staged() as stage:
         await stage.service()
         await until(lambda: stage.activator.ingress.router.directory.revision(("default", "hello-00001")))
-        asked = asyncio.create_task(ask(stage.public, headers=(f"traceparent: 00-{TRACE}-b7ad6b7169203331-01",)))
+        asked = asyncio.create_task(
+            send_request(stage.public, headers=(f"traceparent: 00-{TRACE}-b7ad6b7169203331-01",))
+        )
         await until(lambda: stage.level)
         await stage.pod("one")
         assert (await asked).status == 200
-        await ask(stage.public, host=f"no.{HOST}")
+        await send_request(stage.public, host=f"no.{HOST}")
         page = stage.activator.ingress.metrics.page.text(OPENMETRICS_TYPE)
     for line in (
         'response_code_class="2xx"} 1.0',

@@ -89,7 +89,7 @@ async def _queue_proxy(
     async with forwarding(script, **knobs) as queue_proxy:
 
         async def level() -> int:
-            _, page = await queue_proxy.ask_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
+            _, page = await queue_proxy.get_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
             return int(page.split(b"queueproxy_requests_inside ")[1].split(b"\n")[0])
 
         known = {"level": 0}

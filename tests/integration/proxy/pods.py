@@ -48,7 +48,7 @@ class Pod:
         self.links.append(link)
         return link
 
-    async def ask_admin(self, request: bytes) -> tuple[bytes, bytes]:
+    async def get_admin(self, request: bytes) -> tuple[bytes, bytes]:
         link = await self.client(self.admin)
         link.send(request)
         return await link.message()
@@ -56,12 +56,12 @@ class Pod:
     async def ready(self) -> None:
         head = b""
         while not head.startswith(b"HTTP/1.1 200"):
-            head, _ = await self.ask_admin(get(b"/readyz"))
+            head, _ = await self.get_admin(get(b"/readyz"))
 
     async def inside(self, count: int) -> None:
         """Wait until so many requests are in flight."""
         async with asyncio.timeout(60):
-            while b"queueproxy_requests_inside %d\n" % count not in (await self.ask_admin(get(b"/metrics")))[1]:
+            while b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(get(b"/metrics")))[1]:
                 pass
 
     async def pushed(self) -> list[dict[str, bool]]:

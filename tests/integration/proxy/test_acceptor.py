@@ -38,7 +38,7 @@ def acceptor(listening: socket.socket, name: str) -> Acceptor:
     return Acceptor(listening.dup(), lambda: Named(name))
 
 
-async def said(client: socket.socket) -> str:
+async def reply_to(client: socket.socket) -> str:
     client.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=client)
     writer.write(b"?")
@@ -51,7 +51,7 @@ async def said(client: socket.socket) -> str:
 async def test_of_many_who_connect_together_each_process_takes_as_many(listening: socket.socket) -> None:
     clients = [socket.create_connection(listening.getsockname()) for _ in range(CLIENTS)]
     acceptors = [acceptor(listening, name) for name in "ab"]
-    found = await asyncio.gather(*map(said, clients))
+    found = await asyncio.gather(*map(reply_to, clients))
     assert sorted(found) == ["a"] * (CLIENTS // 2) + ["b"] * (CLIENTS // 2)
     for one in acceptors:
         one.close()
@@ -64,5 +64,5 @@ async def test_what_one_that_closes_has_not_taken_is_for_the_others(listening: s
     first.close()
     first.close()
     second = acceptor(listening, "b")
-    assert await said(client) == "b"
+    assert await reply_to(client) == "b"
     second.close()

@@ -8,7 +8,7 @@ from tests.integration.proxy.peers import Link, backed, ok
 PROBE = Probe(path="/ready", headers=(("X-Asked", "yes"), ("Host", "me")), timeout_s=1.0)
 
 
-async def answered(status: str) -> tuple[bool, list[tuple[str, str]]]:
+async def probed(status: str) -> tuple[bool, list[tuple[str, str]]]:
     asked: list[tuple[str, str]] = []
 
     async def app(link: Link) -> None:
@@ -23,12 +23,12 @@ async def answered(status: str) -> tuple[bool, list[tuple[str, str]]]:
 
 
 async def test_a_get_by_http2_says_what_its_status_says() -> None:
-    is_ready, asked = await answered("204")
+    is_ready, asked = await probed("204")
     assert is_ready
     assert asked[:4] == [(":method", "GET"), (":scheme", "http"), (":path", "/ready"), (":authority", "me")]
     assert set(asked[4:]) == {("user-agent", "kube-probe/serving"), ("x-asked", "yes")}
-    assert not (await answered("503"))[0]
-    assert not (await answered("what"))[0]
+    assert not (await probed("503"))[0]
+    assert not (await probed("what"))[0]
 
 
 async def test_an_app_of_another_protocol_is_not_ready() -> None:

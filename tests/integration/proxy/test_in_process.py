@@ -132,7 +132,7 @@ async def test_a_slot_is_not_free_while_a_call_that_is_too_late_goes_on() -> Non
         assert begun == ["/1"]
         go.set()
         assert b" 200 " in await second.head()
-        _, numbers = await running.ask_admin(get(b"/metrics"))
+        _, numbers = await running.get_admin(get(b"/metrics"))
         assert b'queueproxy_requests_total{kn_revision_name="hello-00001",status_class="5xx"} 1' in numbers
 
 
@@ -154,7 +154,7 @@ async def test_the_gauges_of_a_response_are_kept_and_a_failure_is_counted_as_500
         other.send(get(b"/fails"))
         assert b" 500 " in await other.head()
         await running.inside(0)
-        _, numbers = await running.ask_admin(get(b"/metrics"))
+        _, numbers = await running.get_admin(get(b"/metrics"))
         assert b'status_class="5xx"} 1' in numbers
         assert b'status_class="2xx"} 1' in numbers
 
@@ -179,13 +179,13 @@ async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None
     async with served(app, Probe(path="/health", period_s=0)) as running:
         await running.ready()
         assert asked == ["kube-probe/serving"]
-        _, numbers = await running.ask_admin(get(b"/metrics"))
+        _, numbers = await running.get_admin(get(b"/metrics"))
         assert b'status_class="2xx"} 0' in numbers
         # The secret alone makes it a probe.
         client = await running.client()
         client.send(get(headers=BELIEVED.replace(b": ", b": x") + b"User-Agent: me\r\nK-Network-Probe: app\r\n"))
         await client.head()
-        _, numbers = await running.ask_admin(get(b"/metrics"))
+        _, numbers = await running.get_admin(get(b"/metrics"))
         assert b'status_class="2xx"} 1' in numbers
 
 
@@ -200,7 +200,7 @@ class Lifespan:
     async def _run(self, middleware: App) -> None:
         await middleware({"type": "lifespan", "state": {}}, self._events.get, self.sent.put)
 
-    async def ask(self, kind: str) -> Message:
+    async def send_request(self, kind: str) -> Message:
         await self._events.put({"type": f"lifespan.{kind}"})
         async with asyncio.timeout(60):
             return await self.sent.get()
@@ -221,8 +221,8 @@ async def test_the_apps_lifespan_runs_inside_of_the_queue_proxys() -> None:
             await send({"type": f"lifespan.{kind}.complete"})
 
     lifespan = Lifespan(QueueProxyMiddleware(app, spec=spec_at()))
-    assert (await lifespan.ask("startup"))["type"] == "lifespan.startup.complete"
-    assert (await lifespan.ask("shutdown"))["type"] == "lifespan.shutdown.complete"
+    assert (await lifespan.send_request("startup"))["type"] == "lifespan.startup.complete"
+    assert (await lifespan.send_request("shutdown"))["type"] == "lifespan.shutdown.complete"
     await lifespan.task
     assert seen == ["lifespan.startup", "lifespan.shutdown"]
 
@@ -234,7 +234,7 @@ async def test_an_app_that_fails_to_start_fails_the_start() -> None:
         await send({"type": "lifespan.startup.failed", "message": "no database"})
 
     lifespan = Lifespan(QueueProxyMiddleware(app, spec=spec_at()))
-    assert await lifespan.ask("startup") == {"type": "lifespan.startup.failed", "message": "no database"}
+    assert await lifespan.send_request("startup") == {"type": "lifespan.startup.failed", "message": "no database"}
     await lifespan.task
 
 
@@ -243,7 +243,7 @@ async def test_a_second_process_of_the_pod_fails_its_start_with_the_reason() -> 
     async with taken:
         spec = spec_at(admin=taken.sockets[0].getsockname())
         lifespan = Lifespan(QueueProxyMiddleware(echo, spec=spec))
-        reply = await lifespan.ask("startup")
+        reply = await lifespan.send_request("startup")
     assert reply["type"] == "lifespan.startup.failed"
     assert "one process" in reply["message"]
     await lifespan.task

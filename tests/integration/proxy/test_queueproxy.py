@@ -129,7 +129,7 @@ async def test_probes_are_answered_here_and_not_counted(
         client.send(get(headers=BELIEVED + headers))
         head, got = await client.message()
         assert (head.split(b"\r\n")[0], got) == (b"HTTP/1.1 " + status, body)
-        _, numbers = await running.ask_admin(get(b"/metrics"))
+        _, numbers = await running.get_admin(get(b"/metrics"))
         assert b'class="2xx"} 0' in numbers
 
 
@@ -149,7 +149,7 @@ async def test_a_probe_of_an_app_that_does_not_answer_says_so(pod: PodMaker) -> 
         client = await running.client()
         client.send(get(headers=BELIEVED + b"K-Network-Probe: queue\r\n"))
         assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
-        assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
+        assert (await running.get_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
 
 
 async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
@@ -193,7 +193,7 @@ async def test_the_admin_port_answers(pod: PodMaker) -> None:
             (get(b"/drain"), b"405"),
             (b"PUT /healthz HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", b"405"),
         ):
-            assert (await running.ask_admin(request))[0].startswith(b"HTTP/1.1 %b " % status)
+            assert (await running.get_admin(request))[0].startswith(b"HTTP/1.1 %b " % status)
 
 
 async def test_an_app_that_is_gone_becomes_502() -> None:
@@ -210,10 +210,10 @@ async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs(po
         first, second = [await running.client() for _ in range(2)]
         first.send(get(b"/1"))
         await until(lambda: gate.waiting)
-        assert (await running.ask_admin(POST_DRAIN))[0].startswith(b"HTTP/1.1 403 ")
+        assert (await running.get_admin(POST_DRAIN))[0].startswith(b"HTTP/1.1 403 ")
         order = POST_DRAIN.replace(b"\r\n\r\n", b"\r\n" + BELIEVED + b"\r\n")
-        assert (await running.ask_admin(order))[1] == b"draining"
-        assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
+        assert (await running.get_admin(order))[1] == b"draining"
+        assert (await running.get_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
         probe = await running.client()
         probe.send(get(headers=BELIEVED + b"K-Network-Probe: queue\r\n"))
         assert (await probe.message())[1] == b"shutting down"
@@ -286,6 +286,6 @@ async def test_what_cannot_be_sent_is_counted(pod: PodMaker) -> None:
     async with pod(url="ws://127.0.0.1:1/stats", report_period_s=0.1, report_retry_min_s=0.01) as running:
         numbers = b""
         while b"queueproxy_stats_unsent_total 2" not in numbers:
-            _, numbers = await running.ask_admin(get(b"/metrics"))
+            _, numbers = await running.get_admin(get(b"/metrics"))
             await asyncio.sleep(0.01)
         assert b"queueproxy_stats_sent_total 0" in numbers

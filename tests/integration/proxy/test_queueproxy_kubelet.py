@@ -24,8 +24,8 @@ async def test_a_question_about_readiness_is_held_until_the_app_is_ready(pod: Po
         link.send(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % (200 if is_up else 503))
 
     async with pod(starting, readiness=Probe(path="/")) as running:
-        asking = asyncio.create_task(running.ask_admin(get(b"/readyz?wait=8")))
-        assert (await running.ask_admin(get(b"/readyz")))[1] == b"the app is not ready"
+        asking = asyncio.create_task(running.get_admin(get(b"/readyz?wait=8")))
+        assert (await running.get_admin(get(b"/readyz")))[1] == b"the app is not ready"
         assert not asking.done()
         is_up = True
         assert (await asking)[1] == b"ready"
@@ -38,7 +38,7 @@ async def test_a_held_question_is_answered_when_its_time_is_up(pod: PodMaker) ->
 
     async with pod(down, readiness=Probe(path="/")) as running:
         begun_s = asyncio.get_running_loop().time()
-        head, body = await running.ask_admin(get(b"/readyz?wait=1"))
+        head, body = await running.get_admin(get(b"/readyz?wait=1"))
         assert head.startswith(b"HTTP/1.1 503 ")
         assert body == b"the app is not ready"
         assert asyncio.get_running_loop().time() - begun_s > 0.9
@@ -57,7 +57,7 @@ async def test_an_app_that_was_ready_is_reported_unready_at_once(pod: PodMaker) 
         bodies: list[bytes] = []
         async with asyncio.timeout(60):
             while bodies[-1:] != [b"the app is not ready"]:
-                bodies.append((await running.ask_admin(get(b"/readyz?wait=60")))[1])
+                bodies.append((await running.get_admin(get(b"/readyz?wait=60")))[1])
         assert set(bodies[:-1]) <= {b"ready"}
 
 
@@ -67,7 +67,7 @@ async def test_the_app_may_end_when_what_runs_has_ended(pod: PodMaker) -> None:
         client = await running.client()
         client.send(get(b"/1"))
         await until(lambda: gate.waiting)
-        waiting = asyncio.create_task(running.ask_admin(WAIT))
+        waiting = asyncio.create_task(running.get_admin(WAIT))
         running.stop.set()
         await asyncio.sleep(0.3)
         assert not waiting.done(), "a request runs"
@@ -90,7 +90,7 @@ async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> 
         client = await running.client()
         client.send(get(b"/", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
         await client.head()
-        waiting = asyncio.create_task(running.ask_admin(WAIT))
+        waiting = asyncio.create_task(running.get_admin(WAIT))
         await until(lambda: running.app.links)
         running.stop.set()
         assert (await waiting)[1] == b"drained"
@@ -105,11 +105,11 @@ async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> 
 async def test_probes_fail_as_soon_as_a_container_is_to_end(pod: PodMaker) -> None:
     async with pod() as running:
         await running.ready()
-        waiting = asyncio.create_task(running.ask_admin(WAIT))
+        waiting = asyncio.create_task(running.get_admin(WAIT))
         body = b""
         async with asyncio.timeout(60):
             while body != b"shutting down":
-                body = (await running.ask_admin(get(b"/readyz")))[1]
+                body = (await running.get_admin(get(b"/readyz")))[1]
         running.stop.set()
         assert (await waiting)[1] == b"drained"
 
@@ -117,8 +117,8 @@ async def test_probes_fail_as_soon_as_a_container_is_to_end(pod: PodMaker) -> No
 async def test_a_container_that_is_started_again_alone_drains_nothing(pod: PodMaker) -> None:
     async with pod() as running:
         await running.ready()
-        assert (await running.ask_admin(WAIT))[1] == b"no order to stop has followed"
-        assert (await running.ask_admin(get(b"/readyz")))[1] == b"ready"
+        assert (await running.get_admin(WAIT))[1] == b"no order to stop has followed"
+        assert (await running.get_admin(get(b"/readyz")))[1] == b"ready"
         client = await running.client()
         client.send(get())
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
@@ -126,8 +126,8 @@ async def test_a_container_that_is_started_again_alone_drains_nothing(pod: PodMa
 
 async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
     async with pod() as running:
-        assert (await running.ask_admin(get(b"/wait-for-drain")))[0].startswith(b"HTTP/1.1 403 ")
-        assert (await running.ask_admin(b"POST /wait-for-drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[
+        assert (await running.get_admin(get(b"/wait-for-drain")))[0].startswith(b"HTTP/1.1 403 ")
+        assert (await running.get_admin(b"POST /wait-for-drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[
             0
         ].startswith(b"HTTP/1.1 405 ")
 

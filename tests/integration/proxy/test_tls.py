@@ -195,7 +195,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself() -> None:
         client.send(UPGRADE)
         assert await client.rest() == SWITCHED + b"bye"
         client.send(b"good bye")
-        client.goodbye()
+        client.send_close_notify()
         async with asyncio.timeout(60):
             await asyncio.gather(*proxy.backend.tasks)
         await client.closed()
@@ -205,7 +205,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself() -> None:
         client.send(UPGRADE)
         await client.until(b"first")
         client.send(b"last words")
-        client.goodbye()
+        client.send_close_notify()
         assert await client.rest() == b"last words"
         await client.closed()
 

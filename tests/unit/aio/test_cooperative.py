@@ -8,7 +8,7 @@ from serving.aio.cooperative import BUDGET_S, turn
 from tests.eventually import next_turn
 
 
-async def looks_of(working: Callable[[], bool]) -> int:
+async def select_counts(working: Callable[[], bool]) -> int:
     """The number of loop turns while something works."""
     count = 0
     while working():
@@ -20,11 +20,11 @@ async def looks_of(working: Callable[[], bool]) -> int:
 async def test_who_is_alone_goes_on_without_the_loop_for_a_while() -> None:
     looks = 0
 
-    def look() -> None:
+    def count_select() -> None:
         nonlocal looks
         looks += 1
 
-    asyncio.get_running_loop().call_soon(look)
+    asyncio.get_running_loop().call_soon(count_select)
     await turn()
     await turn()
     assert looks == 0
@@ -58,7 +58,7 @@ async def test_the_loop_comes_round_between_the_steps_of_many() -> None:
 
     working = asyncio.gather(*(work() for _ in range(50)))
     # 5,000 steps of at most 64 a turn.
-    assert await looks_of(lambda: not working.done()) >= 5_000 // 64
+    assert await select_counts(lambda: not working.done()) >= 5_000 // 64
     await working
 
 

@@ -51,7 +51,7 @@ class PublishedWorld:
         self.followers, self.story = Followers(), DecisionHistory(10)
         self.lines: list[bytes] = []
         self.changes: list[str] = []
-        self.teller = DecisionPublisher(
+        self.reporter = DecisionPublisher(
             self.followers,
             log=self.lines.append if is_heard else None,
             change=self.change if is_heard else None,
@@ -64,7 +64,7 @@ class PublishedWorld:
     def decide(self) -> None:
         outcome = self.world.decide(DecisionCause.PERIOD)
         published = self.story.add(outcome, at_wall_s=self.world.now_s)
-        self.teller.publish(
+        self.reporter.publish(
             DecisionEvent(
                 revision=self.revision,
                 scaler=self.world.scaler,
@@ -156,11 +156,11 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
 def test_who_follows_a_revision_hears_of_it_only() -> None:
     followers, heard = Followers(), list[bytes]()
 
-    def hear(data: bytes) -> bool:
+    def receive(data: bytes) -> bool:
         heard.append(data)
         return True
 
-    followers.add(FollowRequest(key=HELLO), hear)
+    followers.add(FollowRequest(key=HELLO), receive)
     followers.send("decision", HELLO, b"{}")
     followers.send("decision", ("default", "other"), b"{}")
     assert heard == [b"event: decision\ndata: {}\n\n"]
@@ -205,7 +205,7 @@ def lived(spec: ScalingSpec = SPEC) -> World:
         spec, SETTINGS, present_scale=1, wall_offset_s=WALL_S - world.now_s, now_s=world.now_s
     )
     for second in range(120):
-        world.hear(stat_of(1.0 if second % 24 < 4 else 0.0, by="pod-0"), StatSource.POD)
+        world.record(stat_of(1.0 if second % 24 < 4 else 0.0, by="pod-0"), StatSource.POD)
         world.now_s += 1.0
         world.scaler.tick(world.facts, DecisionCause.PERIOD, world.now_s)
     return world

@@ -68,7 +68,9 @@ class Stage:
         self.proof_count += 1
         return self.is_proved
 
-    def tell(self, concurrency: float, *, by: str = "activator", source: StatSource = StatSource.ACTIVATOR) -> None:
+    def send_report(
+        self, concurrency: float, *, by: str = "activator", source: StatSource = StatSource.ACTIVATOR
+    ) -> None:
         stat = Stat(pod=by, at_s=now_s(), concurrency=concurrency, request_count=concurrency)
         self.autoscaler.record(KEY, stat, source)
 
@@ -76,7 +78,7 @@ class Stage:
         """Let each pod report its load for so many seconds."""
         for _ in range(seconds):
             for name, load in loads.items():
-                self.tell(load, by=name, source=StatSource.POD)
+                self.send_report(load, by=name, source=StatSource.POD)
             await pass_s(1)
 
     async def synced(self) -> None:
@@ -115,7 +117,7 @@ def test_a_poke_becomes_a_scale_in_the_same_moment() -> None:
             # The first decision, which nobody asked for, is over.
             await pass_s(2.5)
             begin_s = now_s()
-            stage.tell(100.0)
+            stage.send_report(100.0)
             return await stage.store.scaled(15), now_s() - begin_s
 
     assert run_virtually(run()) == (15, 0.0)
@@ -127,7 +129,7 @@ def test_pokes_in_a_row_are_decided_on_together() -> None:
             await pass_s(2.5)
             before = stage.autoscaler.counts.decisions
             for _ in range(100):
-                stage.tell(1.0)
+                stage.send_report(1.0)
                 await pass_s(0.001)
             await stage.store.scaled(15)
             return stage.autoscaler.counts.decisions - before, await stage.store.scale()
@@ -246,7 +248,7 @@ def test_a_server_that_is_away_is_asked_again() -> None:
             stage.cluster.before = refuse
             while await stage.store.scale() == 0:
                 # Whoever waits is told of each second.
-                stage.tell(5.0)
+                stage.send_report(5.0)
                 await pass_s(1)
             return await stage.store.scale(), stage.autoscaler.counts.write_failures
 
@@ -280,7 +282,7 @@ def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -
                     await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="status")
 
             stage.cluster.before = before
-            stage.tell(100.0)
+            stage.send_report(100.0)
             return await stage.store.scaled(15), stage.autoscaler.numbers()["scale_conflicts_total"]
 
     assert run_virtually(run()) == (15, 2)
@@ -299,7 +301,7 @@ def test_a_conflicting_write_of_the_scale_leads_to_a_new_decision() -> None:
                     seen.append(await stage.store.scale())
 
             stage.cluster.before = before
-            stage.tell(100.0)
+            stage.send_report(100.0)
             seen.append(await stage.store.scaled(15))
             # The store shows a write before its writer has the answer.
             await until(lambda: stage.autoscaler.numbers()["scale_writes_total"])
@@ -372,7 +374,7 @@ def test_a_revision_that_is_deleted_is_forgotten() -> None:
             decisions = stage.autoscaler.counts.decisions
             await pass_s(60)
             assert stage.autoscaler.counts.decisions == decisions
-            stage.tell(5.0)
+            stage.send_report(5.0)
             assert stage.autoscaler.counts.unknown_stats == 1
             assert stage.autoscaler.decisions(KEY) == []
             return before, stage.autoscaler.numbers()["revisions"]
@@ -389,7 +391,7 @@ def test_a_revision_of_the_same_name_starts_from_nothing() -> None:
             await stage.store.remove_pod("p")
             await stage.store.fill(scale=0, serving_state="Reserve")
             await pass_s(2.5)
-            stage.tell(100.0)
+            stage.send_report(100.0)
             return await stage.store.scaled(15)
 
     assert run_virtually(run()) == 15

@@ -52,13 +52,13 @@ class Member:
         self.shards.wake()
         await pass_s(0.1)
 
-    def tell(self, concurrency: float) -> None:
+    def send_report(self, concurrency: float) -> None:
         stat = Stat(pod="activator", at_s=now_s(), concurrency=concurrency, request_count=concurrency)
         self.autoscaler.record(KEY, stat, StatSource.ACTIVATOR)
 
     async def report(self, seconds: int, concurrency: float) -> None:
         for _ in range(seconds):
-            self.tell(concurrency)
+            self.send_report(concurrency)
             await pass_s(1)
 
 
@@ -185,7 +185,7 @@ def test_the_status_of_a_policy_is_written_by_the_one_whose_target_it_is() -> No
 def test_stats_without_an_owner_are_counted_and_dropped() -> None:
     async def run() -> None:
         one = Member("one", MemoryCluster())
-        one.tell(5.0)
+        one.send_report(5.0)
         numbers = one.relay.numbers
         assert (numbers["stats_ownerless_total"], numbers["stats_passed_on_total"], numbers["shards"]) == (1, 0, 0)
         assert one.relay.elsewhere({"namespace": "default", "revision": NAME}) == ""

@@ -33,18 +33,18 @@ async def seen() -> None:
 
 def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
     async def check() -> None:
-        cluster, own, heard = MemoryCluster(), config(), []
+        cluster, own, on_taken = MemoryCluster(), config(), []
         await cluster.create(CONFIG_MAP, body(stable_window="30s", stats_address="127.0.0.1:1"))
         async with followed(cluster, SPACE, [own]) as watch:
             assert (own.settings.stable_window_s, own.settings.stats_address) == (30.0, "127.0.0.1:1")
-            watch.on_change(lambda: heard.append(own.settings.stable_window_s))
+            watch.on_change(lambda: on_taken.append(own.settings.stable_window_s))
             await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "40s"}})
             await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stats-address": "127.0.0.1:2"}})
             await seen()
             assert own.settings.stats_address == "127.0.0.1:1"
             await cluster.delete(CONFIG_MAP, SPACE, NAME)
             await seen()
-        assert heard == [40.0, 60.0]
+        assert on_taken == [40.0, 60.0]
         await cluster.close()
 
     run_virtually(check())

@@ -147,7 +147,7 @@ def node_group() -> Object:
 
 
 def scaling_policy() -> Object:
-    triggers = Triggers(TriggerSettings(), requests=lambda _: {}, on_news=lambda _: None, state_at=schedule_state)
+    triggers = Triggers(TriggerSettings(), requests=lambda _: {}, on_change=lambda _: None, state_at=schedule_state)
     always = {"start": "0 0 1 1 *", "end": "59 23 31 12 *", "min": 1}
     one = policy(up=ROOM_UP, schedules=[always])
     triggers.take_policy(one)

@@ -175,8 +175,8 @@ def test_a_route_gets_httproutes_and_hears_of_them() -> None:
         assert cache.put(kinds.HTTP_ROUTE, changed) == {ROUTE}
         assert cache.drop(kinds.HTTP_ROUTE, ("default", name)) == {ROUTE}
         assert (kinds.HTTP_ROUTE, name) in made_by(cache, ROUTE)
-    stranger = stored({"kind": "HTTPRoute", "metadata": {"name": "other"}})
-    assert cache.put(kinds.HTTP_ROUTE, stranger) == set()
+    unknown = stored({"kind": "HTTPRoute", "metadata": {"name": "other"}})
+    assert cache.put(kinds.HTTP_ROUTE, unknown) == set()
 
 
 def test_a_server_without_httproutes_wakes_all_routes_once() -> None:

@@ -47,7 +47,7 @@ def locked(ago_s: float) -> NodeGroupState:
     return NodeGroupState(lock=ScaleLock(requested_count=6, locked_at_s=NOW_S - ago_s))
 
 
-def wish(rule: GroupRule, delta: int) -> WantedNodes:
+def wanted(rule: GroupRule, delta: int) -> WantedNodes:
     return WantedNodes(rule=rule, delta=delta)
 
 
@@ -66,7 +66,7 @@ def test_below_the_minimum_the_group_grows_to_it_whatever_the_load_and_the_lock(
         course=Course.GROW_TO_MIN,
         decided_by=GroupRule.BELOW_MIN,
         delta=1,
-        wanted=(wish(GroupRule.BELOW_MIN, 1),),
+        wanted=(wanted(GroupRule.BELOW_MIN, 1),),
         lock=locked(10.0).lock,
     )
 
@@ -99,7 +99,7 @@ def test_a_starving_pod_overrides_shrinking() -> None:
     group = nodes(4)
     pods = (*(pod(1300, on=one, memory_bytes=1) for one in group), pod(3000, memory_bytes=1))
     found = verdict(group, pods, scale_on_starve=True, taint_upper_capacity_threshold_percent=69)
-    assert found.wanted == (wish(GroupRule.TAINT_UPPER, -1), wish(GroupRule.STARVE, 1))
+    assert found.wanted == (wanted(GroupRule.TAINT_UPPER, -1), wanted(GroupRule.STARVE, 1))
     assert (found.decided_by, found.delta) == (GroupRule.STARVE, 1)
 
 
@@ -149,7 +149,7 @@ def test_too_many_nodes_override_growth_and_never_soften_shrinking() -> None:
 def test_a_sick_group_neither_grows_nor_shrinks() -> None:
     group = nodes(4, is_ready=False)
     found = verdict(group, load(110, group), base=WATCHED)
-    assert found.wanted == (wish(GroupRule.SCALE_UP, 3), wish(GroupRule.HEALTH_GATE, 0))
+    assert found.wanted == (wanted(GroupRule.SCALE_UP, 3), wanted(GroupRule.HEALTH_GATE, 0))
     assert (found.decided_by, found.delta) == (GroupRule.HEALTH_GATE, 0)
 
 

@@ -101,15 +101,15 @@ class World:
         for second in range(seconds):
             count = self.facts.ready_count
             for number in range(count):
-                self.hear(stat_of(load / count, by=f"pod-{number}"), StatSource.POD, at_s=self.now_s + 0.3)
+                self.record(stat_of(load / count, by=f"pod-{number}"), StatSource.POD, at_s=self.now_s + 0.3)
             self.now_s += 1.0
             if second % 2:
                 self.decide()
 
     def poke(self, concurrency: float) -> bool:
         """Poke as an activator with so many more requests; whether that is urgent."""
-        return self.hear(stat_of(concurrency), StatSource.ACTIVATOR)
+        return self.record(stat_of(concurrency), StatSource.ACTIVATOR)
 
-    def hear(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
+    def record(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
         """A stat is received, now unless told; whether it cannot wait."""
         return self.scaler.record(msgspec.structs.replace(stat, at_s=self.now_s if at_s is None else at_s), source)

@@ -22,7 +22,7 @@ class MemoryCloud:
         self.deletions: list[tuple[str, tuple[str, ...]]] = []
         self.faults: list[CloudError] = []
         self._gone: set[str] = set()
-        self.strangers: set[str] = set()
+        self.unknown_machines: set[str] = set()
         """Names of nodes whose machines belong to no group."""
 
     async def describe(self, group: str) -> CloudGroup:
@@ -43,14 +43,14 @@ class MemoryCloud:
         """Terminate machines and lower the target."""
         self._fail()
         found = self._found(group)
-        known = [one.node_name for one in machines if one.node_name not in self.strangers]
+        known = [one.node_name for one in machines if one.node_name not in self.unknown_machines]
         ours = [name for name in known if name not in self._gone]
         if ours and found.target_size - len(ours) < found.min_size:
             raise CloudRefused(f"{group}: {found.target_size} - {len(ours)} is below the minimum {found.min_size}")
         self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size - len(ours))
         self._gone |= set(ours)
         self.deletions.append((group, tuple(ours)))
-        failed = {one.node_name: f"not in group {group}" for one in machines if one.node_name in self.strangers}
+        failed = {one.node_name: f"not in group {group}" for one in machines if one.node_name in self.unknown_machines}
         return Deletion(deleted=tuple(known), failed=failed)
 
     def _found(self, group: str) -> CloudGroup:

@@ -121,7 +121,7 @@ class AppCall:
     """A request, or a websocket, from its arrival to its end."""
 
     __slots__ = (
-        *("heard_s", "has_response", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
+        *("received_s", "has_response", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
         *("gauges", "has_spoken", "written_s", "_inbox", "_is_left", "_over", "_send", "_task", "_timer", "_wait"),
     )
 
@@ -131,7 +131,7 @@ class AppCall:
         self.owner = owner
         self.scope = scope
         self.proxied = proxied
-        self.started_s = self.written_s = self.heard_s = owner.clock()
+        self.started_s = self.written_s = self.received_s = owner.clock()
         self.status = 0
         """The status of the response; 0 before."""
         self.gauges = b""
@@ -267,7 +267,7 @@ class AppCall:
 
     async def _receive_frame(self) -> Message:
         message = await self._inbox.receive()
-        self.heard_s = self.owner.clock()
+        self.received_s = self.owner.clock()
         return message
 
     async def _forward(self, message: Message) -> None:

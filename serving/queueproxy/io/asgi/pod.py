@@ -101,7 +101,7 @@ def scope_for_app(scope: Scope, head: RequestHead, origin: Origin) -> Scope:
     kept = [(b"host", host)] if host else []
     kept += [(line.name, line.value) for line in head.lines if _is_kept(line)]
     address = (scope.get("client") or ("",))[0]
-    if not head.forwarded or not _is_said(head, address):
+    if not head.forwarded or not _is_in_peer(head, address):
         peer = ClientPeer(address, _SECURE.get(scope.get("scheme", "http"), b"http"))
         written = peer.forwarded_lines(head, host, trusted=is_trusted).splitlines()
         kept += [(line.name, line.value) for line in map(read_line, written)]
@@ -117,7 +117,7 @@ def _is_kept(line: HeaderLine) -> bool:
     return line.plain or line.matters
 
 
-def _is_said(head: RequestHead, address: str) -> bool:
+def _is_in_peer(head: RequestHead, address: str) -> bool:
     """Whether the server has already read X-Forwarded-For and shows its last address as the client's."""
     way = b",".join(head.values(b"x-forwarded-for")).rpartition(b",")[2].strip()
     return way == address.encode()
@@ -206,6 +206,6 @@ class AsgiPod(PodRequests[AppCall]):
         due_s = self._timeouts.due_s(call.started_s, written_s=call.written_s, has_begun=has_begun)
         if not call.is_tunnel:
             return due_s
-        used_s = max(call.written_s, call.heard_s)
+        used_s = max(call.written_s, call.received_s)
         silent_s, old_s = self._http.tunnel_idle_max_s or math.inf, self._http.tunnel_age_max_s or math.inf
         return min(due_s, used_s + silent_s, call.started_s + old_s)

@@ -30,7 +30,7 @@ def world_of(*pods: str, count: int = 2, slots: int = 1) -> tuple[World, list[Li
     return world, lives
 
 
-def asks(world: World) -> list[tuple[int, int]]:
+def asked_counts(world: World) -> list[tuple[int, int]]:
     """Who asks for how many."""
     return [(sender.index, message.waiting_count) for sender, _, message in world.messages if isinstance(message, Ask)]
 
@@ -130,39 +130,39 @@ def test_one_ask_lets_one_request_pass_before_ours() -> None:
 
 def test_a_retry_waits_at_least_10_ms() -> None:
     world, (_, second) = world_of()
-    second.see([PODS[0]])
+    second.observe([PODS[0]])
     come(second, 1)
     second.tick()
     come(second, 2)
     second.tick()
-    assert asks(world) == [(1, 1)]
+    assert asked_counts(world) == [(1, 1)]
     assert second.router.next_due_s() == pytest.approx(0.01)
     world.now_s = 0.01
     second.tick()
-    assert asks(world) == [(1, 1), (1, 2)]
+    assert asked_counts(world) == [(1, 1), (1, 2)]
 
 
 def test_who_was_given_nothing_asks_again_after_100_ms() -> None:
     world, (_, second) = world_of()
-    second.see([PODS[0]])
+    second.observe([PODS[0]])
     come(second, 1)
     second.tick()
     world.now_s = 0.05
     second.tick()
-    assert asks(world) == [(1, 1)]
+    assert asked_counts(world) == [(1, 1)]
     assert second.router.next_due_s() == pytest.approx(0.1)
     world.now_s = 0.1
     second.tick()
-    assert asks(world) == [(1, 1), (1, 1)]
+    assert asked_counts(world) == [(1, 1), (1, 1)]
 
 
 def test_an_ask_that_says_nothing_new_waits_for_100_ms() -> None:
     world, (_, second) = world_of()
-    second.see([PODS[0]])
+    second.observe([PODS[0]])
     come(second, 1)
     second.tick()
     second.broker.settle(KEY, 0.05)
-    assert asks(world) == [(1, 1)]
+    assert asked_counts(world) == [(1, 1)]
     assert second.router.next_due_s() == pytest.approx(0.1)
 
 
@@ -172,7 +172,7 @@ def test_who_waits_no_more_says_so() -> None:
     come(second, 2)
     settle(world)
     second.go(second.router.finish(KEY, 2, 0.0))
-    assert asks(world) == [(1, 0)]
+    assert asked_counts(world) == [(1, 0)]
     settle(world)
     first.finish(1)
     assert not world.messages
@@ -182,7 +182,7 @@ def test_without_pods_no_request_is_sent() -> None:
     world, (_, second) = world_of()
     come(second, 1)
     second.tick()
-    assert not asks(world)
+    assert not asked_counts(world)
 
 
 def test_pods_without_a_limit_need_no_slots() -> None:
@@ -213,7 +213,7 @@ def test_slots_of_pods_that_are_gone_are_given_back() -> None:
     come(second, 1)
     settle(world)
     for life in (first, second):
-        life.see([])
+        life.observe([])
     second.router.report(1.0)
     assert not world.messages
     second.finish(1)

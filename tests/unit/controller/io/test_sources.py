@@ -7,7 +7,7 @@ from serving.settings.live import Taken
 CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
 
 
-def said(**taken: tuple[object, ...]) -> list[tuple[str, str, bool]]:
+def notes_of(**taken: tuple[object, ...]) -> list[tuple[str, str, bool]]:
     one = Taken(daemon="autoscaler", config_map="config-autoscaler", **taken)  # type: ignore[arg-type]
     return [(note.reason, note.message, note.warning) for note in settings_notes(one, CONFIG_MAP)]
 
@@ -17,7 +17,7 @@ def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
         Problem(where="ConfigMap config-autoscaler, a", what="wrong", expected="right"),
         Problem(where="ConfigMap config-autoscaler, b", what="wrong", expected="right"),
     )
-    ((reason, message, warning),) = said(problems=problems)
+    ((reason, message, warning),) = notes_of(problems=problems)
     assert (reason, warning) == ("SettingsRefused", True)
     assert message.startswith("The autoscaler keeps the settings that it has: ")
     assert "config-autoscaler, a" in message
@@ -25,7 +25,7 @@ def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
 
 
 def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
-    assert said(changed=("stable_window_s",), waiting=("stats_address",)) == [
+    assert notes_of(changed=("stable_window_s",), waiting=("stats_address",)) == [
         ("SettingsChanged", "The autoscaler has taken over: stable_window_s", False),
         ("SettingsWaitForRestart", "The autoscaler takes over when it is started again: stats_address", True),
     ]
@@ -51,7 +51,7 @@ def test_an_unusable_gateway_is_reported_with_its_settings() -> None:
 
 def test_an_unknown_key_is_a_warning_of_its_own() -> None:
     unknown = Problem(where="ConfigMap config-autoscaler", what="it has no key a", expected="b")
-    assert said(unknown=(unknown,)) == [
+    assert notes_of(unknown=(unknown,)) == [
         (
             "SettingsUnknown",
             "Keys without effect, the others apply: ConfigMap config-autoscaler: it has no key a; expected b",

@@ -47,11 +47,11 @@ def there(
     return [{**stored(one, generation=generation), **status} for one in wanted(targets).values()]
 
 
-def said(kind: str, status: str, *, reason: str = "", generation: int = 3) -> Object:
+def condition(kind: str, status: str, *, reason: str = "", generation: int = 3) -> Object:
     return {"type": kind, "status": status, "reason": reason, "observedGeneration": generation}
 
 
-GOOD = [said("Accepted", "True"), said("ResolvedRefs", "True")]
+GOOD = [condition("Accepted", "True"), condition("ResolvedRefs", "True")]
 
 
 def decided(
@@ -233,11 +233,11 @@ def test_a_server_without_httproutes_is_reported() -> None:
     "conditions",
     [
         [],
-        [said("ResolvedRefs", "True")],
-        [said("Accepted", "True", generation=2), said("ResolvedRefs", "True", generation=2)],
-        [said("Accepted", "True"), said("ResolvedRefs", "Unknown")],
-        [said("Accepted", "False", generation=2)],
-        [said("Accepted", "Unknown")],
+        [condition("ResolvedRefs", "True")],
+        [condition("Accepted", "True", generation=2), condition("ResolvedRefs", "True", generation=2)],
+        [condition("Accepted", "True"), condition("ResolvedRefs", "Unknown")],
+        [condition("Accepted", "False", generation=2)],
+        [condition("Accepted", "Unknown")],
     ],
     ids=["nothing", "half", "of before", "not sure", "refused before", "thinking"],
 )
@@ -248,11 +248,11 @@ def test_it_is_unknown_until_the_gateway_has_accepted_this_generation(conditions
 @pytest.mark.parametrize(
     "conditions",
     [
-        [said("Accepted", "True")],
+        [condition("Accepted", "True")],
         [{"type": "Accepted", "status": "True"}],
-        [*GOOD, said("Programmed", "True")],
-        [*GOOD, said("example.com/Cached", "False"), said("Programmed", "False", generation=2)],
-        [said("Accepted", "True", generation=4)],
+        [*GOOD, condition("Programmed", "True")],
+        [*GOOD, condition("example.com/Cached", "False"), condition("Programmed", "False", generation=2)],
+        [condition("Accepted", "True", generation=4)],
     ],
     ids=["accepted", "without a generation", "programmed", "other words", "of a later one"],
 )
@@ -262,8 +262,8 @@ def test_it_is_ready_when_the_gateway_has_accepted_it(conditions: list[Object]) 
 
 @pytest.mark.parametrize("kind", ["Accepted", "ResolvedRefs", "Programmed"])
 def test_a_refusal_of_the_gateway_is_reported_in_its_words(kind: str) -> None:
-    good, bad = there(conditions=GOOD)[0], said(kind, "False", reason="NoSuch")
-    tagged = there(conditions=[said("Accepted", "True"), {**bad, "message": "no such thing"}])[1]
+    good, bad = there(conditions=GOOD)[0], condition(kind, "False", reason="NoSuch")
+    tagged = there(conditions=[condition("Accepted", "True"), {**bad, "message": "no such thing"}])[1]
     message = 'Gateway "gateways/front" does not take HTTPRoute "hello.old": no such thing'
     assert decided([good, tagged])[1] == ("False", "NoSuch", message)
     bare = there(conditions=[{**bad, "reason": ""}])[1]
@@ -271,7 +271,7 @@ def test_a_refusal_of_the_gateway_is_reported_in_its_words(kind: str) -> None:
 
 
 def test_a_refusal_goes_before_a_wait() -> None:
-    waiting, refused = there()[0], there(conditions=[said("Accepted", "False", reason="NoSuch")])[1]
+    waiting, refused = there()[0], there(conditions=[condition("Accepted", "False", reason="NoSuch")])[1]
     assert decided([waiting, refused])[1][:2] == ("False", "NoSuch")
 
 

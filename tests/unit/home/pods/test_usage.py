@@ -91,13 +91,13 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
 
 async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
-    teller = UsageReporter(cluster, lambda: pods)
-    await teller.measure()
+    reporter = UsageReporter(cluster, lambda: pods)
+    await reporter.measure()
     with pytest.raises(NotFound):
         await cluster.get(POD_METRICS, "default", "p")
 
     async def used() -> dict[str, str] | None:
-        await teller.measure()
+        await reporter.measure()
         usage: dict[str, str] = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
         return usage if parse_millicores(usage["cpu"]) else None
 
@@ -109,21 +109,21 @@ async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subproce
 
 async def test_a_pod_that_is_gone_is_reported_no_more(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
-    teller = UsageReporter(cluster, lambda: pods)
+    reporter = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
-        await teller.measure()
+        await reporter.measure()
     pods.clear()
-    await teller.measure()
+    await reporter.measure()
     assert (await cluster.list(POD_METRICS)).items == []
 
 
 async def test_a_deleted_object_is_reported_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
-    teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    reporter = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
     for _ in range(2):
-        await teller.measure()
+        await reporter.measure()
     await cluster.delete(POD_METRICS, "default", "p")
     for _ in range(2):
-        await teller.measure()
+        await reporter.measure()
     assert len((await cluster.list(POD_METRICS)).items) == 1
     # Among pods that have just begun and are not measured yet.
     pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
@@ -135,30 +135,30 @@ async def test_a_deleted_object_is_reported_again(cluster: MemoryCluster, burner
 
 
 async def test_the_machine_is_reported_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
-    teller = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
-    await teller.measure()
+    reporter = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
+    await reporter.measure()
     assert (await cluster.list(NODE_METRICS)).items == []
 
     async def nodes() -> list[Object]:
-        await teller.measure()
+        await reporter.measure()
         return (await cluster.list(NODE_METRICS)).items
 
     (reported,) = await until(nodes)
-    await teller.measure()
+    await reporter.measure()
     assert len((await cluster.list(NODE_METRICS)).items) == 1
     assert reported["metadata"]["name"] == "here"
     assert parse_bytes(reported["usage"]["memory"]) > 2**20
     await cluster.delete(NODE_METRICS, "", "here")
     for _ in range(2):
-        await teller.measure()
+        await reporter.measure()
     assert len((await cluster.list(NODE_METRICS)).items) == 1
 
 
 async def test_it_is_looked_at_more_often_while_a_policy_wants_to_know(
     cluster: MemoryCluster, burner: subprocess.Popen[bytes]
 ) -> None:
-    teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
-    task = asyncio.create_task(teller.run())
+    reporter = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    task = asyncio.create_task(reporter.run())
     try:
         metadata = {"name": "p", "namespace": "default"}
         policy = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": metadata, "spec": CPU}

@@ -54,12 +54,12 @@ def test_every_expression_compiles_and_every_rule_has_a_message(kind: Any) -> No
 
 
 def test_each_rule_of_a_pod_is_broken_by_a_case() -> None:
-    said = "\n".join(text for texts in ANSWERS.values() for text in texts)
+    messages_of = "\n".join(text for texts in ANSWERS.values() for text in texts)
     silent = [
         rule.rule
         for kind in crds()
         for rule in rules_of(crds()[kind].rules)
-        if not rule.message_expression and rule.message not in said
+        if not rule.message_expression and rule.message not in messages_of
     ]
     assert silent == []
 
@@ -70,7 +70,7 @@ def tree(*rules: Json, **more: Any) -> RuleTree:
     return found
 
 
-def said(found: RuleTree, spec: object, before: object = ABSENT) -> list[str]:
+def messages_of(found: RuleTree, spec: object, before: object = ABSENT) -> list[str]:
     old = ABSENT if before is ABSENT else {"spec": before}
     return [f"{one.where}: {one.what}" for one in rule_problems(found, {"spec": spec}, old)]
 
@@ -81,48 +81,50 @@ def test_a_schema_without_rules_has_no_tree() -> None:
 
 
 def test_null_is_not_asked() -> None:
-    assert said(tree({"rule": "self.a == 1", "message": "m"}), None) == []
+    assert messages_of(tree({"rule": "self.a == 1", "message": "m"}), None) == []
 
 
 def test_a_rule_on_change_is_not_asked_of_a_new_object() -> None:
     rules = tree({"rule": "self.a == oldSelf.a", "message": "m"})
-    assert said(rules, {"a": 1}) == []
-    assert said(rules, {"a": 2}, {"a": 1}) == ["spec: Invalid value: m"]
+    assert messages_of(rules, {"a": 1}) == []
+    assert messages_of(rules, {"a": 2}, {"a": 1}) == ["spec: Invalid value: m"]
 
 
 def test_what_stays_as_it_was_is_not_asked_again() -> None:
     rules = tree({"rule": "self.a == 1", "message": "m"})
-    assert said(rules, {"a": 2}, {"a": 2}) == []
-    assert said(rules, {"a": 2, "b": 3}, {"a": 2}) == ["spec: Invalid value: m"]
+    assert messages_of(rules, {"a": 2}, {"a": 2}) == []
+    assert messages_of(rules, {"a": 2, "b": 3}, {"a": 2}) == ["spec: Invalid value: m"]
 
 
 def test_items_of_a_list_have_no_old_value() -> None:
     rules = tree(items={"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "m"}]})
-    assert said(rules, [1], [2]) == []
+    assert messages_of(rules, [1], [2]) == []
 
 
 def test_values_of_a_map_have_their_own_path() -> None:
     rules = tree(additionalProperties={"x-kubernetes-validations": [{"rule": "self < 2", "message": "m"}]})
-    assert said(rules, {"a": 1, "b": 2}) == ["spec.b: Invalid value: 2: m"]
+    assert messages_of(rules, {"a": 1, "b": 2}) == ["spec.b: Invalid value: 2: m"]
 
 
 def test_an_expression_that_fails_is_reported() -> None:
-    assert said(tree({"rule": "self.none == 1", "message": "m"}), {"a": 1})[0].startswith("spec: Invalid value: ")
+    assert messages_of(tree({"rule": "self.none == 1", "message": "m"}), {"a": 1})[0].startswith(
+        "spec: Invalid value: "
+    )
 
 
 @pytest.mark.parametrize("expression", ["self.none", "1 + 1", "''", "'a\\nb'"])
 def test_a_message_that_fails_falls_back_to_the_fixed_one(expression: str) -> None:
     rules = tree({"rule": "self.a == 1", "message": "fixed", "messageExpression": expression})
-    assert said(rules, {"a": 2}) == ["spec: Invalid value: fixed"]
+    assert messages_of(rules, {"a": 2}) == ["spec: Invalid value: fixed"]
 
 
 def test_a_rule_without_a_message_shows_itself() -> None:
-    assert said(tree({"rule": "self.a == 1"}), {"a": 2}) == ["spec: Invalid value: failed rule: self.a == 1"]
+    assert messages_of(tree({"rule": "self.a == 1"}), {"a": 2}) == ["spec: Invalid value: failed rule: self.a == 1"]
 
 
 def test_the_path_of_a_field_is_part_of_the_response() -> None:
     rules = tree({"rule": "has(self.a)", "message": "m", "fieldPath": ".a", "reason": "FieldValueRequired"})
-    assert said(rules, {"b": 2}) == ["spec.a: Required value: m"]
+    assert messages_of(rules, {"b": 2}) == ["spec.a: Required value: m"]
 
 
 def test_only_fields_that_a_rule_names_are_converted() -> None:

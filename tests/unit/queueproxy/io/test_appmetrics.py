@@ -16,7 +16,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def app(answer: Answer, heads: list[bytes] | None = None) -> AsyncIterator[Address]:
+async def app(respond: Answer, heads: list[bytes] | None = None) -> AsyncIterator[Address]:
     tasks: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,7 +27,7 @@ async def app(answer: Answer, heads: list[bytes] | None = None) -> AsyncIterator
             head = await reader.readuntil(b"\r\n\r\n")
             if heads is not None:
                 heads.append(head)
-            await answer(writer)
+            await respond(writer)
         writer.transport.abort() if task.cancelling() else writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -39,12 +39,12 @@ async def app(answer: Answer, heads: list[bytes] | None = None) -> AsyncIterator
 
 
 def sends(*pieces: bytes) -> Answer:
-    async def answer(writer: asyncio.StreamWriter) -> None:
+    async def respond(writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
 
-    return answer
+    return respond
 
 
 async def never_ends(writer: asyncio.StreamWriter) -> None:
@@ -54,7 +54,7 @@ async def never_ends(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-async def says_nothing(writer: asyncio.StreamWriter) -> None:
+async def is_silent(writer: asyncio.StreamWriter) -> None:
     await writer.drain()
     await asyncio.Event().wait()
 
@@ -80,7 +80,7 @@ async def test_a_page_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("respond", "reason"),
     [
         (sends(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), "status 404"),
         (sends(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n"), "status 302"),
@@ -93,20 +93,20 @@ async def test_a_page_may_be_empty() -> None:
         (never_ends, "more than 1048576 bytes"),
     ],
 )
-async def test_a_wrong_app_is_no_page(answer: Answer, reason: str) -> None:
-    async with app(answer) as address:
+async def test_a_wrong_app_is_no_page(respond: Answer, reason: str) -> None:
+    async with app(respond) as address:
         with pytest.raises(UnreadablePage, match=reason):
             await fetch_page(address, "/metrics", timeout_s=60.0)
 
 
 async def test_a_silent_app_is_no_page() -> None:
-    async with app(says_nothing) as address:
+    async with app(is_silent) as address:
         with pytest.raises(UnreadablePage, match="TimeoutError"):
             await fetch_page(address, "/metrics", timeout_s=0.05)
 
 
 async def test_a_closed_port_is_no_page() -> None:
-    async with app(says_nothing) as address:
+    async with app(is_silent) as address:
         pass
     with pytest.raises(UnreadablePage, match="Connect call failed"):
         await fetch_page(address, "/metrics")
@@ -118,13 +118,13 @@ async def test_the_gauges_of_the_app_are_watched_and_their_loss_is_logged_once(
     caplog.set_level("INFO")
     responses = [b"g 1\n", b"other 1\n", b"other 1\n", b"g 2\n"]
 
-    async def answer(writer: asyncio.StreamWriter) -> None:
+    async def respond(writer: asyncio.StreamWriter) -> None:
         body = responses.pop(0) if len(responses) > 1 else responses[0]
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await writer.drain()
 
     gauges, stop = AppGauges(["g"]), asyncio.Event()
-    async with app(answer) as address:
+    async with app(respond) as address:
         spec = PodSpec(namespace="n", revision="r", pod="p", app=("127.0.0.1", 1), metrics_port=address[1])
         watching = asyncio.create_task(watch_gauges(spec, gauges, stop=stop, period_s=0.01))
         await until(lambda: gauges.current(now_s()) == {"g": 2.0})
@@ -138,14 +138,14 @@ async def test_the_gauges_of_the_app_are_watched_and_their_loss_is_logged_once(
 async def test_an_app_without_a_page_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     asked = 0
 
-    async def answer(writer: asyncio.StreamWriter) -> None:
+    async def respond(writer: asyncio.StreamWriter) -> None:
         nonlocal asked
         asked += 1
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
     stop = asyncio.Event()
-    async with app(answer) as address:
+    async with app(respond) as address:
         spec = PodSpec(namespace="n", revision="r", pod="p", app=address)
         watching = asyncio.create_task(watch_gauges(spec, AppGauges(["g"]), stop=stop, period_s=0.01))
         await until(lambda: asked >= 3)

@@ -82,10 +82,10 @@ def test_the_last_pod_goes_early_where_no_call_is_expected() -> None:
     stage.called_each(900, 14)
     stage.facts = ScalerView(present_scale=1, ready_count=1, serving_state=ServingState.ACTIVE)
     stage.live(1, 1.0)
-    said = [explain(stage.live(1, 0.0)) for _ in range(30)]
+    sentence_of = [explain(stage.live(1, 0.0)) for _ in range(30)]
 
     assert stage.facts.present_scale == 0
-    assert any("no request is expected: one comes within the next 60 s with" in text for text in said)
+    assert any("no request is expected: one comes within the next 60 s with" in text for text in sentence_of)
 
 
 def test_pods_that_do_not_report_are_not_taken_for_idle() -> None:
@@ -145,13 +145,13 @@ def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> No
         gaps_ended=34.0,
     )
 
-    def said(keep: KeepReason) -> str:
+    def sentence_of(keep: KeepReason) -> str:
         inputs = msgspec.structs.replace(outcome.inputs, advice=Advice(keep=keep))
         return explain(msgspec.structs.replace(outcome, inputs=inputs))
 
-    assert "one comes within the next 5 minutes with 71%, as 34 of the last 48 gaps did" in said(keep)
-    assert "started ahead of a request: one comes" in said(msgspec.structs.replace(keep, is_ahead=True))
-    assert "with 71%, though no gap lasted as long" in said(msgspec.structs.replace(keep, gaps_lasted=0.2))
+    assert "one comes within the next 5 minutes with 71%, as 34 of the last 48 gaps did" in sentence_of(keep)
+    assert "started ahead of a request: one comes" in sentence_of(msgspec.structs.replace(keep, is_ahead=True))
+    assert "with 71%, though no gap lasted as long" in sentence_of(msgspec.structs.replace(keep, gaps_lasted=0.2))
 
 
 @pytest.mark.parametrize(("min_s", "count"), [(6.0, 0), (1900.0, 1)])

@@ -7,7 +7,7 @@ from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 HOUR_S = 3600.0
 
 
-def said(
+def sentence_of(
     pod_seconds: float,
     cold: float,
     knative_pod_seconds: float,
@@ -58,7 +58,7 @@ def said(
 def test_the_sentence_says_both_and_for_how_long(
     costs: tuple[float, float, float, float], covered_s: float, sentence: str
 ) -> None:
-    assert said(*costs, covered_s=covered_s) == sentence
+    assert sentence_of(*costs, covered_s=covered_s) == sentence
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_the_sentence_says_both_and_for_how_long(
 def test_under_knatives_policy_it_says_what_the_adaptive_one_would_have_cost(
     costs: tuple[float, float, float, float], sentence: str
 ) -> None:
-    assert said(*costs, running=KNATIVE_POLICY) == sentence
+    assert sentence_of(*costs, running=KNATIVE_POLICY) == sentence

@@ -39,7 +39,7 @@ def state_of(phase: GatePhase, *, since_s: float = 0.0, is_initialized: bool = T
     return GateState(phase=phase, since_s=since_s, is_initialized=is_initialized)
 
 
-def looked(
+def stepped(
     state: GateState,
     *,
     desired: int | NoData = 0,
@@ -117,41 +117,42 @@ def test_two_phases_are_inactive(*, phase: GatePhase, is_inactive: bool) -> None
 
 def test_pods_that_are_wanted_pass_in_every_phase() -> None:
     for phase in GatePhase:
-        state, decision = looked(state_of(phase), desired=3, now_s=10.0)
+        state, decision = stepped(state_of(phase), desired=3, now_s=10.0)
         assert summary_of(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
         assert state.phase is GatePhase.ACTIVE
 
 
 def test_a_scale_that_is_there_already_is_not_written_again() -> None:
-    assert looked(state_of(GatePhase.ACTIVE), desired=3, present_scale=3, now_s=1.0)[1].action is GateAction.HOLD
+    assert stepped(state_of(GatePhase.ACTIVE), desired=3, present_scale=3, now_s=1.0)[1].action is GateAction.HOLD
 
 
 def test_a_scale_that_is_unset_counts_as_one() -> None:
-    assert looked(state_of(GatePhase.ACTIVE), desired=1, present_scale=None, now_s=1.0)[1].action is GateAction.HOLD
-    assert looked(state_of(GatePhase.ACTIVE), desired=2, present_scale=None, now_s=1.0)[1].action is GateAction.APPLY
+    assert stepped(state_of(GatePhase.ACTIVE), desired=1, present_scale=None, now_s=1.0)[1].action is GateAction.HOLD
+    assert stepped(state_of(GatePhase.ACTIVE), desired=2, present_scale=None, now_s=1.0)[1].action is GateAction.APPLY
 
 
 @pytest.mark.parametrize("phase", [GatePhase.ACTIVE, GatePhase.INACTIVE])
 def test_without_a_decision_nothing_is_done_and_the_phase_stays(phase: GatePhase) -> None:
-    state, decision = looked(state_of(phase), desired=UNDECIDED, now_s=1e6)
+    state, decision = stepped(state_of(phase), desired=UNDECIDED, now_s=1e6)
     assert summary_of(decision) == (GateAction.HOLD, GateReason.NO_DECISION, UNDECIDED, None)
     assert state.phase is phase
 
 
 def test_without_a_decision_pods_that_are_no_longer_ready_are_activating() -> None:
     assert (
-        looked(state_of(GatePhase.ACTIVE), desired=UNDECIDED, ready_count=0, now_s=1.0)[0].phase is GatePhase.ACTIVATING
+        stepped(state_of(GatePhase.ACTIVE), desired=UNDECIDED, ready_count=0, now_s=1.0)[0].phase
+        is GatePhase.ACTIVATING
     )
 
 
 def test_without_a_decision_an_activating_revision_gets_its_minimum() -> None:
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
-    _, decision = looked(state, desired=UNDECIDED, ready_count=0, spec=spec_with(initial_scale=3), now_s=1.0)
+    _, decision = stepped(state, desired=UNDECIDED, ready_count=0, spec=spec_with(initial_scale=3), now_s=1.0)
     assert summary_of(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
 
 
 def test_where_zero_is_disabled_one_pod_stays() -> None:
-    _, decision = looked(
+    _, decision = stepped(
         state_of(GatePhase.ACTIVE), present_scale=4, spec=spec_with(enable_scale_to_zero=False), now_s=1e6
     )
     assert summary_of(decision) == (GateAction.APPLY, GateReason.ZERO_DISABLED, 1, None)
@@ -161,15 +162,15 @@ def test_where_zero_is_disabled_one_pod_stays() -> None:
 
 
 def test_an_activation_has_its_deadline_and_30_s() -> None:
-    state, decision = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=10.0)
+    state, decision = stepped(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=10.0)
     assert summary_of(decision) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 620.0)
     assert (state.phase, state.reason) == (GatePhase.ACTIVATING, InactiveReason.QUEUED)
 
 
 def test_at_exactly_the_end_of_its_time_an_activation_goes_on_a_moment_later_it_failed() -> None:
-    pending = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=630.0)[1]
+    pending = stepped(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=630.0)[1]
     assert summary_of(pending) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 1.0)
-    state, failed = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=630.5)
+    state, failed = stepped(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=630.5)
     assert summary_of(failed) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
     assert (state.phase, state.reason) == (GatePhase.INACTIVE, InactiveReason.TIMED_OUT)
 
@@ -177,16 +178,16 @@ def test_at_exactly_the_end_of_its_time_an_activation_goes_on_a_moment_later_it_
 def test_an_activation_of_which_some_pods_are_ready_proves_the_hand_off_first() -> None:
     spec = spec_with(initial_scale=3, reachable=False)
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
-    state, decision = looked(state, present_scale=3, ready_count=2, spec=spec, now_s=700.0)
+    state, decision = stepped(state, present_scale=3, ready_count=2, spec=spec, now_s=700.0)
     assert summary_of(decision) == (GateAction.HOLD, GateReason.ACTIVATION_FAILED, 0, 1.0)
-    _, decision = looked(state, present_scale=3, ready_count=2, spec=spec, now_s=701.0)
+    _, decision = stepped(state, present_scale=3, ready_count=2, spec=spec, now_s=701.0)
     assert decision.action is GateAction.PROBE
 
 
 def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() -> None:
     spec = spec_with(initial_scale=3, reachable=False)
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
-    decision = looked(state, ready_count=2, spec=spec, now_s=700.0, quirks=ORIGINAL)[1]
+    decision = stepped(state, ready_count=2, spec=spec, now_s=700.0, quirks=ORIGINAL)[1]
     assert summary_of(decision) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
 
 
@@ -194,25 +195,25 @@ def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() ->
 
 
 def test_a_revision_is_active_for_a_stable_window_with_one_pod() -> None:
-    state, decision = looked(state_of(GatePhase.ACTIVE), present_scale=4, now_s=20.0)
+    state, decision = stepped(state_of(GatePhase.ACTIVE), present_scale=4, now_s=20.0)
     assert summary_of(decision) == (GateAction.APPLY, GateReason.ACTIVE_TOO_SHORT, 1, 40.0)
     assert state.phase is GatePhase.ACTIVE
 
 
 def test_after_that_it_is_marked_inactive_which_puts_the_activator_in_the_path() -> None:
-    state, decision = looked(state_of(GatePhase.ACTIVE), now_s=60.0)
+    state, decision = stepped(state_of(GatePhase.ACTIVE), now_s=60.0)
     assert summary_of(decision) == (GateAction.HOLD, GateReason.MARKED_INACTIVE, 0, None)
     assert (state.phase, state.since_s, state.reason) == (GatePhase.INACTIVE, 60.0, InactiveReason.NO_TRAFFIC)
 
 
 def test_if_the_activator_is_in_the_path_already_it_is_looked_at_again_soon() -> None:
-    assert looked(state_of(GatePhase.ACTIVE), proxy_since_s=3.0, now_s=60.0)[1].recheck_in_s == 3.0
+    assert stepped(state_of(GatePhase.ACTIVE), proxy_since_s=3.0, now_s=60.0)[1].recheck_in_s == 3.0
 
 
 def test_too_few_ready_pods_are_activating_again() -> None:
     spec = spec_with(min_scale=2)
     assert (
-        looked(state_of(GatePhase.ACTIVE), desired=2, ready_count=1, spec=spec, now_s=5.0)[0].phase
+        stepped(state_of(GatePhase.ACTIVE), desired=2, ready_count=1, spec=spec, now_s=5.0)[0].phase
         is GatePhase.ACTIVATING
     )
 
@@ -221,7 +222,7 @@ def test_too_few_ready_pods_are_activating_again() -> None:
 
 
 def test_zero_waits_for_proof_that_the_activator_answers() -> None:
-    state, decision = looked(state_of(GatePhase.INACTIVE), now_s=1000.0)
+    state, decision = stepped(state_of(GatePhase.INACTIVE), now_s=1000.0)
     assert summary_of(decision) == (GateAction.PROBE, GateReason.HAND_OFF_IN_DOUBT, 0, 1.0)
     assert state.phase is GatePhase.INACTIVE
 
@@ -229,72 +230,72 @@ def test_zero_waits_for_proof_that_the_activator_answers() -> None:
 @pytest.mark.parametrize("proved_at_s", [1000.0 - PROOF_VALID_S - 0.1, 99.0])
 def test_a_proof_that_is_old_or_from_before_does_not_count(proved_at_s: float) -> None:
     now_s = 1000.0 if proved_at_s > 100 else 100.5
-    decision = looked(state_of(GatePhase.INACTIVE, since_s=100.0), proved_at_s=proved_at_s, now_s=now_s)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE, since_s=100.0), proved_at_s=proved_at_s, now_s=now_s)[1]
     assert decision.action is GateAction.PROBE
 
 
 def test_a_proof_in_doubt_again_is_no_proof() -> None:
-    state, _ = looked(state_of(GatePhase.INACTIVE), proved_at_s=5.0, proxy_since_s=1.0, now_s=5.0)
+    state, _ = stepped(state_of(GatePhase.INACTIVE), proved_at_s=5.0, proxy_since_s=1.0, now_s=5.0)
     assert state.phase is GatePhase.PROVED
-    state, decision = looked(state, proved_at_s=5.0, proxy_since_s=1.0, now_s=31.0)
+    state, decision = stepped(state, proved_at_s=5.0, proxy_since_s=1.0, now_s=31.0)
     assert (state.phase, decision.action) == (GatePhase.INACTIVE, GateAction.PROBE)
 
 
 def test_zero_waits_until_the_activator_is_in_the_path_for_the_grace_period() -> None:
     # docs/calculations.md: inactive at 0 s, the activators are the endpoints from 2 s on.
     state = state_of(GatePhase.INACTIVE)
-    waiting = looked(state, proxy_since_s=2.0, proved_at_s=12.0, now_s=12.0)[1]
+    waiting = stepped(state, proxy_since_s=2.0, proved_at_s=12.0, now_s=12.0)[1]
     assert summary_of(waiting) == (GateAction.HOLD, GateReason.GRACE, 0, 18.0)
-    applied = looked(state, proxy_since_s=2.0, proved_at_s=30.0, now_s=30.0)[1]
+    applied = stepped(state, proxy_since_s=2.0, proved_at_s=30.0, now_s=30.0)[1]
     assert summary_of(applied) == (GateAction.APPLY, GateReason.INACTIVE_LONG_ENOUGH, 0, None)
 
 
 def test_an_activator_that_was_in_the_path_before_shortens_the_wait() -> None:
-    decision = looked(state_of(GatePhase.INACTIVE, since_s=60.0), proxy_since_s=10.0, proved_at_s=61.0, now_s=61.0)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE, since_s=60.0), proxy_since_s=10.0, proved_at_s=61.0, now_s=61.0)[1]
     assert summary_of(decision) == (GateAction.APPLY, GateReason.PROXIED_LONG_ENOUGH, 0, None)
 
 
 def test_while_the_time_of_the_hand_off_is_not_known_the_time_of_being_inactive_counts() -> None:
-    decision = looked(state_of(GatePhase.INACTIVE), proved_at_s=10.0, now_s=10.0)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE), proved_at_s=10.0, now_s=10.0)[1]
     assert summary_of(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 20.0)
 
 
 def test_retention_keeps_the_last_pod() -> None:
     # docs/calculations.md: retention 45 s: at 40 s 5 s are left, though the grace is over.
     spec = spec_with(scale_to_zero_pod_retention_s=45.0)
-    waiting = looked(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=40.0, spec=spec, now_s=40.0)[1]
+    waiting = stepped(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=40.0, spec=spec, now_s=40.0)[1]
     assert summary_of(waiting) == (GateAction.HOLD, GateReason.POD_RETENTION, 0, 5.0)
-    applied = looked(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=45.0, spec=spec, now_s=45.0)[1]
+    applied = stepped(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=45.0, spec=spec, now_s=45.0)[1]
     assert applied.action is GateAction.APPLY
 
 
 def test_a_retention_that_is_over_leaves_the_grace() -> None:
     spec = spec_with(scale_to_zero_pod_retention_s=10.0)
-    decision = looked(state_of(GatePhase.INACTIVE), proxy_since_s=5.0, proved_at_s=20.0, spec=spec, now_s=20.0)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE), proxy_since_s=5.0, proved_at_s=20.0, spec=spec, now_s=20.0)[1]
     assert summary_of(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 10.0)
 
 
 def test_an_unreachable_revision_retains_nothing() -> None:
     spec = spec_with(scale_to_zero_pod_retention_s=3600.0, reachable=False)
-    decision = looked(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=30.0, spec=spec, now_s=30.0)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE), proxy_since_s=0.0, proved_at_s=30.0, spec=spec, now_s=30.0)[1]
     assert decision.action is GateAction.APPLY
 
 
 def test_at_zero_there_is_nothing_to_prove() -> None:
-    decision = looked(state_of(GatePhase.INACTIVE), present_scale=0, ready_count=0, now_s=10.0)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE), present_scale=0, ready_count=0, now_s=10.0)[1]
     assert summary_of(decision) == (GateAction.HOLD, GateReason.ALREADY_ZERO, 0, None)
 
 
 def test_an_activator_that_never_leaves_the_path_is_proved_too() -> None:
     spec = spec_with(target_burst_capacity=-1)
-    assert looked(state_of(GatePhase.INACTIVE), spec=spec, now_s=30.0)[1].action is GateAction.PROBE
+    assert stepped(state_of(GatePhase.INACTIVE), spec=spec, now_s=30.0)[1].action is GateAction.PROBE
 
 
 def test_the_original_asks_no_proof_of_an_activator_that_never_leaves_the_path() -> None:
     spec = spec_with(target_burst_capacity=-1)
-    decision = looked(state_of(GatePhase.INACTIVE), spec=spec, now_s=30.0, quirks=ORIGINAL)[1]
+    decision = stepped(state_of(GatePhase.INACTIVE), spec=spec, now_s=30.0, quirks=ORIGINAL)[1]
     assert summary_of(decision) == (GateAction.APPLY, GateReason.INACTIVE_LONG_ENOUGH, 0, None)
-    with_limit = looked(state_of(GatePhase.INACTIVE), now_s=30.0, quirks=ORIGINAL)[1]
+    with_limit = stepped(state_of(GatePhase.INACTIVE), now_s=30.0, quirks=ORIGINAL)[1]
     assert with_limit.action is GateAction.PROBE
 
 
@@ -304,12 +305,12 @@ def test_the_original_asks_no_proof_of_an_activator_that_never_leaves_the_path()
 def test_a_revision_is_initialised_once_its_first_pods_are_ready() -> None:
     spec = spec_with(initial_scale=3)
     state = GateState(since_s=0.0)
-    state, _ = looked(state, desired=3, ready_count=2, spec=spec, now_s=1.0)
+    state, _ = stepped(state, desired=3, ready_count=2, spec=spec, now_s=1.0)
     assert not state.is_initialized
-    state, _ = looked(state, desired=3, ready_count=3, spec=spec, now_s=2.0)
+    state, _ = stepped(state, desired=3, ready_count=3, spec=spec, now_s=2.0)
     assert state.is_initialized
     assert (state.phase, state.reason) == (GatePhase.ACTIVE, None)
-    state, _ = looked(state, desired=1, ready_count=1, spec=spec, now_s=3.0)
+    state, _ = stepped(state, desired=1, ready_count=1, spec=spec, now_s=3.0)
     assert state.is_initialized
 
 
@@ -320,11 +321,11 @@ def test_a_revision_without_a_service_is_not_initialised() -> None:
 
 def test_an_initial_scale_of_zero_is_inactive_and_initialised_from_the_start() -> None:
     spec = spec_with(initial_scale=0)
-    state, _ = looked(GateState(since_s=0.0), desired=UNDECIDED, present_scale=0, ready_count=0, spec=spec, now_s=0.0)
+    state, _ = stepped(GateState(since_s=0.0), desired=UNDECIDED, present_scale=0, ready_count=0, spec=spec, now_s=0.0)
     assert (state.phase, state.reason, state.is_initialized) == (GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC, True)
 
 
 def test_a_reason_that_changes_does_not_restart_the_time() -> None:
-    failed, _ = looked(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=700.0)
-    idle, _ = looked(failed, present_scale=0, ready_count=0, now_s=702.0)
+    failed, _ = stepped(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=700.0)
+    idle, _ = stepped(failed, present_scale=0, ready_count=0, now_s=702.0)
     assert (idle.reason, idle.since_s) == (InactiveReason.NO_TRAFFIC, 700.0)

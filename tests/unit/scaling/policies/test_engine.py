@@ -25,10 +25,10 @@ class TriggerStage:
 
     def __init__(self, cpu_m: int | None = 100) -> None:
         self.news: list[PolicyKey] = []
-        self.look_count = 0
+        self.update_count = 0
         self.cpu_m = cpu_m
         self.triggers = Triggers(
-            TriggerSettings(), requests=self.requests, on_news=self.news.append, state_at=schedule_state
+            TriggerSettings(), requests=self.requests, on_change=self.news.append, state_at=schedule_state
         )
 
     def requests(self, _: RevisionKey) -> Mapping[str, Resources]:
@@ -40,7 +40,7 @@ class TriggerStage:
         seen = pods(idle=1, occupied=9) if observed is None else observed
 
         def observe() -> ObservedPods:
-            self.look_count += 1
+            self.update_count += 1
             return seen
 
         return self.triggers.proposals(
@@ -61,7 +61,7 @@ class TriggerStage:
 def test_without_policies_nothing_is_looked_at() -> None:
     stage = TriggerStage()
     assert stage.decide() == ()
-    assert (stage.look_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+    assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
     assert not stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
     stage.triggers.forget_pod(HELLO.key, "a")
     stage.triggers.forget(HELLO.key)
@@ -74,7 +74,7 @@ def test_a_policy_proposes_once_a_period() -> None:
     (first,) = stage.decide()
     assert (first.decider, first.desired) == ("policy p", 13)
     assert stage.decide(now_s=2.0) == (first,)
-    assert stage.look_count == 1
+    assert stage.update_count == 1
     assert stage.triggers.due_in_s(HELLO.key, 2.0) == 8.0
     assert stage.news == [KEY, KEY, KEY], "a policy, a revision that follows it, and a decision"
     assert (stage.triggers.policy_count, stage.triggers.is_followed(KEY)) == (1, True)
@@ -84,7 +84,7 @@ def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
     stage = TriggerStage()
     stage.triggers.take_policy(policy(up=ROOM_UP))
     assert stage.decide(observed=pods()) == ()
-    assert (stage.look_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+    assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
 
 
 def test_a_min_holds_at_scale_zero() -> None:
@@ -274,7 +274,7 @@ def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
     schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
     stage.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
     (scheduled,) = stage.decide(observed=pods())
-    assert (scheduled.desired, stage.look_count) == (7, 0)
+    assert (scheduled.desired, stage.update_count) == (7, 0)
     assert scheduled.decider == "schedule noon of policy p"
     assert scheduled.reason == "until 1970-01-12 14:00 Etc/UTC"
     status = stage.status()
@@ -302,10 +302,10 @@ class Clock:
     """Schedules that hold every other hour; counts the observations."""
 
     def __init__(self) -> None:
-        self.look_count = 0
+        self.update_count = 0
 
     def __call__(self, schedule: Schedule, wall_s: float) -> ScheduleState:
-        self.look_count += 1
+        self.update_count += 1
         hour = int(wall_s // 3600)
         is_active = hour % 2 == int(schedule.start)
         return ScheduleState(is_active=is_active, until_s=(hour + 1) * 3600.0, until=f"{hour + 1}:00")
@@ -327,7 +327,7 @@ def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() 
     assert one.update(3600.0)
     (proposal,) = one.proposals()
     assert (proposal.decider, proposal.desired) == ("schedule 1 to 0 of policy p", 5)
-    assert (one.min_count, clock.look_count) == (5, 4)
+    assert (one.min_count, clock.update_count) == (5, 4)
     assert [said["active"] for said in one.status()] == [False, True]
 
 

@@ -34,7 +34,7 @@ def gate_of(phase: GatePhase, *, for_s: float = 500.0, is_initialized: bool = Tr
     return GateState(since_s=NOW_S - for_s, phase=phase, is_initialized=is_initialized)
 
 
-def said(
+def sentence_of(
     stable: float | NoData,
     panic: float | None = None,
     *,
@@ -119,214 +119,216 @@ def proposal(desired: int | NoData, reason: str, *, is_content: bool = False) ->
 
 CASES: dict[str, tuple[Callable[[], str], str]] = {
     "stable": (
-        lambda: said(20.0, ready=2),
+        lambda: sentence_of(20.0, ready=2),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each",
     ),
     "stable, nothing to do": (
-        lambda: said(20.0),
+        lambda: sentence_of(20.0),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
     "requests a second": (
-        lambda: said(20.0, ready=1, metric="rps", panic_threshold_ratio=10.0),
+        lambda: sentence_of(20.0, ready=1, metric="rps", panic_threshold_ratio=10.0),
         "1 → 3: stable; 60 s average 20.0 requests a second over 1 ready pod, target 7 each",
     ),
     "panic": (
-        lambda: said(10.0, 41.0, max_scale=8, panic_threshold_ratio=2.0),
+        lambda: sentence_of(10.0, 41.0, max_scale=8, panic_threshold_ratio=2.0),
         "3 → 6: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each",
     ),
     "panic that the maximum limits": (
-        lambda: said(10.0, 71.0, max_scale=8),
+        lambda: sentence_of(10.0, 71.0, max_scale=8),
         "3 → 8: panic; 6 s average 71.0 in flight over 3 ready pods, target 7 each; limited by max-scale 8",
     ),
     "panic keeps what it asked for": (
-        lambda: said(10.0, state=KpaState(panic_since_s=NOW_S - 9, panic_count_max=3)),
+        lambda: sentence_of(10.0, state=KpaState(panic_since_s=NOW_S - 9, panic_count_max=3)),
         "stays 3: panic; 6 s average 10.0 in flight over 3 ready pods, target 7 each; panic keeps 3, the most it asked for",
     ),
     "who waits at zero": (
-        lambda: said(100.0, ready=0, waiting=100.0, gate=gate_of(GatePhase.INACTIVE)),
+        lambda: sentence_of(100.0, ready=0, waiting=100.0, gate=gate_of(GatePhase.INACTIVE)),
         "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each",
     ),
     "woken before any load is told": (
-        lambda: said(UNHEARD, ready=0, waiting=1.0, gate=gate_of(GatePhase.INACTIVE)),
+        lambda: sentence_of(UNHEARD, ready=0, waiting=1.0, gate=gate_of(GatePhase.INACTIVE)),
         "0 → 1: no data (no stat in the stable window); woken by the activator",
     ),
     "min-scale": (
-        lambda: said(0.0, ready=1, min_scale=2),
+        lambda: sentence_of(0.0, ready=1, min_scale=2),
         "1 → 2: stable; 60 s average 0.0 in flight over 1 ready pod, target 7 each; raised to min-scale 2",
     ),
     "initial-scale": (
-        lambda: said(1.0, ready=0, scale=1, initial_scale=4, gate=gate_of(GatePhase.ACTIVATING, is_initialized=False)),
+        lambda: sentence_of(
+            1.0, ready=0, scale=1, initial_scale=4, gate=gate_of(GatePhase.ACTIVATING, is_initialized=False)
+        ),
         (
             "1 → 4: stable; 60 s average 1.0 in flight over 0 ready pods, target 7 each; "
             "raised to initial-scale 4, which must be ready once"
         ),
     ),
     "activation-scale": (
-        lambda: said(1.0, ready=1, activation_scale=3),
+        lambda: sentence_of(1.0, ready=1, activation_scale=3),
         "1 → 3: stable; 60 s average 1.0 in flight over 1 ready pod, target 7 each; any load starts activation-scale 3",
     ),
     "max-scale-up-rate": (
-        lambda: said(70.0, ready=2, max_scale_up_rate=2.0),
+        lambda: sentence_of(70.0, ready=2, max_scale_up_rate=2.0),
         "2 → 4: panic; 6 s average 70.0 in flight over 2 ready pods, target 7 each; max-scale-up-rate 2 allows 4",
     ),
     "max-scale-down-rate": (
-        lambda: said(7.0, ready=8),
+        lambda: sentence_of(7.0, ready=8),
         "8 → 4: stable; 60 s average 7.0 in flight over 8 ready pods, target 7 each; max-scale-down-rate 2 keeps 4",
     ),
     "scale-down-delay": (
-        lambda: said(14.0, scale_down_delay_s=60.0, state=KpaState(delay=DelayWindow(peaks=((495, 3),)))),
+        lambda: sentence_of(14.0, scale_down_delay_s=60.0, state=KpaState(delay=DelayWindow(peaks=((495, 3),)))),
         (
             "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
             "scale-down-delay 60 s keeps 3, now 2 would do"
         ),
     ),
     "after a restart": (
-        lambda: said(7.0, ready=2, state=KpaState(start_hold_count=2)),
+        lambda: sentence_of(7.0, ready=2, state=KpaState(start_hold_count=2)),
         (
             "stays 2: stable; 60 s average 7.0 in flight over 2 ready pods, target 7 each; "
             "until 60 s of load are known, the scale found at the start keeps 2"
         ),
     ),
     "no data": (
-        lambda: said(UNHEARD),
+        lambda: sentence_of(UNHEARD),
         "stays 3: no data (no stat in the stable window); nothing is changed on no data",
     ),
     "a trigger that wants more": (
-        lambda: said(14.0, ready=2, beside=proposal(5, "usage 0.92 above 0.8")),
+        lambda: sentence_of(14.0, ready=2, beside=proposal(5, "usage 0.92 above 0.8")),
         (
             "2 → 5: stable; 60 s average 14.0 in flight over 2 ready pods, target 7 each; "
             "trigger cpu wants 5 (usage 0.92 above 0.8)"
         ),
     ),
     "a trigger in its cooldown": (
-        lambda: said(14.0, beside=proposal(3, "cooldown: 41 s more")),
+        lambda: sentence_of(14.0, beside=proposal(3, "cooldown: 41 s more")),
         (
             "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
             "trigger cpu wants 3 (cooldown: 41 s more)"
         ),
     ),
     "a trigger that wants less is not worth a word": (
-        lambda: said(20.0, beside=proposal(1, "usage low")),
+        lambda: sentence_of(20.0, beside=proposal(1, "usage low")),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
     "a trigger that sees nothing to change is not worth a word": (
-        lambda: said(20.0, beside=proposal(3, "in-sync: 40 % of the requested cpu", is_content=True)),
+        lambda: sentence_of(20.0, beside=proposal(3, "in-sync: 40 % of the requested cpu", is_content=True)),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
     "but when others change the count it still is none": (
-        lambda: said(20.0, ready=2, beside=proposal(2, "in-sync: 40 % of the requested cpu", is_content=True)),
+        lambda: sentence_of(20.0, ready=2, beside=proposal(2, "in-sync: 40 % of the requested cpu", is_content=True)),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each",
     ),
     "and when the count is its own it is": (
-        lambda: said(14.0, beside=proposal(3, "in-sync: 70 % of the requested cpu", is_content=True)),
+        lambda: sentence_of(14.0, beside=proposal(3, "in-sync: 70 % of the requested cpu", is_content=True)),
         (
             "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
             "trigger cpu wants 3 (in-sync: 70 % of the requested cpu)"
         ),
     ),
     "a trigger that is silent": (
-        lambda: said(7.0, beside=proposal(NoData(missing="no usage"), "no usage")),
+        lambda: sentence_of(7.0, beside=proposal(NoData(missing="no usage"), "no usage")),
         (
             "stays 3: stable; 60 s average 7.0 in flight over 3 ready pods, target 7 each; "
             "3 kept because trigger cpu cannot be heard; trigger cpu has no data (no usage)"
         ),
     ),
     "a trigger that is silent on the way up": (
-        lambda: said(20.0, ready=2, beside=proposal(NoData(missing="no usage"), "no usage")),
+        lambda: sentence_of(20.0, ready=2, beside=proposal(NoData(missing="no usage"), "no usage")),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each; trigger cpu has no data (no usage)",
     ),
     "classic, stable": (
-        lambda: said(0.0, decided=classic(ClassicMode.STABLE)),
+        lambda: sentence_of(0.0, decided=classic(ClassicMode.STABLE)),
         "stays 3: classic stable; average 15.0 in flight a pod over 1 pod that reported, target 10 each",
     ),
     "classic, panic at its rate": (
-        lambda: said(0.0, decided=classic(ClassicMode.PANIC, ClassicLimit.SCALE_UP_RATE, count=10)),
+        lambda: sentence_of(0.0, decided=classic(ClassicMode.PANIC, ClassicLimit.SCALE_UP_RATE, count=10)),
         (
             "3 → 10: classic panic; average 40.0 in flight a pod over 1 pod that reported, target 10 each; "
             "max-scale-up-rate allows 10"
         ),
     ),
     "classic, panic that holds": (
-        lambda: said(0.0, decided=classic(ClassicMode.PANIC, ClassicLimit.PANIC_HOLD)),
+        lambda: sentence_of(0.0, decided=classic(ClassicMode.PANIC, ClassicLimit.PANIC_HOLD)),
         (
             "stays 3: classic panic; average 40.0 in flight a pod over 1 pod that reported, target 10 each; "
             "panic keeps 3, the most it asked for"
         ),
     ),
     "classic, not idle for long enough": (
-        lambda: said(0.0, ready=1, decided=classic(ClassicMode.STABLE, ClassicLimit.AT_LEAST_ONE, count=1)),
+        lambda: sentence_of(0.0, ready=1, decided=classic(ClassicMode.STABLE, ClassicLimit.AT_LEAST_ONE, count=1)),
         (
             "stays 1: classic stable; average 15.0 in flight a pod over 1 pod that reported, target 10 each; "
             "1 stays until it is idle for long enough"
         ),
     ),
     "classic, after a restart": (
-        lambda: said(0.0, decided=classic(ClassicMode.STABLE, reason="start-hold")),
+        lambda: sentence_of(0.0, decided=classic(ClassicMode.STABLE, reason="start-hold")),
         (
             "stays 3: classic stable; average 15.0 in flight a pod over 1 pod that reported, target 10 each; "
             "the scale found at the start keeps 3"
         ),
     ),
     "classic, idle": (
-        lambda: said(0.0, ready=1, decided=classic(ClassicMode.IDLE, count=0)),
+        lambda: sentence_of(0.0, ready=1, decided=classic(ClassicMode.IDLE, count=0)),
         "stays 1, heading for 0: classic; no request for 301 s; idle, so it is marked inactive and the activator takes over",
     ),
 }
 
 ZERO: dict[str, tuple[Callable[[], str], str]] = {
     "1: the first pods are still starting": (
-        lambda: said(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=10)),
+        lambda: sentence_of(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=10)),
         (
             "stays 1: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; "
             "its first pods have 620 s more to become ready"
         ),
     ),
     "1: the first pods never became ready": (
-        lambda: said(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=700)),
+        lambda: sentence_of(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=700)),
         (
             "1 → 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; "
             "its first pods did not become ready within 600 s; into reserve first"
         ),
     ),
     "2: active for a shorter time than the window": (
-        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.ACTIVE, for_s=48)),
+        lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.ACTIVE, for_s=48)),
         f"stays 1: {IDLE}; 1 stays until it was active for the stable window of 60 s, 12 s more",
     ),
     "3: idle": (
-        lambda: said(0.0, ready=1),
+        lambda: sentence_of(0.0, ready=1),
         f"stays 1, heading for 0: {IDLE}; idle, so it is marked inactive and the activator takes over",
     ),
     "4: nobody has proved that the activator answers": (
-        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE)),
+        lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE)),
         f"stays 1, heading for 0: {IDLE}; first the activator must prove that it answers in the pods' place",
     ),
     "5: the last pod is retained": (
-        lambda: said(
+        lambda: sentence_of(
             0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True, scale_to_zero_pod_retention_s=50.0
         ),
         f"stays 1, heading for 0: {IDLE}; the last pod is retained for 50 s, 30 s more",
     ),
     "5: pods were in the path until a moment ago": (
-        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True, proxied_s=10.0),
+        lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True, proxied_s=10.0),
         (
             f"stays 1, heading for 0: {IDLE}; "
             "the activator is in the path for less than the grace period of 30 s, 10 s more"
         ),
     ),
     "6: proved": (
-        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True),
+        lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True),
         f"1 → 0: {IDLE}; the activator is proved to answer in the pods' place; into reserve first",
     ),
     "6: for long": (
-        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE), proved=True),
+        lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE), proved=True),
         f"1 → 0: {IDLE}; inactive for longer than the grace period of 30 s and the retention of 0 s; into reserve first",
     ),
     "7: there": (
-        lambda: said(0.0, ready=0, gate=gate_of(GatePhase.PROVED), proved=True),
+        lambda: sentence_of(0.0, ready=0, gate=gate_of(GatePhase.PROVED), proved=True),
         "stays 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; already at 0",
     ),
     "never, where zero is disabled": (
-        lambda: said(0.0, ready=1, enable_scale_to_zero=False),
+        lambda: sentence_of(0.0, ready=1, enable_scale_to_zero=False),
         f"stays 1: {IDLE}; 1 stays, for scale to zero is disabled",
     ),
 }

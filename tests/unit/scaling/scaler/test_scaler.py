@@ -112,7 +112,7 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
     world.facts = facts_of(15)
     # The second that woke it is the only one that counts.
     world.now_s += 1.1
-    world.hear(stat_of(100), StatSource.ACTIVATOR)
+    world.record(stat_of(100), StatSource.ACTIVATOR)
     outcome = world.decide()
     assert isinstance(outcome.decided.detail, ScaleDecision)
     assert outcome.decided.detail.observed_stable == 100
@@ -158,17 +158,17 @@ def test_an_unrouted_reserve_revision_stays_at_zero() -> None:
 def test_requests_a_second_wake_too() -> None:
     spec = spec_with(metric="rps", target_value=10.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
-    assert world.hear(stat_of(1, requests=35), StatSource.ACTIVATOR)
+    assert world.record(stat_of(1, requests=35), StatSource.ACTIVATOR)
     assert world.decide(DecisionCause.LOAD).apply_count == 4
 
 
 def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
     spec = spec_with(metric="queue-length", target_value=7.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
-    assert world.hear(stat_of(1), StatSource.ACTIVATOR)
+    assert world.record(stat_of(1), StatSource.ACTIVATOR)
     assert world.decide(DecisionCause.LOAD).apply_count == 1
     for _ in range(4):
-        world.hear(msgspec.structs.replace(stat_of(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
+        world.record(msgspec.structs.replace(stat_of(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
         world.now_s += 1.0
     assert world.decide().apply_count == 5
 
@@ -177,7 +177,7 @@ def report(world: World, seconds: int, **gauges: float) -> ScalerOutcome:
     for _ in range(seconds):
         for number in range(world.facts.ready_count):
             stat = msgspec.structs.replace(stat_of(1, by=f"pod-{number}"), gauges=gauges)
-            world.hear(stat, StatSource.POD, at_s=world.now_s + 0.3)
+            world.record(stat, StatSource.POD, at_s=world.now_s + 0.3)
         world.now_s += 1.0
     return world.decide()
 
@@ -244,7 +244,7 @@ def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
 def test_a_stat_of_nothing_is_no_news() -> None:
     world = asleep()
     assert not world.poke(0)
-    assert not world.hear(stat_of(0, by="pod-1"), StatSource.POD)
+    assert not world.record(stat_of(0, by="pod-1"), StatSource.POD)
 
 
 # With load.
@@ -266,8 +266,8 @@ def test_a_load_that_fits_is_applied_to_nothing() -> None:
 def test_what_came_through_an_activator_counts_once() -> None:
     world = awake()
     for _ in range(8):
-        world.hear(stat_of(20, by="pod-0", proxied=20), StatSource.POD)
-        world.hear(stat_of(20), StatSource.ACTIVATOR)
+        world.record(stat_of(20, by="pod-0", proxied=20), StatSource.POD)
+        world.record(stat_of(20), StatSource.ACTIVATOR)
         world.now_s += 1
     detail = world.decide().decided.detail
     assert isinstance(detail, ScaleDecision)
@@ -279,7 +279,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
     for second in range(10):
         for number in range(10):
             at_s = 1000 + second + number / 10
-            world.hear(stat_of(7, by=f"pod-{number}"), StatSource.POD, at_s=at_s)
+            world.record(stat_of(7, by=f"pod-{number}"), StatSource.POD, at_s=at_s)
     # In the middle of a second, when half of them have reported: the last five whole seconds, all of 70.
     world.now_s = 1009.55
     detail = world.decide().decided.detail
@@ -290,7 +290,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
 def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> None:
     world = awake(2)
     for _ in range(8):
-        world.hear(stat_of(5, by="pod-0"), StatSource.POD)
+        world.record(stat_of(5, by="pod-0"), StatSource.POD)
         world.now_s += 1
     assert set(world.scaler.pods) == {"pod-0"}
 
@@ -299,8 +299,8 @@ def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
     world = awake()
     world.live(64, load=0.0)
     assert world.outcomes[-1].decided.desired_count == 0
-    assert world.hear(stat_of(1, by="pod-0"), StatSource.POD)
-    assert not world.hear(stat_of(1, by="pod-0", proxied=1), StatSource.POD)
+    assert world.record(stat_of(1, by="pod-0"), StatSource.POD)
+    assert not world.record(stat_of(1, by="pod-0", proxied=1), StatSource.POD)
 
 
 def test_other_deciders_have_their_say() -> None:
@@ -334,7 +334,7 @@ def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
 def test_without_a_proof_the_last_pod_stays() -> None:
     world, outcome = awake(), None
     for _ in range(40):
-        world.hear(stat_of(0, by="pod-0"), StatSource.POD)
+        world.record(stat_of(0, by="pod-0"), StatSource.POD)
         world.now_s += 2
         outcome = world.scaler.tick(world.facts, DecisionCause.PERIOD, world.now_s)
         assert outcome.apply_count is None
@@ -418,8 +418,8 @@ def test_the_classic_algorithm_counts_each_request_once() -> None:
     world = World(revision_with(SEVEN_A_POD, class_name=CLASSIC_CLASS), facts_of(2))
     for _ in range(61):
         for pod in ("pod-0", "pod-1"):
-            world.hear(stat_of(3, by=pod, proxied=3), StatSource.POD)
-        world.hear(stat_of(6), StatSource.ACTIVATOR)
+            world.record(stat_of(3, by=pod, proxied=3), StatSource.POD)
+        world.record(stat_of(6), StatSource.ACTIVATOR)
         world.now_s += 1
     detail = world.decide().decided.detail
     assert isinstance(detail, ClassicDecision)

@@ -24,16 +24,16 @@ class PublicWorld(World):
         self.facts = msgspec.structs.replace(self.facts, **facts)
         return self.facts
 
-    def look(self) -> ScalerOutcome:
+    def step(self) -> ScalerOutcome:
         return self.scaler.tick(self.facts, DecisionCause.PERIOD, self.now_s)
 
     def idle(self) -> ScalerOutcome:
         """After a whole window without load."""
         for _ in range(WINDOW_S + 10):
             self.now_s += 1.0
-            self.hear(stat_of(0.0, by="pod-0"), StatSource.POD)
-            self.look()
-        return self.look()
+            self.record(stat_of(0.0, by="pod-0"), StatSource.POD)
+            self.step()
+        return self.step()
 
 
 def test_a_busy_revision_with_room_for_a_burst_is_served_by_its_pods() -> None:
@@ -42,7 +42,7 @@ def test_a_busy_revision_with_room_for_a_burst_is_served_by_its_pods() -> None:
     for second in range(4):
         world.now_s += 1.0
         world.poke(float(second + 1))
-    assert world.look().path is TrafficPath.SERVE
+    assert world.step().path is TrafficPath.SERVE
 
 
 def test_before_zero_the_activators_are_wanted_and_nothing_is_proved_while_pods_stand_in_the_slice() -> None:
@@ -56,11 +56,11 @@ def test_a_proof_from_before_the_flip_is_none() -> None:
     world = PublicWorld()
     world.idle()
     world.change(proved_at_s=world.now_s)
-    assert world.look().phase is GatePhase.INACTIVE
+    assert world.step().phase is GatePhase.INACTIVE
     world.change(proxy_since_s=world.now_s + 0.1)
-    assert world.look().phase is GatePhase.INACTIVE
+    assert world.step().phase is GatePhase.INACTIVE
     world.now_s += 0.2
-    outcome = world.look()
+    outcome = world.step()
     assert (outcome.phase, outcome.to_prove) == (GatePhase.INACTIVE, True)
 
 
@@ -70,19 +70,19 @@ def test_with_the_slice_back_and_the_proof_after_it_the_scale_goes_to_zero() -> 
     world.change(proxy_since_s=world.now_s)
     world.now_s += 0.1
     world.change(proved_at_s=world.now_s, path=TrafficPath.PROXY)
-    assert world.look().phase is GatePhase.PROVED
+    assert world.step().phase is GatePhase.PROVED
     world.now_s += SPEC.scale_to_zero_grace_s
     world.change(proved_at_s=world.now_s)
-    assert world.look().apply_count == 0
+    assert world.step().apply_count == 0
 
 
 def test_a_flip_back_to_the_pods_undoes_the_proof() -> None:
     world = PublicWorld()
     world.idle()
     world.change(proxy_since_s=world.now_s, proved_at_s=world.now_s)
-    assert world.look().phase is GatePhase.PROVED
+    assert world.step().phase is GatePhase.PROVED
     world.change(proxy_since_s=None)
-    assert world.look().phase is GatePhase.INACTIVE
+    assert world.step().phase is GatePhase.INACTIVE
 
 
 def test_without_a_public_service_what_was_written_last_stays() -> None:

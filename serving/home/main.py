@@ -92,6 +92,7 @@ async def _body(stop: asyncio.Event) -> None:
         virtual=virtual,
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
         proxy=lambda: config.proxy.settings,
+        scaling=lambda: config.scaling.settings,
     )
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
     hosts.write()

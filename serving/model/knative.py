@@ -120,6 +120,10 @@ PRELOAD_MODULES_ANNOTATION = f"{OWN_GROUP}/preload-modules"
 """Modules to import ahead, separated by commas; by default those named in the command."""
 QUEUE_PROXY_ANNOTATION = f"{OWN_GROUP}/queue-proxy"
 """On a template: a ``QueueProxyPlace``."""
+DORMANT_ANNOTATION = f"{OWN_GROUP}/dormant"
+"""On a template: when an idle pod's app is frozen: "after=10s", "only" or "never"."""
+DORMANT_CALL_ANNOTATION = f"{OWN_GROUP}/dormant-call"
+"""On a template: the app's own calls to sleep and to wake, "POST /sleep?level=1, POST /wake_up"."""
 SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, used as working directory: an old revision keeps its files."""
 
@@ -142,6 +146,8 @@ MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
 
 CONDITION_READY = "Ready"
 CONDITION_ACTIVE = "Active"
+CONDITION_DORMANT = f"{OWN_GROUP}/Dormant"
+"""Of a pod: its app sleeps. Only pods that may sleep have it."""
 
 
 class ConditionStatus(enum.StrEnum):

@@ -31,6 +31,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     An activator also pokes between its reports, with the load that is new at that moment; its next report leaves that out. Both
     add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the
     same.
+
+    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load.
     """
 
     pod: str = ""
@@ -44,3 +46,4 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ended_count: Amount = 0.0
     response_time_s: Amount = 0.0
     gauges: Gauges = msgspec.field(default_factory=dict)
+    is_dormant: bool = False

@@ -14,6 +14,9 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the app's.
 - ``SERVING_POD_GAUGES``: numbers of the app to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
 - ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's page of metrics; "/metrics" at the app's port.
+- ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in seconds, and its own
+  calls for it, "POST /sleep, POST /wake_up"; without the first never.
+- ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to freeze it by.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
 - ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"pid": 7, "ready": true}``;
   ``{"pid": 7, "ready": false, "drained": true}`` when it drains and the app may end. SIGUSR1 repeats the last line.
@@ -107,6 +110,10 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
 
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     pod = PodHandler(spec, clock=server.clock)
+    if spec.dormant_after_s is not None and (spec.processes or spec.dormant_call is not None):
+        from serving.queueproxy.io.dormant import Dormancy  # noqa: PLC0415 - most pods never sleep
+
+        pod.dormancy = Dormancy(spec, clock=server.clock, pod=pod, on_sleep=server.close_idle_upstreams)
     pipe = ReadinessPipe(spec.ready_fd)
     asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, pipe.push_again)
     service = PodService(spec, pod, server, pipe=pipe, numbers=lambda: _numbers(server))

@@ -10,7 +10,9 @@ from typing import Annotated
 
 import msgspec
 
-from serving.model.errors import Problem, SettingsError
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.quantity import parse_number
+from serving.settings.dormancy import CallPair, read_calls
 from serving.settings.load import Daemon, load
 from serving.settings.queueproxy import QueueProxySettings
 
@@ -18,6 +20,9 @@ Address = tuple[str, int]
 
 APP_PROBE = b"app"
 """The value of K-Network-Probe for the app itself, where the queue-proxy is in its process."""
+
+FROZEN_MARK = "frozen"
+"""The end of the path of a file, after ``PodSpec.processes``, that exists while an app may be stopped by signals."""
 
 _DAEMON = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
@@ -43,6 +48,17 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     failure_max: int = 3
 
 
+class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A cgroup of one pod that may not exist yet: its ``folder``, below ``root``, where its hierarchy is mounted.
+
+    ``is_unified``: it is of version 2 of cgroups.
+    """
+
+    root: str
+    folder: str
+    is_unified: bool = True
+
+
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One pod, as its queue-proxy sees it.
 
@@ -53,6 +69,10 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c. ``oom_folders`` are the
     cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to report with each statistic: they are read from its
     page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and from ORCA headers, which requests then ask for.
+
+    ``dormant_after_s`` is how long the app is idle before it is frozen, None for never; ``dormant_call`` are the app's own calls for
+    it. ``processes`` is the beginning of the paths of the files that record the first processes of the app, "" where there
+    are none: then it is not frozen. ``freezer`` is the cgroup to freeze it by, None to use signals.
     """
 
     namespace: str
@@ -77,6 +97,10 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     gauges: tuple[str, ...] = ()
     metrics_path: str = "/metrics"
     metrics_port: int = 0
+    dormant_after_s: float | None = None
+    dormant_call: CallPair | None = None
+    processes: str = ""
+    freezer: FreezerPlace | None = None
     settings: QueueProxySettings = QueueProxySettings()
 
 
@@ -147,7 +171,7 @@ def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
             continue
         try:
             given[field] = read(text)
-        except (ValueError, msgspec.DecodeError):
+        except (ValueError, InvalidValue, msgspec.DecodeError):
             problems.append(Problem(where=f"environment {variable}", what=f"{text!r} is not right", expected=expected))
     try:
         given["settings"] = load(_DAEMON, registry=(_DAEMON,), environment=environment).settings
@@ -181,6 +205,13 @@ def _read_port(text: str) -> int:
     if not 0 < int(text) <= _PORT_MAX:
         raise ValueError(text)
     return int(text)
+
+
+def _read_seconds(text: str) -> float:
+    found = parse_number(text)
+    if found <= 0:
+        raise ValueError(text)
+    return found
 
 
 def _read_protocol(text: str) -> bool:
@@ -219,6 +250,14 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     ),
     "metrics_path": ("SERVING_POD_METRICS_PATH", _read_path, 'a path, as in "/metrics"'),
     "metrics_port": ("SERVING_POD_METRICS_PORT", _read_port, "a port from 1 to 65535"),
+    "dormant_after_s": ("SERVING_POD_DORMANT_AFTER_S", _read_seconds, "seconds above 0"),
+    "dormant_call": ("SERVING_POD_DORMANT_CALL", read_calls, 'two calls, as in "POST /sleep, POST /wake_up"'),
+    "processes": ("SERVING_POD_PROCESSES", str, "the beginning of a path"),
+    "freezer": (
+        "SERVING_POD_FREEZER",
+        lambda text: msgspec.json.decode(text, type=FreezerPlace),
+        'a cgroup, as in {"root": "/sys/fs/cgroup", "folder": "/sys/fs/cgroup/pods/p"}',
+    ),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),
     "listen_fds": (
         "SERVING_LISTEN_FDS",

@@ -16,6 +16,7 @@ from serving.model.loadmetric import CONCURRENCY, LoadMetric, LoadWish, load_met
 from serving.scaling.spec import MeasuredMetric, ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings
+from serving.settings.dormancy import NEVER, read_dormant
 
 # Knative holds requests a second to this share of their target, whatever the share for concurrency is set to; so do we
 # hold every other load metric.
@@ -59,6 +60,10 @@ def resolve(
     in_flight = next((one for one in (first, *further) if one.metric == CONCURRENCY.name), None)
     class_name = scaling.class_name or settings.pod_autoscaler_class
     own = scaling.applied_to(settings)
+    policy = KNATIVE_POLICY if _has_own_pace(scaling) else own.policy
+    # Under Knative's policy nothing sleeps unless the revision asks for it.
+    is_asked = policy != KNATIVE_POLICY or scaling.override("dormant") is not None
+    dormant = read_dormant(own.dormant if is_asked else NEVER)
     return ScalingSpec(
         class_name=class_name,
         metric=metric.name,
@@ -84,16 +89,19 @@ def resolve(
         max_scale=own.max_scale or own.max_scale_limit,
         reachable=reachable,
         progress_deadline_s=own.progress_deadline_s,
-        enable_scale_to_zero=own.enable_scale_to_zero,
+        enable_scale_to_zero=own.enable_scale_to_zero and not (dormant.is_only and reachable),
         scale_to_zero_grace_s=own.scale_to_zero_grace_period_s,
         scale_to_zero_pod_retention_s=own.scale_to_zero_pod_retention_period_s,
         container_concurrency=container_concurrency,
-        policy=KNATIVE_POLICY if _has_own_pace(scaling) else own.policy,
+        policy=policy,
         # The learner counts requests in flight; another metric, and the classic algorithm, keep the target that is set.
         learns_target=scaling.target_source == LEARNT_TARGET and metric is CONCURRENCY and class_name == KPA_CLASS,
         cold_start_worth_s=own.cold_start_worth_s,
         decision_period_s=own.decision_period_s,
         further_metrics=tuple(further),
+        dormant_after_s=dormant.after_s,
+        dormant_call=_or(scaling.dormant_call, ""),
+        dormant_cost=1.0 if dormant.after_s is None else own.dormant_cost,
     )
 
 

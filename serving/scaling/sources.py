@@ -4,7 +4,8 @@ Input: reports of pods, what activators tell, and when each was received. Output
 ``Second`` with every pod's latest report and the sum of what activators reported in it. So no window sees a second of which
 half the sources are still missing, and none is counted twice because two of its reports fell into one second.
 
-A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. What
+A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. That of a
+dormant pod counts, as no load, until it reports again or is forgotten. What
 an activator reports adds up: a poke is what is new since its last report, and its next report leaves that out, as in
 knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes.
 It does not know windows, metrics or targets.
@@ -20,6 +21,8 @@ from serving.model.stat import Stat
 
 # Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
 REPORT_VALID_S = 2.5
+# No window is longer than so many seconds.
+_WINDOW_MAX_S = 3600
 # What an activator reported within this time is what it has inside. A bit less than the second between two of its reports,
 # of which only one may be in it.
 _PRESENT_S = 0.9
@@ -88,8 +91,10 @@ class Sources:
         if first is None or not (self._pods or self._activators):
             return []
         found: list[Second] = []
-        # Beyond that no report counts any more.
-        for one in range(first, min(number, first + math.ceil(REPORT_VALID_S) + 1)):
+        # Beyond that no report counts any more, unless it says that nothing comes.
+        is_dormant = any(pod.is_dormant for pod in self._pods.values())
+        seconds_max = _WINDOW_MAX_S if is_dormant else math.ceil(REPORT_VALID_S) + 1
+        for one in range(first, min(number, first + seconds_max)):
             second = self._over(one)
             if second is not None:
                 found.append(second)
@@ -103,7 +108,7 @@ class Sources:
         For activators that is what they reported within the last moment or in the whole second before, whichever is more:
         a report that follows pokes leaves out what they said.
         """
-        pods = _sum(pod for pod in self._pods.values() if now_s - pod.at_s < REPORT_VALID_S)
+        pods = _sum(pod for pod in self._pods.values() if _counts(pod, now_s))
         concurrency, request_count = pods.concurrency, pods.request_count
         before = math.floor(now_s) - 1
         for reports in self._activators.values():
@@ -116,7 +121,7 @@ class Sources:
     def _over(self, number: int) -> Second | None:
         """The load of a completed second; None if it is unknown."""
         end_s = number + 1
-        pods = tuple(stat for stat in self._pods.values() if end_s - stat.at_s < REPORT_VALID_S)
+        pods = tuple(stat for stat in self._pods.values() if _counts(stat, end_s))
         reports = [
             stat
             for stats in self._activators.values()
@@ -133,13 +138,18 @@ class Sources:
 
     def _forget(self, number: int) -> None:
         """Drop sources that have been silent for too long."""
-        self._pods = {name: stat for name, stat in self._pods.items() if number - stat.at_s < REPORT_VALID_S}
+        self._pods = {name: stat for name, stat in self._pods.items() if _counts(stat, number)}
         self._activators = {
             name: reports for name, reports in self._activators.items() if math.floor(reports[-1].at_s) >= number - 1
         }
         for reports in self._activators.values():
             while math.floor(reports[0].at_s) < number - 1:
                 reports.popleft()
+
+
+def _counts(stat: Stat, now_s: float) -> bool:
+    """Whether a pod's report is valid."""
+    return stat.is_dormant or now_s - stat.at_s < REPORT_VALID_S
 
 
 def _slot(stat: Stat) -> int:

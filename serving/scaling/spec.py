@@ -128,10 +128,27 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics beside the first that ask for pods too; the largest wish counts. Source: annotation
     ``autoscaling.serving.dev/metric``."""
 
+    dormant_after_s: float | None = None
+    """Idle time before a pod's app is frozen. None: never."""
+
+    dormant_call: str = ""
+    """The app's own calls to sleep and to wake, for ``settings.dormancy.read_calls``; "" freezes it."""
+
+    dormant_cost: float = 1.0
+    """Price of a second of a dormant pod, of which a second of a running pod costs 1."""
+
     @property
     def load_metric(self) -> LoadMetric:
         """The load metric of that name."""
         return load_metric(self.metric)
+
+
+def dormant_variables(spec: ScalingSpec) -> dict[str, str]:
+    """When a queue-proxy freezes its app, as environment variables of it."""
+    if spec.dormant_after_s is None:
+        return {}
+    calls = {"SERVING_POD_DORMANT_CALL": spec.dormant_call} if spec.dormant_call else {}
+    return {"SERVING_POD_DORMANT_AFTER_S": f"{spec.dormant_after_s:g}", **calls}
 
 
 def panic_window_s(stable_window_s: float, ratio: float) -> float:

@@ -15,6 +15,7 @@ from serving.model.errors import InvalidValue, Problem
 from serving.model.knative import (
     AUTOSCALING_GROUP,
     CLASS_ANNOTATION,
+    DORMANT_CALL_ANNOTATION,
     LEARNT_TARGET,
     LOAD_ANNOTATION,
     METRIC_ANNOTATION,
@@ -23,6 +24,7 @@ from serving.model.knative import (
 )
 from serving.model.loadmetric import CONCURRENCY, LoadWish, expected_metrics, is_load_metric, load_metric, read_load
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
+from serving.settings.dormancy import CALLS
 from serving.settings.knob import (
     COUNT,
     DURATION,
@@ -92,6 +94,9 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
     activation_scale: Annotated[int | None, Knob(key="activation-scale", unit=COUNT, low=2, high=_INT32_MAX)] = None
     """Fewest pods started by any traffic."""
+
+    dormant_call: Annotated[str | None, Knob(key=DORMANT_CALL_ANNOTATION, unit=CALLS)] = None
+    """The app's own calls to sleep and to wake, in place of being frozen."""
 
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=(LEARNT_TARGET,))] = None
     """"learnt" puts the target learnt from response times, cpu and memory in force; ``target`` is its start."""

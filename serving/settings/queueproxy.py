@@ -151,6 +151,10 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     the app gets SIGTERM and can close them. Never more than half of ``drain_grace_s``. Range: 0 to 1h. Default:
     Knative's quiet period, 30s."""
 
+    dormant_call_max_s: Annotated[float, Knob(key="dormant-call-max", unit=DURATION, low=0.1, high=3600)] = 60.0
+    """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together; then requests
+    go to the app all the same. Range: 100ms to 1h. Default: ours, 60s: a large model is back in memory within seconds."""
+
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""
 

@@ -119,6 +119,10 @@ class Meter:
         self._open_period()
         return report
 
+    def skip_idle(self) -> None:
+        """Begin the period with the last event: before it nothing was inside for a long time, and nothing was reported."""
+        self._period_start_s = self._last_s
+
     def _open_period(self) -> None:
         self._period_start_s = self._last_s
         self._direct_integral = 0.0

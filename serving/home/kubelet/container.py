@@ -16,6 +16,7 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
+from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.stdio import Stdio
 from serving.home.pods.locations import listening_ports
 from serving.home.pods.podfolder import keep_previous, size_of, tail
@@ -111,10 +112,19 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerKeeper:
     """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two runs."""
 
-    def __init__(self, runtime: ProcessRuntime, spec: ContainerSpec, stop: asyncio.Event, *, niceness: int = 0) -> None:
+    def __init__(
+        self,
+        runtime: ProcessRuntime,
+        spec: ContainerSpec,
+        stop: asyncio.Event,
+        *,
+        niceness: int = 0,
+        sleep: AppSleep | None = None,
+    ) -> None:
         # Of the first process alone: the end of a later start is not reported to what restores its weight.
         self._niceness = niceness
         self._runtime, self._spec, self._stop = runtime, spec, stop
+        self._sleep = sleep or AppSleep()
         self._exit_reason = ""
         self.log = Path(spec.start.log)
         self._log_bytes = 0
@@ -243,7 +253,7 @@ class ContainerKeeper:
             await self._until_it_may_pass(plan)
         while True:
             began_s = now_s()
-            ok = await self._outcome(plan)
+            ok = await self._sleep.awake_outcome(lambda: self._outcome(plan))
             before, state = state, after_outcome(state, plan, ok=ok)
             if state.verdict is not before.verdict:
                 self.verdicts[plan.kind] = state.verdict
@@ -263,7 +273,7 @@ class ContainerKeeper:
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
         """Probe more often in the first period, for an early readiness; failures do not count yet."""
         until_s, failure_count = now_s() + plan.period_s, 0
-        while not await self._outcome(plan):
+        while not await self._sleep.awake_outcome(lambda: self._outcome(plan)):
             failure_count += 1
             pause_s = backoff_s(failure_count, first_s=_STARTUP_PAUSE_FIRST_S, max_s=plan.period_s)
             if now_s() + pause_s >= until_s:

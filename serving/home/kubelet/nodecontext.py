@@ -11,6 +11,7 @@ from serving.home.kubelet.startpace import StartPacer
 from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.home.processes.isolation import Isolation
 from serving.home.processes.processruntime import ProcessRuntime
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 
 
@@ -21,7 +22,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``pacer`` bounds how many pods
     start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
-    settings of queue-proxies. ``isolation`` is that of processes, None for none.
+    settings of queue-proxies, ``scaling`` those of the autoscaler. ``isolation`` is that of processes, None for none.
     """
 
     cluster: Cluster
@@ -39,3 +40,4 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     virtual: VirtualNodes | None = None
     isolation: Isolation | None = None
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
+    scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings

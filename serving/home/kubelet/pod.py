@@ -23,10 +23,11 @@ from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podkinds import ProcessPod, choose_kind
 from serving.home.kubelet.podlife import ReadinessExplainer, drain, run_init_containers
 from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup, follow_sources
+from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.podwarnings import PodWarnings
 from serving.home.kubelet.startpace import begin_turn
 from serving.home.kubelet.stdio import ContainerInput, input_of
-from serving.home.pods.locations import PodLocation
+from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.podfolder import disk_error, make_folder, remove_folder
 from serving.home.pods.podplan import (
     ContainerState,
@@ -35,7 +36,7 @@ from serving.home.pods.podplan import (
     init_containers,
     is_own_proxy,
 )
-from serving.home.pods.podstatus import pod_status
+from serving.home.pods.podstatus import pod_status, with_dormancy
 from serving.home.pods.sources import Sources
 from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
@@ -89,6 +90,8 @@ class PodRun:
         self.kind: ProcessPod | None = None
         """None until its images are there."""
         self._has_proxy = self._is_proxy_ready = False
+        self.sleep = AppSleep()
+        """Whether its app sleeps."""
         # The name of what is or has the queue-proxy.
         self._proxy_name = QUEUE_PROXY
         self._unready: Unready | None = None
@@ -130,6 +133,8 @@ class PodRun:
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
         self._has_proxy = self._setup.has_proxy
+        if self._has_proxy and self._setup.scaling_spec.dormant_after_s is not None:
+            self.sleep.reach((location.address, QUEUE_PORTS[1]), secret=self._setup.secret)
         if not (containers := self.manifest["spec"]["containers"]):
             raise InvalidValue(text=str(containers), expected="a list of containers")
         inside = (one for one in containers if is_own_proxy(self.manifest, one))
@@ -215,7 +220,7 @@ class PodRun:
         has_proxy_process = self._has_proxy and self._proxy_name == QUEUE_PROXY
         proxies = [self._spec(kind.start_proxy(), warnings)] if has_proxy_process else []
         for spec in (*proxies, *apps) if kind.is_proxy_first else (*apps, *proxies):
-            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
+            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness, sleep=self.sleep)
             self.keepers[spec.start.name] = keeper
             if self._note is not None:
                 keeper.take_over()
@@ -274,8 +279,12 @@ class PodRun:
 
     def _set_proxy_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
         self._is_proxy_ready = is_ready
+        proxy = self.keepers.get(self._proxy_name)
+        self.sleep.report(is_dormant=bool(proxy and proxy.process and proxy.process.is_dormant))
         if self.is_ready:
             self._is_settled.set()
+        else:
+            self.sleep.wake_unready()
         self._is_dirty.set()
         self._is_urgent.set()
 
@@ -288,6 +297,7 @@ class PodRun:
             self._states[name] = state
             if name == self._proxy_name and not state.is_running:
                 self._is_proxy_ready = False
+                self.sleep.report(is_dormant=False)
             if before is not None and (before.restart_count, before.is_over) != (state.restart_count, state.is_over):
                 self._keep_note()
         if self.is_ready or state.waiting_reason or state.restart_count:
@@ -324,6 +334,8 @@ class PodRun:
                 unready=self._unready,
                 image_ids=self.kind.image_ids if self.kind else None,
             )
+            if self.sleep.can_sleep:
+                status = with_dormancy(status, self.manifest, is_dormant=self.sleep.is_dormant, stamp=stamp())
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
                 self.manifest = {**self.manifest, "status": written["status"]}

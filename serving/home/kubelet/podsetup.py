@@ -40,7 +40,9 @@ from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import (
     REVISION_LABEL,
 )
-from serving.model.objects import Object, labels_of, name_of, namespace_of
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
+from serving.scaling.resolve import resolve_annotations
+from serving.scaling.spec import ScalingSpec, dormant_variables
 from serving.wire.tokens import pod_secret, pod_token
 
 _log = logging.getLogger(__name__)
@@ -161,9 +163,22 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             ),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
-            "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
+            "SERVING_POD_SECRET": self.secret,
             "SERVING_POD_OOM_FOLDERS": msgspec.json.encode(oom_folders).decode(),
+            **dormant_variables(self.scaling_spec),
         }
+
+    @property
+    def secret(self) -> str:
+        """What our daemons show to the pod's queue-proxy."""
+        return pod_secret(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
+
+    @property
+    def scaling_spec(self) -> ScalingSpec:
+        """What the autoscaler's settings and the annotations say of the pod's revision."""
+        return resolve_annotations(
+            annotations_of(self.manifest), self.node.scaling(), container_concurrency=0, reachable=True
+        )
 
     def confinement(self, container: Object, *, arguments: Sequence[str], folder: str, port: int) -> Confinement | None:
         """The isolation of a process container: its own files, program and ports stay accessible."""

@@ -142,7 +142,9 @@ class LocalPodStreams:
 
     async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
         """Run a command in a container."""
-        keeper = keeper_of(self._kubelet.find(namespace, pod), options.container)
+        run = self._kubelet.find(namespace, pod)
+        keeper = keeper_of(run, options.container)
+        await run.sleep.wake()
         stdio = Stdio(has_stdin=options.has_stdin, has_terminal=options.has_terminal, streams=options.streams)
         try:
             process = keeper.execute(options.command, stdio)
@@ -151,6 +153,7 @@ class LocalPodStreams:
             stdio.close()
             raise
         stdio.release()
+        run.sleep.keep_awake(process.ended)
         return _Executed(process, stdio)
 
     async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
@@ -159,13 +162,21 @@ class LocalPodStreams:
         process = keeper_of(run, options.container).process
         if process is None:
             raise NotFound(f"container {options.container} of the pod does not run")
+        await run.sleep.wake()
+        run.sleep.keep_awake(process.ended)
         follow = LogOptions(container=options.container, follow=True, tail_line_count=0)
         found = run.inputs.get(options.container) if options.has_stdin else None
         return _Attached(process, self._logs.read(namespace, pod, follow), found)
 
     async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port of a pod."""
-        return await connect_to(self._kubelet.find(namespace, pod), port)
+        run = self._kubelet.find(namespace, pod)
+        if port not in QUEUE_PORTS:
+            await run.sleep.wake()
+        reader, writer = await connect_to(run, port)
+        if port not in QUEUE_PORTS:
+            run.sleep.keep_awake(writer.wait_closed())
+        return reader, writer
 
 
 class _Executed:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
+from serving.model.knative import CONDITION_DORMANT
 from serving.model.objects import Object, nested
 
 BROKEN = "CreateContainerError"
@@ -68,6 +69,16 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
             shown(name, life, is_fine=_has_succeeded(life)) for name, life in first.items()
         ]
     return status
+
+
+def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) -> Object:
+    """The status of a pod that may sleep, with its condition."""
+    before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
+    awake = Unready(reason="Running", message="the app runs")
+    made = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
+    if is_dormant:
+        made |= {"reason": "Idle", "message": "the app is frozen; the next request thaws it"}
+    return {**status, "conditions": [*status["conditions"], made]}
 
 
 def broken_status(pod: Object, *, message: str, stamp: str) -> Object:

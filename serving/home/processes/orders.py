@@ -117,6 +117,7 @@ class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     exit_code: int | None = None
     is_ready: bool = False
     is_drained: bool = False
+    is_dormant: bool = False
 
 
 class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,12 +151,13 @@ class StartFailed(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
-    """A queue-proxy reports whether its app takes requests, and, when it drains, whether the app may end."""
+    """A queue-proxy reports whether its app takes requests, whether it sleeps, and, when it drains, whether the app may end."""
 
     pod: str
     name: str
     is_ready: bool
     is_drained: bool = False
+    is_dormant: bool = False
 
 
 class Warned(_TemplateMessage, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_heard: bool = False
     is_ready: bool = False
     is_drained: bool = False
+    is_dormant: bool = False
 
     @property
     def reports_readiness(self) -> bool:
@@ -83,6 +84,10 @@ class ProcessRecords:
             (self._folder / f"{record.pod}.{record.name}.process").unlink(missing_ok=True)
         else:
             self._write(self.path_of(record).name, record)
+
+    def prefix_of(self, pod: str) -> str:
+        """The beginning of the paths of a pod's files."""
+        return f"{self._folder}/{pod}."
 
     def path_of(self, record: ProcessRecord) -> Path:
         """The file of a process."""

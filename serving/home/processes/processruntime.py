@@ -62,6 +62,8 @@ class TemplateProcess:
         self._host, self._pod, self._name = host, pod, name
         self._on_ready, self._on_warning = on_ready, on_warning
         self.pid = 0
+        self.is_dormant = False
+        """Whether it is a queue-proxy whose app sleeps."""
         self.started: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
         self.drained: asyncio.Future[None] = loop.create_future()
@@ -99,7 +101,8 @@ class TemplateProcess:
             case ProcessEnded(exit_code=exit_code):
                 _settle(self.started, None)
                 _settle(self.ended, exit_code)
-            case ReadinessChanged(is_ready=is_ready, is_drained=is_drained):
+            case ReadinessChanged(is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant):
+                self.is_dormant = is_dormant
                 if is_drained:
                     _settle(self.drained, None)
                 if self._on_ready is not None:
@@ -254,8 +257,8 @@ def _after(held: HeldProcess, report: Report) -> HeldProcess:
     match report:
         case ProcessEnded(exit_code=exit_code):
             return msgspec.structs.replace(held, exit_code=exit_code, is_ready=False)
-        case ReadinessChanged(is_ready=is_ready, is_drained=is_drained):
-            return msgspec.structs.replace(held, is_ready=is_ready, is_drained=is_drained)
+        case ReadinessChanged(is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant):
+            return msgspec.structs.replace(held, is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant)
         case _:
             return held
 
@@ -266,7 +269,13 @@ def _catch_up(process: TemplateProcess, held: HeldProcess) -> None:
         process.take_report(ProcessEnded(pod="", name=held.name, exit_code=held.exit_code))
     elif held.is_ready or held.is_drained:
         process.take_report(
-            ReadinessChanged(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained)
+            ReadinessChanged(
+                pod="",
+                name=held.name,
+                is_ready=held.is_ready,
+                is_drained=held.is_drained,
+                is_dormant=held.is_dormant,
+            )
         )
 
 

@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import msgspec
 
+import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
 from serving.home.processes.confine import confine
@@ -44,6 +45,7 @@ from serving.home.processes.mounts import (
     take_hostname,
 )
 from serving.home.processes.orders import StartProcess, open_streams
+from serving.home.processes.podfreezers import PodFreezers
 from serving.home.processes.process_lifetime import (
     QUEUE_PROXY_NAME,
     STANDBY_NAME,
@@ -110,8 +112,10 @@ def warm_up() -> None:
 class Spawner:
     """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness."""
 
-    def __init__(self, records: ProcessRecords, *, owner: int, events: int) -> None:
-        self._records, self._owner, self._events = records, owner, events
+    def __init__(
+        self, records: ProcessRecords, *, owner: int, events: int, freezers: PodFreezers | None = None
+    ) -> None:
+        self._records, self._owner, self._events, self._freezers = records, owner, events, freezers
         # In a process that was forked twice: its first parent.
         self._middle = 0
         self.standbys = Standbys(self._forked)
@@ -212,7 +216,15 @@ class Spawner:
         order = assignment.order
         try:
             self._take_place(assignment, control)
-            environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(self._events)}
+            environment = {
+                **order.environment,
+                **_in_network(order),
+                "SERVING_READY_FD": str(self._events),
+                "SERVING_POD_PROCESSES": self._records.prefix_of(order.pod),
+            }
+            if self._freezers is not None:
+                place = self._freezers.place_of(order.pod)
+                environment["SERVING_POD_FREEZER"] = msgspec.json.encode(place).decode()
         except (OSError, ValueError) as error:
             control.sendall(_why(order, error).encode())
             return None

@@ -52,8 +52,9 @@ from serving.home.processes.orders import (
     encode,
     read_order,
 )
+from serving.home.processes.podfreezers import PodSignals, find_freezers, signal_process
 from serving.home.processes.preload_apps import PreloadedApps
-from serving.home.processes.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
+from serving.home.processes.process_lifetime import children_of, environment_of, kill_group, set_niceness
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
 from serving.home.processes.spawn import Spawner, warm_up
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -80,7 +81,9 @@ class Template:
         self._records = records
         # The supervisor: it is the parent of all processes of pods too.
         self._owner = os.getppid()
-        self._spawner = Spawner(records, owner=self._owner, events=events[1])
+        freezers = find_freezers(self._owner)
+        self._signals = PodSignals(freezers, records)
+        self._spawner = Spawner(records, owner=self._owner, events=events[1], freezers=freezers)
         self._selector = selectors.DefaultSelector()
         self._preloaded = PreloadedApps(
             records,
@@ -113,6 +116,7 @@ class Template:
         self._follow(woken, lambda: None)
         self._follow(self._events, self._on_reply)
         self._take_over()
+        self._signals.sweep()
         self._follow(self._listener, self._connected)
         report_serving()
         while not self._is_stopping:
@@ -144,7 +148,7 @@ class Template:
                 self._ended(process, _KILLED)
         unheard = {pid: one for pid, one in self._running.items() if one.reports_readiness}
         for process in unheard.values():
-            _signal(process, PUSH_AGAIN)
+            signal_process(process, PUSH_AGAIN)
         until_s = time.monotonic() + _REPEAT_S
         while not all(one.is_heard for one in unheard.values()) and time.monotonic() < until_s:
             self._turn(max(0.0, until_s - time.monotonic()))
@@ -181,17 +185,22 @@ class Template:
                 continue
             process.is_heard = True
             process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
+            process.is_dormant = bool(event.get("dormant"))
             if process.is_ready:
                 self._preloaded.pod_ready(process.pod, time.monotonic())
                 _restore_weight(one for one in self._running.values() if one.pod == process.pod)
             report = ReadinessChanged(
-                pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
+                pod=process.pod,
+                name=process.name,
+                is_ready=process.is_ready,
+                is_drained=process.is_drained,
+                is_dormant=process.is_dormant,
             )
             self._report(report)
 
     def _ended(self, process: ProcessRecord, exit_code: int) -> None:
         del self._running[process.pid]
-        process.exit_code, process.is_ready = exit_code, False
+        process.exit_code, process.is_ready, process.is_dormant = exit_code, False, False
         if self._processes.get((process.pod, process.name)) is process:
             if process.is_exec:
                 # Commands beside the containers are not kept: each has a name of its own.
@@ -214,7 +223,7 @@ class Template:
         self._launches.finish(is_all=True)
         for process in [one for one in self._processes.values() if one.is_exec]:
             # The other end of its streams is gone.
-            _signal(process, signal.SIGKILL)
+            signal_process(process, signal.SIGKILL)
             self._ended(process, _KILLED)
         self._client, _ = self._listener.accept()
         self._client.setblocking(False)
@@ -252,7 +261,7 @@ class Template:
             case SendSignal():
                 process = self._processes.get((order.pod, order.name))
                 if process is not None and process.exit_code is None:
-                    _signal(process, order.signal)
+                    self._signals.send(process, order.signal)
             case KeepNote():
                 self._keep(order)
             case ForgetPod():
@@ -301,9 +310,10 @@ class Template:
         for key in [key for key in self._processes if key[0] == pod]:
             process = self._processes.pop(key)
             if process.exit_code is None:
-                _signal(process, signal.SIGKILL)
+                signal_process(process, signal.SIGKILL)
         self._records.forget(pod)
         self._preloaded.forget(pod)
+        self._signals.forget(pod)
 
     def _report(self, report: Report) -> None:
         if self._client is not None:
@@ -327,20 +337,26 @@ class Template:
 
     def _end_all(self) -> None:
         for process in self._running.values():
-            _signal(process, signal.SIGTERM if process.is_app else signal.SIGKILL)
+            self._signals.send(process, signal.SIGTERM if process.is_app else signal.SIGKILL)
         until_s = time.monotonic() + _APP_GRACE_S
         while self._running and time.monotonic() < until_s:
             self._turn(max(0.0, until_s - time.monotonic()))
         # The supervisor kills what is left.
         for process in self._running.values():
-            _signal(process, signal.SIGKILL)
+            signal_process(process, signal.SIGKILL)
+        self._signals.end()
 
 
 def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[HeldPod]:
     pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
     for one in processes:
         held = HeldProcess(
-            name=one.name, pid=one.pid, exit_code=one.exit_code, is_ready=one.is_ready, is_drained=one.is_drained
+            name=one.name,
+            pid=one.pid,
+            exit_code=one.exit_code,
+            is_ready=one.is_ready,
+            is_drained=one.is_drained,
+            is_dormant=one.is_dormant,
         )
         pods.setdefault(one.pod, []).append(held)
     return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
@@ -358,18 +374,6 @@ def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
             process.niceness = 0
             with contextlib.suppress(OSError):
                 set_niceness(process.pid, 0)
-
-
-def _signal(process: ProcessRecord, number: int) -> None:
-    # The supervisor may have collected it already, and its id may be another process's.
-    if not process.is_alive:
-        return
-    if process.stop_signal and number == signal.SIGTERM:
-        number = process.stop_signal
-    if process.stop_signal and not expects(process.pid, number):
-        # The kernel gives the first process of a container no signal that it has no handler for.
-        number = signal.SIGKILL
-    kill_group(process.pid, number)
 
 
 def main() -> int:

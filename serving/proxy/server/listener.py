@@ -149,6 +149,12 @@ class HttpServer:
         host, port = server.sockets[0].getsockname()[:2]
         return host, port
 
+    def close_idle_upstreams(self) -> None:
+        """Close all idle connections to upstreams: what stays open may be closed by them unseen."""
+        for pool in (self.pool, self._streams):
+            if pool is not None:
+                pool.expire(math.inf)
+
     def drain(self) -> None:
         """Close each connection after its next response; idle ones stay open until ``finish``."""
         self.draining = True

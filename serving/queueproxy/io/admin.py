@@ -14,8 +14,13 @@ _READY_WAIT_MAX_S = 60.0
 # Time within which an order to stop follows a container's /wait-for-drain, in seconds: else it is that container alone that
 # is started again. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
 _STOP_FOLLOWS_S = 1.0
-_ORDERS = {b"/drain": b"POST", b"/wait-for-drain": b"GET"}
-_HELP = b"there is /healthz, /readyz, /metrics, /drain and /wait-for-drain"
+_ORDERS = {b"/drain": b"POST", b"/wait-for-drain": b"GET", b"/wake": b"POST"}
+_ORDER_HELP = {
+    b"/drain": b"POST /drain begins the drain",
+    b"/wait-for-drain": b"GET /wait-for-drain begins the drain",
+    b"/wake": b"POST /wake keeps the app awake for a while",
+}
+_HELP = b"there is /healthz, /readyz, /metrics, /drain, /wait-for-drain and /wake"
 
 
 class AdminHandler:
@@ -28,7 +33,9 @@ class AdminHandler:
       it is answered, and probes succeed again.
     - ``POST /drain``: begins the drain by itself; ``on_drain`` is called.
 
-    Both orders need the pod's secret where there is one.
+    - ``POST /wake``: thaws an app that sleeps, and keeps it awake for half a minute; answered when it runs.
+
+    All orders need the pod's secret where there is one.
     """
 
     def __init__(self, pod: PodRequests[Any], *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
@@ -91,6 +98,7 @@ class AdminHandler:
             exchange.wait_until_s = math.inf
         else:
             self._pod.is_draining = False
+            self._pod.wake()
             exchange.respond(200, b"no order to stop has followed")
 
     def finish(self, exchange: Exchange) -> None:
@@ -100,14 +108,17 @@ class AdminHandler:
 
     def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
         if exchange.head.method != method:
-            exchange.respond(405, b"%b %b begins the drain" % (method, path), header_lines(_TEXT, (b"Allow", method)))
+            exchange.respond(405, _ORDER_HELP[path], header_lines(_TEXT, (b"Allow", method)))
         elif not self._pod.takes_orders_from(exchange.head):
             exchange.respond(403, b"this needs the pod's secret")
         elif path == b"/drain":
             self._on_drain()
             exchange.respond(202, b"draining")
+        elif path == b"/wake":
+            self._pod.wake(is_held=True, then=lambda: exchange.respond(200, b"awake"))
         else:
             self._pod.is_draining = True
+            self._pod.wake()
             self._leaving.add(exchange)
             exchange.wait_until_s = math.inf if self._is_stopping else exchange.started_s + _STOP_FOLLOWS_S
             self._respond_to_probes()

@@ -5,7 +5,10 @@ expire. The first failure of a row is logged, with what would be right.
 """
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from serving.aio.clock import now_s
 from serving.aio.netns import open_connection
@@ -81,15 +84,23 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return page
 
 
-async def watch_gauges(spec: PodSpec, gauges: AppGauges, *, stop: asyncio.Event, period_s: float = _PERIOD_S) -> None:
-    """Read the page each second by default, until ``stop`` is set."""
+async def watch_gauges(
+    spec: PodSpec,
+    gauges: AppGauges,
+    *,
+    stop: asyncio.Event,
+    probing: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+    period_s: float = _PERIOD_S,
+) -> None:
+    """Read the page each second by default, within ``probing``, until ``stop`` is set."""
     address, path = (spec.app[0], spec.metrics_port or spec.app[1]), spec.metrics_path
     is_fine: bool | None = None
 
     async def beat() -> None:
         nonlocal is_fine
         try:
-            page = await fetch_page(address, path)
+            async with probing():
+                page = await fetch_page(address, path)
         except UnreadablePage as error:
             _note(ok=False, reason=str(error))
             return

@@ -6,10 +6,11 @@ steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists 
 """
 
 import contextlib
+import functools
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from serving.proxy.forwarding.attempt import UNDELIVERED
 from serving.proxy.forwarding.exchange import Exchange
@@ -23,6 +24,9 @@ from serving.queueproxy.podspec import PodSpec
 from serving.traffic.breaker import ADMITTED, Admitted, Breaker, Granted, Queued, Rejected, TimedOut
 from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches, probe_proof
+
+if TYPE_CHECKING:
+    from serving.queueproxy.io.dormant import Dormancy
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None]
@@ -50,6 +54,8 @@ class PodRequests(Generic[_Request]):
         self.is_ready = False
         self.is_draining = False
         self.last_request_s = -math.inf
+        self.dormancy: Dormancy | None = None
+        """Freezes the app while it is idle; None where it always runs."""
         self.request_metrics = RequestMetrics()
         """Results of ended requests."""
         self.gauges = AppGauges(spec.gauges)
@@ -81,6 +87,28 @@ class PodRequests(Generic[_Request]):
     def report(self) -> Report:
         """Close the period since the last report, and open the next."""
         return self._meter.report(self._clock())
+
+    @contextlib.asynccontextmanager
+    async def probing(self) -> AsyncIterator[None]:
+        """Wait until the app runs, and keep it running for a probe."""
+        if self.dormancy is None:
+            yield
+            return
+        await self.dormancy.until_awake()
+        with self.dormancy.probing():
+            yield
+
+    def skip_idle(self) -> None:
+        """Leave the time for which the app slept out of the next report."""
+        self._meter.skip_idle()
+
+    def wake(self, *, is_held: bool = False, then: Callable[[], None] = lambda: None) -> None:
+        """Have the app run, and keep it awake for a while if it is held; ``then`` is called when it runs."""
+        if self.dormancy is None:
+            then()
+            return
+        self.dormancy.wake(is_held=is_held)
+        self.dormancy.run(then)
 
     def takes_orders_from(self, head: RequestHead) -> bool:
         """Whether the sender may order the pod to drain: without a secret, every sender."""
@@ -215,8 +243,16 @@ class PodHandler(PodRequests[Exchange]):
         has_response = exchange.outcome is ExchangeOutcome.ANSWERED
         for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
             self._run(granted.request_id)
+        if self.dormancy is not None and not self._meter.level:
+            self.dormancy.went_idle()
 
     def _run(self, exchange: Exchange) -> None:
+        if self.dormancy is None:
+            self._forward(exchange)
+        else:
+            self.dormancy.run(functools.partial(self._forward, exchange))
+
+    def _forward(self, exchange: Exchange) -> None:
         origin = exchange.context
         assert isinstance(origin, tuple)
         # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.

@@ -17,7 +17,7 @@ from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.appmetrics import watch_gauges
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
-from serving.queueproxy.io.stats import report_stats, stats_link
+from serving.queueproxy.io.stats import dormant_frame, report_stats, stats_link
 from serving.queueproxy.metrics import series
 from serving.queueproxy.podspec import Address, PodSpec
 from serving.wire.link import Link
@@ -91,7 +91,9 @@ class PodService:
         numbers: Callable[[], list[str]] = list,
     ) -> None:
         self._spec, self._pod, self._front, self._pipe, self._numbers = spec, pod, front, pipe, numbers
-        self._link = stats_link(spec, draw=random.random) if spec.stats_url else None
+        self._link: Link | None = None
+        if spec.stats_url:
+            self._link = stats_link(spec, draw=random.random, on_connected=self._connected)
         self._admin_server = HttpServer(spec.settings.http)
         self._admin: AdminHandler
 
@@ -103,6 +105,7 @@ class PodService:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set, and drain."""
         spec, pod, pipe, admin = self._spec, self._pod, self._pipe, self._admin
+        await self._recover_dormancy()
         flushed = asyncio.Event()
         known = asyncio.Event()
 
@@ -110,6 +113,7 @@ class PodService:
             pipe.push(ready=ready)
             admin.readiness_changed()
             known.set()
+            pod.wake()
 
         def drained() -> None:
             pipe.push(ready=False, drained=True)
@@ -124,12 +128,14 @@ class PodService:
                 reporting = report_stats(spec, pod, self._link, stop=flushed)
                 reports = group.create_task(reporting, name="stats reports")
                 if self._reads_page:
-                    reading = watch_gauges(spec, pod.gauges, stop=flushed)
+                    reading = watch_gauges(spec, pod.gauges, probing=pod.probing, stop=flushed)
                     tasks.append(group.create_task(reading, name="gauges"))
             await stop.wait()
             watch.cancel()
             pipe.push(ready=False)
             admin.stopping()
+            if pod.dormancy is not None:
+                await pod.dormancy.end()
             await drain(spec, pod, self._front, on_drained=drained)
             flushed.set()
             if reports is not None:
@@ -145,12 +151,33 @@ class PodService:
         spec = self._spec
         return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
 
+    async def _recover_dormancy(self) -> None:
+        """Begin with an app that runs, and report each change from then on."""
+        pod, pipe, dormancy = self._pod, self._pipe, self._pod.dormancy
+        if dormancy is None:
+            return
+
+        def changed(dormant: bool) -> None:  # noqa: FBT001 - the shape of a callback
+            if not dormant:
+                pod.skip_idle()
+            if not pod.is_draining:
+                pipe.push(ready=pod.is_ready, dormant=dormant)
+
+        dormancy.on_change = changed
+        await dormancy.recover()
+
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
         """Keep the connection for statistics. Requests need the app's readiness first, so that is awaited before."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._spec.settings.report_period_s):
                 await known.wait()
         await link.run()
+
+    def _connected(self) -> None:
+        """Repeat the report of a pod that sleeps after a reconnect."""
+        dormancy = self._pod.dormancy
+        if self._link is not None and dormancy is not None and dormancy.is_dormant:
+            self._link.send(dormant_frame())
 
     def _page(self) -> bytes:
         """The page of all counts for Prometheus, written without its library to keep the sidecar small."""
@@ -161,6 +188,8 @@ class PodService:
         lines.append(f"queueproxy_requests_waiting {pod.waiting_count}")
         lines += self._numbers()
         lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")
+        if pod.dormancy is not None:
+            lines += pod.dormancy.page()
         lines.append(f"queueproxy_tasks {len(asyncio.all_tasks())}")
         if link is not None:
             lines.append(f"queueproxy_stats_sent_total {link.sent_count}")

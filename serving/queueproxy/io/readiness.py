@@ -93,7 +93,7 @@ def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueuePr
 class ReadinessPipe:
     """Pushes readiness to the pod's runner, one JSON object a line: ``{"pid": 7, "ready": true}``.
 
-    The last line is ``{"pid": 7, "ready": false, "drained": true}``: the app may end. A reader that has lost lines sends
+    "dormant": true is added while the app sleeps. The last line is ``{"pid": 7, "ready": false, "drained": true}``: the app may end. A reader that has lost lines sends
     ``PUSH_AGAIN``, and the last line is written again. ``pid`` is the process that the reader knows; None is this one.
     """
 
@@ -105,10 +105,11 @@ class ReadinessPipe:
             os.set_blocking(descriptor, False)
             os.set_inheritable(descriptor, False)
 
-    def push(self, *, ready: bool, drained: bool = False) -> None:
+    def push(self, *, ready: bool, drained: bool = False, dormant: bool = False) -> None:
         """Write a line. Without a reader, do nothing."""
         line: dict[str, int] = {"pid": self._pid, "ready": ready}
-        self._line = msgspec.json.encode({**line, "drained": True} if drained else line) + b"\n"
+        marks = {"drained": True} if drained else {"dormant": True} if dormant else {}
+        self._line = msgspec.json.encode({**line, **marks}) + b"\n"
         self.push_again()
 
     def push_again(self) -> None:
@@ -126,10 +127,11 @@ class ReadinessPipe:
 
 
 async def watch_app(spec: PodSpec, handler: PodRequests[Any], on_change: Callable[[bool], None]) -> None:
-    """Probe the app repeatedly, until cancelled or probing has ended."""
+    """Probe the app repeatedly, until cancelled or probing has ended. An app that sleeps is not probed."""
     state = at_start(spec.settings)
     while True:
-        ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2)
+        async with handler.probing():
+            ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2)
         before, state = state, after_attempt(state, ok=ok, probe=spec.readiness, settings=spec.settings)
         if state.is_ready is not before.is_ready:
             handler.is_ready = state.is_ready

@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 _FLUSH_S = 0.5
 
 
-def stats_link(spec: PodSpec, *, draw: Callable[[], float]) -> Link:
+def stats_link(spec: PodSpec, *, draw: Callable[[], float], on_connected: Callable[[], None] = lambda: None) -> Link:
     """The link to the autoscaler that takes the statistics of this pod; ``draw`` spreads its pauses.
 
     One statistic waits at most: the newest.
@@ -32,14 +32,27 @@ def stats_link(spec: PodSpec, *, draw: Callable[[], float]) -> Link:
         frames_max=1,
         wait=True,
     )
-    return Link(url, token=lambda: _token(spec), draw=draw, settings=settings, network=spec.stats_network)
+    return Link(
+        url,
+        token=lambda: _token(spec),
+        draw=draw,
+        settings=settings,
+        network=spec.stats_network,
+        on_connected=on_connected,
+    )
 
 
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
-    """Report at a steady pace, and once more at the end."""
+    """Report at a steady pace, and once more at the end. A pod that sleeps says so once, and is silent until it wakes."""
     period_s = spec.settings.report_period_s
 
     async def beat() -> None:
+        dormancy = handler.dormancy
+        if dormancy is not None and dormancy.is_dormant:
+            handler.report()
+            link.send(dormant_frame())
+            await dormancy.until_awake()
+            return
         stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
         responses = handler.request_metrics.take_responses()
         link.send(
@@ -63,6 +76,11 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     await every(period_s, beat, stop=stop, on_error=on_error)
     await beat()
     await link.flush(_FLUSH_S)
+
+
+def dormant_frame() -> bytes:
+    """The statistic of a pod that sleeps."""
+    return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True))
 
 
 def _token(spec: PodSpec) -> str:

@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 
 import msgspec
 import uvicorn
@@ -78,10 +79,15 @@ PodMaker = Callable[..., AbstractAsyncContextManager[Pod]]
 
 @contextlib.asynccontextmanager
 async def forwarding(
-    script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
+    script: Script = ok,
+    readiness: Probe | None = None,
+    url: str | None = None,
+    more: Mapping[str, object] = MappingProxyType({}),
+    **knobs: float,
 ) -> AsyncIterator[Pod]:
-    """A queue-proxy on inherited sockets, with a drain lag of 0 by default."""
-    async with backed(script) as app, _staged(app.address, readiness, url, knobs) as (running, spec, sockets):
+    """A queue-proxy on inherited sockets, with a drain lag of 0 by default. ``more`` are further fields of its pod."""
+    async with backed(script) as app, _staged(app.address, readiness, url, knobs) as (running, plain, sockets):
+        spec = msgspec.structs.replace(plain, **more)
         running.app = app
         sockets[0].close()
         running.done = asyncio.create_task(main.serve(spec, running.stop))

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from serving.model.errors import SettingsError
-from serving.queueproxy.podspec import PodSpec, Probe, probing_app, read_probe, spec_from_environment
+from serving.queueproxy.podspec import FreezerPlace, PodSpec, Probe, probing_app, read_probe, spec_from_environment
 
 NEEDED = {
     "SERVING_POD_NAMESPACE": "default",
@@ -60,6 +60,10 @@ def test_all_variables_are_read() -> None:
         ("SERVING_POD_METRICS_PATH", "metrics"),
         ("SERVING_POD_METRICS_PATH", "/a\r\nb: c"),
         ("SERVING_POD_METRICS_PORT", "0"),
+        ("SERVING_POD_DORMANT_AFTER_S", "0"),
+        ("SERVING_POD_DORMANT_AFTER_S", "soon"),
+        ("SERVING_POD_DORMANT_CALL", "POST /sleep"),
+        ("SERVING_POD_FREEZER", "/sys/fs/cgroup/p"),
         ("SERVING_QUEUEPROXY_REPORT_PERIOD_S", "0"),
     ],
 )
@@ -122,3 +126,19 @@ def test_a_probe_of_an_app_with_a_queue_proxy_in_its_process_is_marked_with_the_
     marked = probing_app(probe, secret="s")  # noqa: S106 - of a test
     assert marked.headers == (("A", "1"), ("K-Pod-Secret", "s"), ("K-Network-Probe", "app"))
     assert probing_app(probe, secret="") == probe
+
+
+def test_a_pod_that_may_sleep_has_its_means() -> None:
+    spec = spec_from_environment(
+        NEEDED
+        | {
+            "SERVING_POD_DORMANT_AFTER_S": "0.1",
+            "SERVING_POD_DORMANT_CALL": "POST /sleep, POST /wake_up",
+            "SERVING_POD_PROCESSES": "/state/processes/p.",
+            "SERVING_POD_FREEZER": '{"root": "/sys/fs/cgroup", "folder": "/sys/fs/cgroup/pods/p"}',
+        }
+    )
+    assert (spec.dormant_after_s, spec.processes) == (0.1, "/state/processes/p.")
+    assert spec.dormant_call is not None
+    assert spec.dormant_call.wake.target == "/wake_up"
+    assert spec.freezer == FreezerPlace(root="/sys/fs/cgroup", folder="/sys/fs/cgroup/pods/p", is_unified=True)

@@ -1,7 +1,9 @@
+from typing import Any
+
 import pytest
 
 from serving.scaling.resolve import classic_target, resolve, resolve_annotations
-from serving.scaling.spec import ScalingSpec, WindowKind
+from serving.scaling.spec import ScalingSpec, WindowKind, dormant_variables
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import (
     ADAPTIVE_POLICY,
@@ -10,6 +12,7 @@ from serving.settings.autoscaler import (
     KNATIVE_POLICY,
     AutoscalerSettings,
 )
+from serving.settings.dormancy import DORMANT
 from serving.settings.knob import Field, Value, fields_of
 
 SETTINGS = AutoscalerSettings()
@@ -66,6 +69,8 @@ def test_an_annotation_goes_before_a_setting() -> None:
 
 def another(field: Field) -> Value:
     """A value of a setting that is right, and not its default."""
+    if field.knob.unit is DORMANT:
+        return "only"
     tried: tuple[Value, ...] = (*field.knob.choices, 0.5, 1, 2, 7, 700)
     return next(one for one in tried if one != field.default and field.knob.admits(one))
 
@@ -162,3 +167,37 @@ def test_several_metrics_have_targets_of_their_own() -> None:
 def test_knatives_target_is_that_of_the_first_metric_without_one() -> None:
     found = spec(ScalingAnnotations(load="gauge:a, gauge:b=2", target=9.0, target_utilization_ratio=0.5))
     assert (found.total_value, found.target_value, found.further_metrics[0].target_value) == (9.0, 4.5, 1.0)
+
+
+def dormant_spec(annotations: dict[str, str], *, reachable: bool = True, **settings: Any) -> ScalingSpec:  # noqa: ANN401 - of settings
+    named = {f"serving.dev/{name}": text for name, text in annotations.items()}
+    return resolve_annotations(named, AutoscalerSettings(**settings), container_concurrency=0, reachable=reachable)
+
+
+def test_nothing_sleeps_by_default() -> None:
+    found = dormant_spec({})
+    assert (found.dormant_after_s, found.dormant_cost) == (None, 1.0)
+
+
+def test_the_setting_counts_under_the_adaptive_policy_only() -> None:
+    assert dormant_spec({}, dormant="after=1s").dormant_after_s is None
+    assert dormant_spec({}, dormant="after=1s", policy=ADAPTIVE_POLICY).dormant_after_s == 1.0
+
+
+def test_a_revision_may_ask_to_sleep_under_each_policy() -> None:
+    found = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"})
+    assert (found.policy, found.dormant_after_s, found.dormant_cost) == (KNATIVE_POLICY, 2.0, 0.2)
+    assert found.dormant_call == "POST /a, POST /b"
+    assert dormant_spec({"dormant": "never"}, dormant="only", policy=ADAPTIVE_POLICY).dormant_after_s is None
+
+
+def test_a_revision_that_only_sleeps_keeps_a_pod_while_it_is_reachable() -> None:
+    assert not dormant_spec({"dormant": "only"}).enable_scale_to_zero
+    assert dormant_spec({"dormant": "only"}, reachable=False).enable_scale_to_zero
+
+
+def test_a_queue_proxy_gets_what_it_needs_to_freeze_its_app() -> None:
+    assert dormant_variables(dormant_spec({})) == {}
+    assert dormant_variables(dormant_spec({"dormant": "after=100ms"})) == {"SERVING_POD_DORMANT_AFTER_S": "0.1"}
+    found = dormant_variables(dormant_spec({"dormant": "after=1s", "dormant-call": "POST /a, POST /b"}))
+    assert found == {"SERVING_POD_DORMANT_AFTER_S": "1", "SERVING_POD_DORMANT_CALL": "POST /a, POST /b"}

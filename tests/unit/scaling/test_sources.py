@@ -178,3 +178,29 @@ def test_an_activator_reports_no_gauge_and_stands_for_no_pod() -> None:
     sources.record_activator(stat(10.2, 3, by="activator"))
     (second,) = sources.complete(11.0)
     assert second.load.gauges == {"g": 4.0}
+
+
+def dormant(at_s: float, *, by: str = "p") -> Stat:
+    return Stat(pod=by, at_s=at_s, is_dormant=True)
+
+
+def test_a_dormant_pod_has_no_load_in_each_second() -> None:
+    sources = of_pods(dormant(10.1))
+    assert loads(sources.complete(15.0)) == {10: 0, 11: 0, 12: 0, 13: 0, 14: 0}
+    assert loads(sources.complete(80.0)) == dict.fromkeys(range(15, 80), 0)
+    assert sources.pods.keys() == {"p"}
+
+
+def test_a_dormant_pod_that_woke_is_silent_like_any_other() -> None:
+    sources = of_pods(dormant(10.1), stat(20.1, 3))
+    assert loads(sources.complete(60.0)) == {20: 3, 21: 3}
+
+
+def test_a_dormant_pod_that_is_gone_says_nothing() -> None:
+    sources = of_pods(dormant(10.1))
+    sources.forget_pod("p")
+    assert sources.complete(15.0) == []
+
+
+def test_a_long_time_beside_a_dormant_pod_is_a_window_at_most() -> None:
+    assert len(of_pods(dormant(10.1)).complete(1e6)) == 3600

@@ -155,3 +155,10 @@ def test_validate_tells_a_negative_level() -> None:
     meter.leave(0.0, proxied=False)
     with pytest.raises(AssertionError, match="inside -1"):
         validate(meter)
+
+
+def test_a_skipped_idle_time_does_not_thin_the_load() -> None:
+    meter = Meter(now_s=0.0)
+    meter.arrive(3600.0, proxied=False)
+    meter.skip_idle()
+    assert meter.report(3601.0) == report(concurrency=1.0, request_count=1)

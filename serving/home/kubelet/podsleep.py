@@ -1,0 +1,100 @@
+"""Suspends the probes of an app that sleeps, and has it woken.
+
+The queue-proxy of a pod freezes and thaws its app (``queueproxy.io.dormant``) and reports both. The kubelet does not probe an
+app that sleeps, and wakes it for exec, attach and port-forward, which go past the queue-proxy.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+
+from serving.queueproxy.io.dormant import WAKE_HOLD_S
+
+_log = logging.getLogger("kubelet")
+
+# A queue-proxy answers at once, unless the app wakes by a call of its own.
+_WAKE_MAX_S = 90.0
+# Two orders may be late before the first one ends.
+_REPEAT_S = WAKE_HOLD_S / 3
+
+
+class AppSleep:
+    """The sleep of one pod's app. Until ``reach`` is called it has no queue-proxy that could wake it."""
+
+    def __init__(self) -> None:
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._sleep_count = 0
+        self._admin: tuple[str, int] | None = None
+        self._secret = ""
+        self._keeping: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_dormant(self) -> bool:
+        """Whether it sleeps."""
+        return not self._awake.is_set()
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether its queue-proxy may freeze it."""
+        return self._admin is not None
+
+    def reach(self, admin: tuple[str, int], *, secret: str) -> None:
+        """Set where its queue-proxy takes orders, and the pod's secret."""
+        self._admin, self._secret = admin, secret
+
+    def report(self, *, is_dormant: bool) -> None:
+        """Record what the queue-proxy has reported."""
+        self._sleep_count += is_dormant and not self.is_dormant
+        (self._awake.clear if is_dormant else self._awake.set)()
+
+    async def awake_outcome(self, probe: Callable[[], Awaitable[bool]]) -> bool:
+        """The outcome of a probe during which the app did not sleep; another one is made otherwise."""
+        while True:
+            await self._awake.wait()
+            before = self._sleep_count
+            ok = await probe()
+            if ok or (before == self._sleep_count and not self.is_dormant):
+                return ok
+
+    async def wake(self) -> None:
+        """Wake the app, and keep it awake for half a minute. Without its queue-proxy it is not asleep for long."""
+        if self._admin is None:
+            return
+        host, port = self._admin
+        order = f"POST /wake HTTP/1.1\r\nHost: {host}\r\nK-Pod-Secret: {self._secret}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        try:
+            async with asyncio.timeout(_WAKE_MAX_S):
+                reader, writer = await asyncio.open_connection(host, port)
+                try:
+                    writer.write(order.encode())
+                    await reader.read()
+                finally:
+                    writer.close()
+        except OSError as error:
+            _log.warning("pod.not_woken", extra={"address": host, "error": str(error)})
+
+    def keep_awake(self, until: Awaitable[object]) -> None:
+        """Keep the app awake until something has ended."""
+        if self._admin is None:
+            return
+        self._spawn(self._keep_awake(asyncio.ensure_future(until)))
+
+    def wake_unready(self) -> None:
+        """Wake an app that sleeps before its pod is ready: the kubelet has yet to probe it."""
+        if self.is_dormant:
+            self._spawn(self.wake())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="keep awake")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def _keep_awake(self, until: "asyncio.Future[object]") -> None:
+        while not until.done():
+            await asyncio.wait((until,), timeout=_REPEAT_S)
+            if not until.done():
+                await self.wake()
+        with contextlib.suppress(Exception):
+            until.result()

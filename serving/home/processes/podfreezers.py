@@ -1,0 +1,146 @@
+"""Finds, thaws and removes the cgroups by which queue-proxies freeze their pods.
+
+They lie below our own cgroup, so that what bounds us bounds frozen pods too. Version 2 goes first, also where it is mounted beside version 1:
+what it has frozen can be killed. Version 1 has to thaw a process before it can end. A queue-proxy makes the cgroup of its pod.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+
+from serving.home.processes.process_lifetime import expects, kill_group, start_ticks
+from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.queueproxy.podspec import FROZEN_MARK, FreezerPlace
+
+_ROOT = Path("/sys/fs/cgroup")
+_PREFIX = "serving-dormant-"
+# Time for killed processes to leave their cgroups, in seconds.
+_LEAVE_S, _LEAVE_PAUSE_S = 0.5, 0.005
+
+
+class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
+    """The cgroups of one system's pods, in ``folder``; ``root`` is where their hierarchy is mounted."""
+
+    root: Path
+    folder: Path
+    is_unified: bool
+
+    def place_of(self, pod: str) -> FreezerPlace:
+        """The cgroup of a pod."""
+        return FreezerPlace(root=str(self.root), folder=str(self.folder / pod), is_unified=self.is_unified)
+
+    def thaw(self, pod: str) -> None:
+        """Let what is frozen of a pod run."""
+        name, text = ("cgroup.freeze", "0") if self.is_unified else ("freezer.state", "THAWED")
+        with contextlib.suppress(OSError):
+            (self.folder / pod / name).write_text(text)
+
+    def remove(self, pod: str) -> None:
+        """Remove the cgroup of an ended pod. One with processes left is removed at the next sweep."""
+        self.thaw(pod)
+        with contextlib.suppress(OSError):
+            (self.folder / pod).rmdir()
+
+    def sweep(self) -> None:
+        """Remove the cgroups of ended systems, and empty ones of this system."""
+        for folder in self.folder.parent.glob(f"{_PREFIX}*"):
+            pid, _, ticks = folder.name.removeprefix(_PREFIX).partition("-")
+            is_ours = folder == self.folder
+            if not is_ours and pid.isdecimal() and str(start_ticks(int(pid))) == ticks:
+                continue
+            system = msgspec.structs.replace(self, folder=folder)
+            for pod in [one.name for one in folder.iterdir() if one.is_dir()]:
+                if is_ours:
+                    # It can only be removed if it is empty.
+                    with contextlib.suppress(OSError):
+                        (folder / pod).rmdir()
+                else:
+                    system.remove(pod)
+            if not is_ours:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+    def end(self) -> None:
+        """Thaw all pods, and remove the cgroups. Blocks until killed processes have left them, for a moment at most."""
+        until_s = time.monotonic() + _LEAVE_S
+        while self.folder.exists():
+            for pod in [one.name for one in self.folder.iterdir() if one.is_dir()]:
+                self.remove(pod)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+                return
+            if time.monotonic() > until_s:
+                return
+            time.sleep(_LEAVE_PAUSE_S)
+
+
+def find_freezers(owner: int, *, root: Path = _ROOT, proc: Path = Path("/proc")) -> PodFreezers | None:
+    """Make the folder for the cgroups of the system with the process ``owner``; None where none can be made."""
+    try:
+        lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    name = f"{_PREFIX}{owner}-{start_ticks(owner)}"
+    unified = root if (root / "cgroup.controllers").exists() else root / "unified"
+    choices = [
+        *((unified, path, True) for number, _, path in lines if number == "0"),
+        *((root / "freezer", path, False) for _, kinds, path in lines if "freezer" in kinds.split(",")),
+    ]
+    for mounted, path, is_unified in choices:
+        above = mounted / path.strip("/")
+        if not (above / "cgroup.procs").exists():
+            continue
+        with contextlib.suppress(OSError):
+            (above / name).mkdir(exist_ok=True)
+            if os.access(above / "cgroup.procs", os.W_OK):
+                return PodFreezers(root=mounted, folder=above / name, is_unified=is_unified)
+    return None
+
+
+class PodSignals:
+    """Sends signals to apps that may sleep: a frozen process handles a signal when it runs again."""
+
+    def __init__(self, freezers: PodFreezers | None, records: ProcessRecords) -> None:
+        self._freezers, self._records = freezers, records
+
+    def send(self, process: ProcessRecord, number: int) -> None:
+        """Signal a process, and let its app run."""
+        signal_process(process, number)
+        if not process.is_app:
+            return
+        if self._freezers is not None:
+            self._freezers.thaw(process.pod)
+        if number != signal.SIGKILL and Path(self._records.prefix_of(process.pod) + FROZEN_MARK).exists():
+            kill_group(process.pid, signal.SIGCONT)
+
+    def forget(self, pod: str) -> None:
+        """Remove the cgroup of an ended pod."""
+        if self._freezers is not None:
+            self._freezers.remove(pod)
+
+    def sweep(self) -> None:
+        """Remove the cgroups of ended systems."""
+        if self._freezers is not None:
+            self._freezers.sweep()
+
+    def end(self) -> None:
+        """Remove the cgroups of all pods."""
+        if self._freezers is not None:
+            self._freezers.end()
+
+
+def signal_process(process: ProcessRecord, number: int) -> None:
+    """Signal a process and its group, unless it has ended."""
+    # The supervisor may have collected it already, and its id may be another process's.
+    if not process.is_alive:
+        return
+    if process.stop_signal and number == signal.SIGTERM:
+        number = process.stop_signal
+    if process.stop_signal and not expects(process.pid, number):
+        # The kernel gives the first process of a container no signal that it has no handler for.
+        number = signal.SIGKILL
+    kill_group(process.pid, number)

@@ -1,0 +1,119 @@
+"""Decides when the app of a pod goes to sleep and wakes: phases, transitions, due times.
+
+A dormant pod keeps its memory and its sockets and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and
+reports what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a
+clock that goes backwards delays the sleep and does nothing else.
+"""
+
+import enum
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.model.errors import IllegalTransition
+from serving.traffic.backoff import backoff_s
+
+# First pause after the app could not be frozen, in seconds; it doubles up to the longest.
+_RETRY_FIRST_S = 10.0
+_RETRY_MAX_S = 600.0
+
+
+class Phase(enum.StrEnum):
+    """The phase of a pod's app. Requests reach it in ``RUNNING`` only."""
+
+    RUNNING = "running"
+    FREEZING = "freezing"
+    DORMANT = "dormant"
+    THAWING = "thawing"
+
+
+class AppEvent(enum.StrEnum):
+    """What happens to a pod's app."""
+
+    IDLE = "idle"
+    """It has been idle for as long as it must be."""
+    DEMAND = "demand"
+    """A request, an order, or the end of its process."""
+    FROZEN = "frozen"
+    REFUSED = "refused"
+    """It could not be frozen."""
+    THAWED = "thawed"
+
+
+TRANSITIONS: Mapping[tuple[Phase, AppEvent], Phase] = {
+    (Phase.RUNNING, AppEvent.IDLE): Phase.FREEZING,
+    (Phase.RUNNING, AppEvent.DEMAND): Phase.RUNNING,
+    (Phase.FREEZING, AppEvent.FROZEN): Phase.DORMANT,
+    (Phase.FREEZING, AppEvent.REFUSED): Phase.THAWING,
+    (Phase.FREEZING, AppEvent.DEMAND): Phase.THAWING,
+    (Phase.DORMANT, AppEvent.DEMAND): Phase.THAWING,
+    (Phase.THAWING, AppEvent.DEMAND): Phase.THAWING,
+    (Phase.THAWING, AppEvent.THAWED): Phase.RUNNING,
+}
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps an app awake now.
+
+    ``request_count`` are requests that run or wait, open tunnels included; ``probe_count`` are probes under way.
+    """
+
+    request_count: int = 0
+    probe_count: int = 0
+    is_ready: bool = True
+    is_draining: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the app could be frozen without being missed."""
+        return self.is_ready and not (self.request_count or self.probe_count or self.is_draining)
+
+
+class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one pod. ``idle_since_s`` is the end of its last activity; until ``awake_until_s`` it stays awake."""
+
+    idle_since_s: float
+    phase: Phase = Phase.RUNNING
+    awake_until_s: float = -math.inf
+    refused_count: int = 0
+    """Failed freezes since the last successful one."""
+
+
+def after_event(state: DormancyState, event: AppEvent, now_s: float) -> DormancyState:
+    """The state after an event.
+
+    Raises:
+        IllegalTransition: for a pair that is not in the table.
+    """
+    phase = TRANSITIONS.get((state.phase, event))
+    if phase is None:
+        raise IllegalTransition(subject="dormancy of a pod", phase=state.phase, event=event)
+    if event is AppEvent.REFUSED:
+        pause_s = backoff_s(state.refused_count + 1, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)
+        return msgspec.structs.replace(
+            state,
+            phase=phase,
+            refused_count=state.refused_count + 1,
+            awake_until_s=max(state.awake_until_s, now_s + pause_s),
+        )
+    if event is AppEvent.FROZEN:
+        return msgspec.structs.replace(state, phase=phase, refused_count=0)
+    if event in (AppEvent.THAWED, AppEvent.DEMAND):
+        return msgspec.structs.replace(state, phase=phase, idle_since_s=max(state.idle_since_s, now_s))
+    return msgspec.structs.replace(state, phase=phase)
+
+
+def held_awake(state: DormancyState, until_s: float) -> DormancyState:
+    """The state of an app that has to stay awake until a time."""
+    return msgspec.structs.replace(state, awake_until_s=max(state.awake_until_s, until_s))
+
+
+def sleep_due_s(state: DormancyState, activity: Activity, *, after_s: float) -> float:
+    """When the app is to be frozen; infinite while something keeps it awake, or it is not running.
+
+    Idle since 100 s with ``after_s`` of 10 s, and held awake until 130 s: at 130 s.
+    """
+    if state.phase is not Phase.RUNNING or not activity.is_idle:
+        return math.inf
+    return max(state.idle_since_s + after_s, state.awake_until_s)

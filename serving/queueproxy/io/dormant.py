@@ -1,0 +1,221 @@
+"""Freezes the app of a pod while it is idle, and thaws it on the way of a request.
+
+``serving.queueproxy.dormancy`` decides; this asks it when a request has ended or a timer is due, and carries out by a
+``Freezer``. Nothing outside of the pod is asked: a request that arrives thaws the app and is forwarded in the same turn of
+the loop, or waits for the app's own call.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from serving.queueproxy.dormancy import Activity, AppEvent, DormancyState, Phase, after_event, held_awake, sleep_due_s
+from serving.queueproxy.io.freezers import Freezer, freezer_of
+from serving.queueproxy.io.podrequests import PodRequests
+from serving.queueproxy.podspec import PodSpec
+
+_LOG = logging.getLogger(__name__)
+
+WAKE_HOLD_S = 30.0
+"""How long an order to wake keeps the app awake, in seconds; who needs it for longer repeats the order."""
+
+
+class Dormancy:
+    """The dormancy of one pod.
+
+    ``pod`` says what keeps it awake, probes apart. ``on_sleep`` is called before a freeze, ``on_change`` when the pod has become
+    dormant, True, or runs again, False.
+    """
+
+    def __init__(
+        self,
+        spec: PodSpec,
+        *,
+        clock: Callable[[], float],
+        pod: PodRequests[Any],
+        on_sleep: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert spec.dormant_after_s is not None
+        self._after_s, self._clock, self._pod = spec.dormant_after_s, clock, pod
+        self._on_sleep = on_sleep
+        self.on_change: Callable[[bool], None] = lambda _: None
+        # A new process starts in its place, and must not be frozen meanwhile.
+        self._freezer: Freezer = freezer_of(spec, on_exit=lambda: self.wake(is_held=True))
+        self._state = DormancyState(idle_since_s=clock())
+        self._probe_count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self.freeze_count = self.thaw_count = self.refused_count = 0
+
+    def __repr__(self) -> str:
+        return f"Dormancy({self._state.phase}, {self._freezer.name}, {len(self._waiting)} waiting)"
+
+    @property
+    def is_dormant(self) -> bool:
+        """Whether the app sleeps."""
+        return self._state.phase is Phase.DORMANT
+
+    @property
+    def means(self) -> str:
+        """How the app is frozen."""
+        return self._freezer.name
+
+    def page(self) -> list[str]:
+        """The lines of the page of metrics."""
+        return [
+            f"queueproxy_dormant {int(self.is_dormant)}",
+            f"queueproxy_freezes_total {self.freeze_count}",
+            f"queueproxy_freezes_refused_total {self.refused_count}",
+            f"queueproxy_thaws_total {self.thaw_count}",
+        ]
+
+    async def recover(self) -> None:
+        """Thaw what an earlier queue-proxy of this pod has left frozen."""
+        try:
+            await self._freezer.recover()
+        except OSError as error:
+            _LOG.warning("dormant.not_recovered", extra={"error": str(error)})
+
+    def run(self, go: Callable[[], None]) -> None:
+        """Call ``go`` when the app runs: at once, or when it has been woken."""
+        if self._state.phase is Phase.RUNNING:
+            go()
+            return
+        self._waiting.append(go)
+        self.wake()
+
+    def wake(self, *, is_held: bool = False) -> None:
+        """Thaw the app, and keep it awake for a while if it is held."""
+        now_s, phase = self._clock(), self._state.phase
+        self._state = after_event(self._state, AppEvent.DEMAND, now_s)
+        if is_held:
+            self._state = held_awake(self._state, now_s + WAKE_HOLD_S)
+        if phase in (Phase.FREEZING, Phase.DORMANT):
+            self._thaw()
+        elif phase is Phase.RUNNING:
+            self.look()
+
+    async def until_awake(self) -> None:
+        """Wait until the app runs."""
+        await self._awake.wait()
+
+    @contextlib.contextmanager
+    def probing(self) -> Iterator[None]:
+        """Keep the app running for a probe that has begun."""
+        self._probe_count += 1
+        try:
+            yield
+        finally:
+            self._probe_count -= 1
+            self.look()
+
+    def went_idle(self) -> None:
+        """The last request has ended."""
+        if self._state.phase is Phase.RUNNING:
+            self._state = after_event(self._state, AppEvent.DEMAND, self._clock())
+            self.look()
+
+    def look(self) -> None:
+        """Freeze the app if it is due; else look again then."""
+        if self._timer is not None:
+            return
+        pod = self._pod
+        activity = Activity(
+            request_count=pod.inside_count,
+            probe_count=self._probe_count,
+            is_ready=pod.is_ready,
+            is_draining=pod.is_draining,
+        )
+        now_s = self._clock()
+        due_s = sleep_due_s(self._state, activity, after_s=self._after_s)
+        if due_s <= now_s:
+            self._freeze(now_s)
+        elif due_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._timer_due)
+
+    async def end(self) -> None:
+        """Thaw the app for good: it is about to get SIGTERM."""
+        self._state = held_awake(self._state, math.inf)
+        self.wake()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._awake.wait()
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _freeze(self, now_s: float) -> None:
+        self._state = after_event(self._state, AppEvent.IDLE, now_s)
+        self._awake.clear()
+        self._on_sleep()
+        self._work = asyncio.get_running_loop().create_task(self._freezing(), name="freeze")
+
+    async def _freezing(self) -> None:
+        try:
+            await self._freezer.freeze()
+        except OSError as error:
+            _LOG.warning("dormant.refused", extra={"means": self.means, "error": str(error)})
+            self.refused_count += 1
+            self._happened(AppEvent.REFUSED)
+        else:
+            self._happened(AppEvent.FROZEN)
+
+    def _happened(self, event: AppEvent) -> None:
+        """Record how a freeze ended. A demand that came meanwhile has gone on already."""
+        if self._state.phase is not Phase.FREEZING:
+            return
+        self._state = after_event(self._state, event, self._clock())
+        if event is AppEvent.REFUSED:
+            self._thaw()
+        else:
+            self.freeze_count += 1
+            self.on_change(True)
+
+    def _thaw(self) -> None:
+        """Thaw at once where that is possible; else begin to."""
+        work = self._work
+        if not self._freezer.is_instant:
+            self._work = asyncio.get_running_loop().create_task(self._thawing(work), name="thaw")
+            return
+        if work is not None and work is not _current_task():
+            work.cancel()
+        try:
+            self._freezer.thaw()
+        except OSError as error:
+            _LOG.error("dormant.not_thawed", extra={"means": self.means, "error": str(error)})
+        self._thawed()
+
+    async def _thawing(self, freezing: "asyncio.Task[None] | None") -> None:
+        """Wake an app by its own call, after the call that puts it to sleep has ended."""
+        if freezing is not None:
+            await asyncio.wait((freezing,))
+        try:
+            await self._freezer.wake()
+        except OSError as error:
+            _LOG.error("dormant.not_thawed", extra={"means": self.means, "error": str(error)})
+        self._thawed()
+
+    def _thawed(self) -> None:
+        self._state = after_event(self._state, AppEvent.THAWED, self._clock())
+        self._awake.set()
+        self.thaw_count += 1
+        waiting, self._waiting = self._waiting, []
+        for go in waiting:
+            go()
+        self.on_change(False)
+        self.look()
+
+
+def _current_task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

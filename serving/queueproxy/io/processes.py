@@ -1,0 +1,132 @@
+"""Finds all processes of a pod's app in /proc.
+
+The roots are the first processes of its containers, which the pod's runner records in files. What descends from them, or is in
+a session or process group that one of them leads, belongs to the app. A process that has left all three, as a daemon does, is
+a child of the pod's runner and is known by the environment that the app was given.
+
+Standard library but for msgspec, and no pathlib: a queue-proxy starts without it.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+
+# Of those behind the name in /proc/PID/stat, see proc_pid_stat(5).
+_STATE, _PARENT, _GROUP, _SESSION, _START = 0, 1, 2, 3, 19
+STOPPED_STATES = frozenset("Tt")
+"""States of a process that was stopped by a signal or by a tracer."""
+_ENDED_STATES = frozenset("ZXx")
+_SUFFIX = ".process"
+
+
+class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A process. ``start_ticks`` is its start in clock ticks since boot, which tells it from a later one with its id."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    start_ticks: int
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """The first process of a container, as the pod's runner records it.
+
+    ``mark`` is a variable that only this app's environment has, as NAME=VALUE; "" if there is none.
+    """
+
+    pid: int
+    start_ticks: int
+    is_app: bool = False
+    exit_code: int | None = None
+    mark: str = ""
+
+
+_ROOTS = msgspec.json.Decoder(Root)
+
+
+def read_processes(proc: str = "/proc") -> dict[int, ProcessEntry]:
+    """All processes that have not ended, by id."""
+    found = {}
+    for name in os.listdir(proc):  # noqa: PTH208 - no pathlib, see above
+        if name.isdecimal():
+            with contextlib.suppress(OSError, IndexError):
+                fields = _read(f"{proc}/{name}/stat").rpartition(b")")[2].split()
+                entry = ProcessEntry(
+                    pid=int(name),
+                    parent=int(fields[_PARENT]),
+                    group=int(fields[_GROUP]),
+                    session=int(fields[_SESSION]),
+                    state=fields[_STATE].decode(),
+                    start_ticks=int(fields[_START]),
+                )
+                if entry.state not in _ENDED_STATES:
+                    found[entry.pid] = entry
+    return found
+
+
+def read_roots(prefix: str) -> list[Root]:
+    """The running first processes in the files ``prefix``NAME.process. One that cannot be read is left out."""
+    folder, _, start = prefix.rpartition("/")
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 - no pathlib, see above
+            if name.startswith(start) and name.endswith(_SUFFIX):
+                with contextlib.suppress(OSError, msgspec.DecodeError):
+                    found.append(_ROOTS.decode(_read(f"{folder}/{name}")))
+    return [one for one in found if one.is_app and one.exit_code is None and one.pid]
+
+
+def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
+    """The processes that belong to the roots, parents before their children. ``spared`` ones never do.
+
+    A shell with job control is so stopped before its jobs, and does not see them stop.
+    """
+    children: dict[int, list[int]] = {}
+    for entry in entries.values():
+        for leader in {entry.parent, entry.group, entry.session}:
+            children.setdefault(leader, []).append(entry.pid)
+    found: dict[int, None] = {}
+    waiting = [pid for pid in roots if pid in entries]
+    while waiting:
+        pid, *waiting = waiting
+        if pid in found or pid in spared:
+            continue
+        found[pid] = None
+        waiting += children.get(pid, ())
+    return list(found)
+
+
+def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, parent: int) -> Iterator[int]:
+    """Children of ``parent`` whose environment has one of the marks: daemons that an app has detached."""
+    wanted = {one.encode() for one in marks if one}
+    for entry in entries.values() if wanted else ():
+        if entry.parent == parent:
+            with contextlib.suppress(OSError):
+                if not wanted.isdisjoint(_read(f"/proc/{entry.pid}/environ").split(b"\0")):
+                    yield entry.pid
+
+
+class AppProcesses:
+    """The processes of one pod's app, found by the files that begin with ``prefix``."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
+        """All of them, parents first, and the ids of the roots among them."""
+        roots, entries = read_roots(self._prefix), read_processes()
+        runner = os.getppid()
+        alive = [one for one in roots if one.pid in entries and entries[one.pid].start_ticks == one.start_ticks]
+        pids = [one.pid for one in alive]
+        pids += strays(entries, {one.mark for one in alive}, parent=runner)
+        found = members(entries, pids, spared={os.getpid(), runner, 0, 1})
+        return [entries[pid] for pid in found], frozenset(one.pid for one in alive)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - no pathlib, see above
+        return file.read()

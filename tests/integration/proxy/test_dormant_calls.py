@@ -1,0 +1,235 @@
+"""An app with a sleep of its own, such as a model server: the queue-proxy calls it in place of freezing it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from serving.queueproxy.podspec import Probe
+from serving.settings.dormancy import read_calls
+from serving.wire.frames import decode_pod_stat
+from tests.eventually import until
+from tests.integration.proxy.peers import Link, get
+from tests.integration.proxy.pods import BELIEVED, Pod, forwarding
+
+AFTER_S = 0.05
+
+
+class ModelServer:
+    """A stand-in for vLLM's sleep mode: asleep it refuses its work, and sleep and wake take a while."""
+
+    def __init__(self) -> None:
+        self.is_asleep = False
+        self.calls: list[bytes] = []
+        self.sleep_status = b"204 No Content"
+        self.status = b"200 OK"
+        self.takes_s = 0.02
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def script(self, link: Link) -> None:
+        while True:
+            line = (await link.head()).split(b"\r\n")[0]
+            self.calls.append(line.removesuffix(b" HTTP/1.1"))
+            await self.go.wait()
+            status = b"200 OK"
+            if line.startswith((b"POST /sleep", b"POST /wake_up")):
+                await asyncio.sleep(self.takes_s)
+                status = self.sleep_status if b"/sleep" in line else self.status
+                if status.startswith(b"2"):
+                    self.is_asleep = b"/sleep" in line
+            elif self.is_asleep:
+                status = b"500 asleep"
+            link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
+
+    def fields(self, folder: Path, **more: object) -> dict[str, Any]:
+        calls = read_calls("POST /sleep?level=1, POST /wake_up")
+        return {"dormant_after_s": AFTER_S, "dormant_call": calls, "processes": f"{folder}/pod.", **more}
+
+
+async def asked(running: Pod, path: bytes = b"/v1") -> bytes:
+    client = await running.client()
+    client.send(get(path))
+    head, _ = await client.message()
+    return head.split(b"\r\n")[0]
+
+
+async def numbers(running: Pod) -> bytes:
+    return (await running.ask_admin(get(b"/metrics")))[1]
+
+
+async def has(running: Pod, line: bytes) -> bool:
+    return line in await numbers(running)
+
+
+async def is_dormant(running: Pod) -> bool:
+    return await has(running, b"queueproxy_dormant 1")
+
+
+async def test_an_idle_app_is_put_to_sleep_and_woken_by_a_request(tmp_path: Path) -> None:
+    server = ModelServer()
+    async with forwarding(server.script, more=server.fields(tmp_path)) as running:
+        await running.ready()
+        await until(lambda: is_dormant(running))
+        assert server.is_asleep
+        assert await asked(running) == b"HTTP/1.1 200 OK"
+        assert server.calls == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
+        # Once more, as long as nothing comes.
+        await until(lambda: is_dormant(running))
+        assert server.calls[3:] == [b"POST /sleep?level=1"]
+
+
+async def test_a_thousand_requests_at_once_wake_it_once(tmp_path: Path) -> None:
+    server = ModelServer()
+    async with forwarding(server.script, more=server.fields(tmp_path)) as running:
+        await running.ready()
+        await until(lambda: is_dormant(running))
+        statuses = await asyncio.gather(*(asked(running) for _ in range(1000)))
+        assert set(statuses) == {b"HTTP/1.1 200 OK"}
+        assert server.calls.count(b"POST /wake_up") == 1
+
+
+async def test_a_request_during_the_call_to_sleep_waits_for_both(tmp_path: Path) -> None:
+    server = ModelServer()
+    async with forwarding(server.script, more=server.fields(tmp_path)) as running:
+        server.go.clear()
+        await running.ready()
+        await until(lambda: server.calls)
+        asking = asyncio.create_task(asked(running))
+        await running.inside(1)
+        server.go.set()
+        assert await asking == b"HTTP/1.1 200 OK"
+        assert server.calls == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
+
+
+async def test_an_app_that_refuses_to_sleep_goes_on(tmp_path: Path) -> None:
+    server = ModelServer()
+    server.sleep_status = b"409 busy"
+    async with forwarding(server.script, more=server.fields(tmp_path), dormant_call_max_s=0.5) as running:
+        await running.ready()
+        await until(lambda: has(running, b"queueproxy_freezes_refused_total 1"))
+        assert await asked(running) == b"HTTP/1.1 200 OK"
+
+
+async def test_a_request_is_forwarded_when_the_time_to_wake_is_up(tmp_path: Path) -> None:
+    server = ModelServer()
+    async with forwarding(server.script, more=server.fields(tmp_path), dormant_call_max_s=0.2) as running:
+        await running.ready()
+        await until(lambda: is_dormant(running))
+        server.status = b"503 loading"
+        # The app's own response, and not a failure of ours.
+        assert await asked(running) == b"HTTP/1.1 500 asleep"
+        assert server.calls.count(b"POST /wake_up") >= 1
+
+
+async def test_the_next_queue_proxy_wakes_what_its_predecessor_put_to_sleep(tmp_path: Path) -> None:
+    server = ModelServer()
+    server.is_asleep = True
+    (tmp_path / "pod.frozen").touch()
+    async with forwarding(server.script, more=server.fields(tmp_path, dormant_after_s=3600.0)) as running:
+        await running.ready()
+        assert not server.is_asleep
+
+
+async def test_it_is_not_probed_while_it_sleeps(tmp_path: Path) -> None:
+    server = ModelServer()
+    probe = Probe(path="/health", period_s=0.02, failure_max=1)
+    async with forwarding(server.script, probe, more=server.fields(tmp_path)) as running:
+        await running.ready()
+        await until(lambda: is_dormant(running))
+        before = len(server.calls)
+        await asyncio.sleep(0.2)
+        assert server.calls[before:] == []
+        assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 200 ")
+        # Nor does the probe of an activator reach it.
+        client = await running.client()
+        client.send(get(b"/", BELIEVED + b"K-Network-Probe: queue\r\n"))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        assert server.is_asleep
+
+
+async def test_an_order_wakes_it_and_keeps_it_awake(tmp_path: Path) -> None:
+    server = ModelServer()
+    async with forwarding(server.script, more=server.fields(tmp_path)) as running:
+        await running.ready()
+        await until(lambda: is_dormant(running))
+        order = b"POST /wake HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
+        assert (await running.ask_admin(order + b"\r\n"))[0].startswith(b"HTTP/1.1 403 ")
+        assert server.calls == [b"POST /sleep?level=1"]
+        head, body = await running.ask_admin(order + BELIEVED + b"\r\n")
+        assert (head[:12], body) == (b"HTTP/1.1 200", b"awake")
+        assert not server.is_asleep
+        await asyncio.sleep(4 * AFTER_S)
+        assert not server.is_asleep
+
+
+async def test_a_drain_wakes_it(tmp_path: Path) -> None:
+    server = ModelServer()
+    async with forwarding(server.script, more=server.fields(tmp_path)) as running:
+        await running.ready()
+        await until(lambda: is_dormant(running))
+        running.stop.set()
+        await running.done
+        assert not server.is_asleep
+        lines = await running.pushed()
+        assert {"ready": True, "dormant": True} in lines
+        assert lines[-2:] == [{"ready": False}, {"ready": False, "drained": True}]
+
+
+@pytest.mark.parametrize("is_upgrade", [False, True], ids=["response", "tunnel"])
+async def test_it_stays_awake_with_a_request_in_flight(tmp_path: Path, is_upgrade: bool) -> None:
+    go = asyncio.Event()
+    heads: list[bytes] = []
+
+    async def script(link: Link) -> None:
+        head = await link.head()
+        heads.append(head.split(b" ")[1])
+        link.send(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+            if is_upgrade
+            else b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        )
+        await go.wait()
+
+    async with forwarding(script, more=ModelServer().fields(tmp_path)) as running:
+        client = await running.client()
+        client.send(get(b"/", b"Connection: upgrade\r\nUpgrade: x\r\n" if is_upgrade else b""))
+        await until(lambda: heads)
+        await asyncio.sleep(4 * AFTER_S)
+        assert heads == [b"/"]
+        go.set()
+        client.close()
+
+
+async def test_it_tells_the_autoscaler_once_and_again_after_a_reconnect(tmp_path: Path) -> None:
+    frames: list[bytes] = []
+    connections: list[ServerConnection] = []
+
+    async def take(connection: ServerConnection) -> None:
+        connections.append(connection)
+        async for frame in connection:
+            assert isinstance(frame, bytes)
+            frames.append(frame)
+
+    def dormant_count() -> int:
+        return sum(decode_pod_stat(frame).is_dormant for frame in frames)
+
+    server = ModelServer()
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        port = autoscaler.sockets[0].getsockname()[1]
+        url = f"ws://127.0.0.1:{port}/stats"
+        more = server.fields(tmp_path)
+        async with forwarding(
+            server.script, url=url, more=more, report_period_s=0.1, report_retry_min_s=0.01
+        ) as running:
+            await running.ready()
+            await until(lambda: dormant_count() == 1)
+            before = len(frames)
+            await asyncio.sleep(0.5)
+            assert len(frames) == before
+            await connections[0].close()
+            await until(lambda: dormant_count() == 2)
+            assert await asked(running) == b"HTTP/1.1 200 OK"
+            await until(lambda: any(decode_pod_stat(one).request_count for one in frames[before:]))

@@ -1,0 +1,251 @@
+"""The means to freeze an app, on process trees of this machine."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.home.processes.podfreezers import PodFreezers, find_freezers
+from serving.home.processes.process_lifetime import start_ticks
+from serving.queueproxy.io.freezers import CgroupFreezer, FirstFreezer, Freezer, SignalFreezer
+from serving.queueproxy.io.processes import AppProcesses, read_processes
+from serving.queueproxy.podspec import FreezerPlace
+from tests.eventually import until
+
+# A parent that starts a child each moment, which lives for a while.
+FORKER = """
+import os, time
+while True:
+    if os.fork() == 0:
+        time.sleep(0.05)
+        os._exit(0)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+"""
+# A shell with job control, and a job in a process group of its own.
+JOBS = "set -m; sleep 1000 & wait"
+
+
+class App:
+    """A process in a session of its own, recorded as the template does it."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.pid = self.process.pid
+        self.prefix = f"{folder}/pod."
+        record = {"pid": self.pid, "start_ticks": start_ticks(self.pid), "is_app": True}
+        (folder / "pod.app.process").write_text(json.dumps(record))
+
+    @property
+    def session(self) -> list[int]:
+        return [one.pid for one in read_processes().values() if one.session == self.pid]
+
+    def ticks(self) -> int:
+        """The cpu time of the whole session."""
+        total = 0
+        for pid in self.session:
+            with contextlib.suppress(OSError):
+                total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        return total
+
+    def end(self) -> None:
+        for pid in self.session:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(params=["cgroup2", "cgroup1", "signals"])
+def means(request: pytest.FixtureRequest) -> Iterator[FreezerPlace | None]:
+    """The cgroup of a pod, or None for signals."""
+    if request.param == "signals":
+        yield None
+        return
+    found = _of_version(is_unified=request.param == "cgroup2")
+    if found is None:
+        pytest.skip(f"no {request.param} to write to")
+    yield found.place_of("pod")
+    found.end()
+
+
+def _of_version(*, is_unified: bool) -> PodFreezers | None:
+    found = find_freezers(os.getpid())
+    if found is None or found.is_unified is is_unified:
+        return found
+    found.end()
+    root = Path("/sys/fs/cgroup/freezer")
+    if is_unified or not root.is_dir():
+        return None
+    folder = root / found.folder.name
+    folder.mkdir(exist_ok=True)
+    return PodFreezers(root=root, folder=folder, is_unified=False)
+
+
+def freezer_for(place: FreezerPlace | None, app: App, exits: list[None] | None = None) -> Freezer:
+    def on_exit() -> None:
+        if exits is not None:
+            exits.append(None)
+
+    processes = AppProcesses(app.prefix)
+    if place is None:
+        return SignalFreezer(processes, marker=app.prefix + "frozen", on_exit=on_exit)
+    return CgroupFreezer(place, processes, on_exit=on_exit)
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, *command: str) -> AsyncIterator[App]:
+    app = App(folder, *command)
+    try:
+        yield app
+    finally:
+        app.end()
+
+
+async def is_still(app: App) -> bool:
+    """Whether the app takes no cpu for a while."""
+    before = app.ticks()
+    await asyncio.sleep(0.2)
+    return app.ticks() == before
+
+
+async def test_an_app_that_forks_all_the_time_stands_still_and_goes_on(
+    means: FreezerPlace | None, tmp_path: Path
+) -> None:
+    async with running(tmp_path, sys.executable, "-c", FORKER) as app:
+        await until(lambda: len(app.session) > 1)
+        freezer = freezer_for(means, app)
+        await freezer.freeze()
+        assert await is_still(app)
+        freezer.thaw()
+        before = app.ticks()
+        await until(lambda: app.ticks() > before)
+        # Again, with what is known from the first time.
+        await freezer.freeze()
+        assert await is_still(app)
+        freezer.thaw()
+
+
+async def test_a_shell_with_job_control_sees_nothing(means: FreezerPlace | None, tmp_path: Path) -> None:
+    async with running(tmp_path, "bash", "-c", JOBS) as app:
+        await until(lambda: len(app.session) == 2)
+        freezer = freezer_for(means, app)
+        await freezer.freeze()
+        freezer.thaw()
+        await asyncio.sleep(0.1)
+        assert app.process.poll() is None
+        assert len(app.session) == 2
+        states = {one.state for one in read_processes().values() if one.session == app.pid}
+        assert states <= {"S", "R"}
+        app.end()
+
+
+async def test_the_end_of_a_frozen_app_is_seen(means: FreezerPlace | None, tmp_path: Path) -> None:
+    exits: list[None] = []
+    async with running(tmp_path, "sleep", "1000") as app:
+        freezer = freezer_for(means, app, exits)
+        await freezer.freeze()
+        os.kill(app.pid, signal.SIGKILL)
+        if means is not None and not means.is_unified:
+            # Version 1 ends nothing that is frozen.
+            freezer.thaw()
+            assert app.process.wait() == -signal.SIGKILL
+            return
+        await until(lambda: exits)
+        freezer.thaw()
+
+
+async def test_what_another_program_has_stopped_stays_stopped(tmp_path: Path) -> None:
+    async with running(tmp_path, "bash", "-c", "sleep 1000 & wait") as app:
+        await until(lambda: len(app.session) == 2)
+        child = next(pid for pid in app.session if pid != app.pid)
+        os.kill(child, signal.SIGSTOP)
+        await until(lambda: read_processes()[child].state == "T")
+        freezer = freezer_for(None, app)
+        await freezer.freeze()
+        freezer.thaw()
+        await until(lambda: read_processes()[app.pid].state == "S")
+        assert read_processes()[child].state == "T"
+
+
+async def test_the_next_queue_proxy_thaws_what_its_predecessor_froze(
+    means: FreezerPlace | None, tmp_path: Path
+) -> None:
+    async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:
+        await freezer_for(means, app).freeze()
+        assert await is_still(app)
+        await freezer_for(means, app).recover()
+        before = app.ticks()
+        await until(lambda: app.ticks() > before)
+
+
+async def test_an_app_without_a_known_process_is_not_frozen(means: FreezerPlace | None, tmp_path: Path) -> None:
+    async with running(tmp_path, "sleep", "1000") as app:
+        (tmp_path / "pod.app.process").unlink()
+        with pytest.raises(OSError, match="no process"):
+            await freezer_for(means, app).freeze()
+
+
+async def test_signals_are_used_where_no_cgroup_can_be_made(tmp_path: Path) -> None:
+    async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:
+        place = FreezerPlace(root="/proc", folder="/proc/serving/pod")
+        freezer = FirstFreezer(freezer_for(place, app), freezer_for(None, app))
+        await freezer.freeze()
+        assert freezer.name == "signals"
+        assert await is_still(app)
+        freezer.thaw()
+        before = app.ticks()
+        await until(lambda: app.ticks() > before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes cgroups")
+async def test_a_process_in_a_cgroup_of_its_own_is_frozen_there(tmp_path: Path) -> None:
+    found = _of_version(is_unified=True)
+    if found is None:
+        pytest.skip("no cgroup2 to write to")
+    own = found.folder.parent / f"{found.folder.name}-container"
+    own.mkdir()
+    try:
+        async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:
+            (own / "cgroup.procs").write_text(str(app.pid))
+            freezer = freezer_for(found.place_of("pod"), app)
+            await freezer.freeze()
+            assert str(app.pid) in (own / "cgroup.procs").read_text().split()
+            assert await is_still(app)
+            freezer.thaw()
+            before = app.ticks()
+            await until(lambda: app.ticks() > before)
+        await until(lambda: not (own / "cgroup.procs").read_text())
+    finally:
+        own.rmdir()
+        found.end()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes cgroups")
+def test_cgroups_of_systems_that_have_ended_are_removed() -> None:
+    found = find_freezers(os.getpid())
+    if found is None:
+        pytest.skip("no cgroup to write to")
+    try:
+        stale = found.folder.parent / "serving-dormant-1-1"
+        (stale / "pod").mkdir(parents=True)
+        (found.folder / "empty").mkdir()
+        found.sweep()
+        assert not stale.exists()
+        assert list(found.folder.glob("*/")) == []
+    finally:
+        found.end()
+    assert not found.folder.exists()

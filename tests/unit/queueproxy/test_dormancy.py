@@ -1,0 +1,93 @@
+"""The phases of an app that sleeps, and when it may."""
+
+import itertools
+import math
+
+import pytest
+
+from serving.model.errors import IllegalTransition
+from serving.queueproxy.dormancy import (
+    TRANSITIONS,
+    Activity,
+    AppEvent,
+    DormancyState,
+    Phase,
+    after_event,
+    held_awake,
+    sleep_due_s,
+)
+
+IDLE = Activity()
+RUNNING = DormancyState(idle_since_s=100.0)
+
+
+def walked(*events: AppEvent, state: DormancyState = RUNNING, now_s: float = 200.0) -> DormancyState:
+    for event in events:
+        state = after_event(state, event, now_s)
+    return state
+
+
+def test_an_app_is_frozen_and_thawed() -> None:
+    dormant = walked(AppEvent.IDLE, AppEvent.FROZEN)
+    assert dormant.phase is Phase.DORMANT
+    awake = walked(AppEvent.DEMAND, AppEvent.THAWED, state=dormant, now_s=500.0)
+    assert (awake.phase, awake.idle_since_s) == (Phase.RUNNING, 500.0)
+
+
+def test_a_demand_during_a_freeze_thaws() -> None:
+    assert walked(AppEvent.IDLE, AppEvent.DEMAND).phase is Phase.THAWING
+
+
+def test_an_app_that_thaws_takes_further_demands() -> None:
+    assert walked(AppEvent.IDLE, AppEvent.FROZEN, AppEvent.DEMAND, AppEvent.DEMAND).phase is Phase.THAWING
+
+
+@pytest.mark.parametrize(("phase", "event"), list(itertools.product(Phase, AppEvent)))
+def test_a_pair_outside_the_table_is_an_error(phase: Phase, event: AppEvent) -> None:
+    state = DormancyState(idle_since_s=0.0, phase=phase)
+    if (phase, event) in TRANSITIONS:
+        assert after_event(state, event, 1.0).phase is TRANSITIONS[phase, event]
+    else:
+        with pytest.raises(IllegalTransition, match="dormancy of a pod"):
+            after_event(state, event, 1.0)
+
+
+def test_it_is_due_after_the_idle_time() -> None:
+    assert sleep_due_s(RUNNING, IDLE, after_s=10.0) == 110.0
+
+
+def test_a_hold_delays_it() -> None:
+    assert sleep_due_s(held_awake(RUNNING, 130.0), IDLE, after_s=10.0) == 130.0
+
+
+def test_an_earlier_hold_does_not_shorten_a_later_one() -> None:
+    assert held_awake(held_awake(RUNNING, 130.0), 120.0).awake_until_s == 130.0
+
+
+@pytest.mark.parametrize(
+    "activity",
+    [Activity(request_count=1), Activity(probe_count=1), Activity(is_ready=False), Activity(is_draining=True)],
+    ids=["request", "probe", "unready", "draining"],
+)
+def test_it_is_never_due_while_something_keeps_it_awake(activity: Activity) -> None:
+    assert sleep_due_s(RUNNING, activity, after_s=10.0) == math.inf
+
+
+@pytest.mark.parametrize("phase", [Phase.FREEZING, Phase.DORMANT, Phase.THAWING])
+def test_it_is_never_due_while_it_does_not_run(phase: Phase) -> None:
+    assert sleep_due_s(DormancyState(idle_since_s=0.0, phase=phase), IDLE, after_s=10.0) == math.inf
+
+
+def test_refused_freezes_are_tried_again_ever_later() -> None:
+    state, pauses = RUNNING, []
+    for number in range(8):
+        now_s = 1000.0 * number + 1000.0
+        state = walked(AppEvent.IDLE, AppEvent.REFUSED, AppEvent.THAWED, state=state, now_s=now_s)
+        pauses.append(state.awake_until_s - now_s)
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert walked(AppEvent.IDLE, AppEvent.FROZEN, state=state).refused_count == 0
+
+
+def test_a_clock_that_goes_backwards_does_not_make_it_due_early() -> None:
+    state = after_event(RUNNING, AppEvent.DEMAND, now_s=50.0)
+    assert state.idle_since_s == 100.0

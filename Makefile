@@ -5,7 +5,7 @@ PYTHON ?= python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, busybox for their
 # images, skopeo and a registry to pull from, clients.
-DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry curl $(if $(shell command -v kubectl),,kubernetes-client)
+DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl $(if $(shell command -v kubectl),,kubernetes-client)
 
 # boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work with it, so these come without what they ask for.
 AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe
@@ -14,7 +14,7 @@ AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werk
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults clean
+.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults release verify-release docs clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,12 +44,18 @@ system-packages:  ## Install the Debian packages that tests use; without them `m
 	$$as_root apt-get update -q && \
 	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install --quiet --yes --no-install-recommends $$missing
 
-lock: pyproject.toml  ## Renew constraints.txt: the newest versions that pyproject.toml allows
+# What images install, with the hashes of its files.
+UV_LOCK = $(VENV)-lock/bin/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --constraint constraints.txt
+
+lock: pyproject.toml  ## Renew constraints.txt and release/locks: the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
 	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(AWS_PACKAGES)
 	{ grep '^#' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --exclude serving; } > $(VENV)-lock/constraints.txt
 	mv $(VENV)-lock/constraints.txt constraints.txt
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	for name in queue-proxy placement daemons; do $(UV_LOCK) --group $$name --output-file release/locks/$$name.txt; done
+	$(UV_LOCK) pyproject.toml --output-file release/locks/serving.txt
 	rm -rf $(VENV)-lock
 
 run: $(VENV)/.runtime  ## The whole system on this machine, with a sample service; Ctrl-C ends it
@@ -111,6 +117,15 @@ soak: $(VENV)/.ready  ## Ten minutes of mixed traffic, then 2,000 services that 
 
 fuzz: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
 	$(BIN)/python bench/fuzz_http2.py
+
+release: $(VENV)/.ready  ## Build dist/ from the last commit: wheel, sdist, images, manifests, sums; KEY=FILE signs (docs/release.md)
+	$(BIN)/python -m release.build dist $(if $(KEY),--key $(KEY))
+
+verify-release: $(VENV)/.ready  ## Check dist/: sums, provenance, digests of images; PUBLIC_KEY=FILE checks the signature
+	$(BIN)/python -m release.verify dist $(if $(PUBLIC_KEY),--key $(PUBLIC_KEY))
+
+docs: $(VENV)/.ready  ## Build the documentation site into build/site; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -73,7 +73,7 @@ def hand_over() -> None:
         return
     python = ROOT / ".venv" / "bin" / "python"
     if not (ROOT / ".venv" / ".ready").exists():
-        subprocess.run(["make", "--silent", "setup"], cwd=ROOT, check=True, stdout=sys.stderr)  # noqa: S607 - make is wherever the user has it
+        subprocess.run(["make", "--silent", "setup"], cwd=ROOT, check=True, stdout=sys.stderr)
     os.execve(python, [str(python), *sys.argv], {**os.environ, HANDED_OVER: "1"})  # noqa: S606 - no shell is wanted
 
 

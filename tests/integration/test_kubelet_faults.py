@@ -228,7 +228,7 @@ async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, m
     logs = machine.state.logs / "pods"
     logs.mkdir(parents=True, exist_ok=True)
     size = LOG_BYTES_MAX + 2**20
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(logs)], check=False).returncode:  # noqa: S607, ASYNC221
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(logs)], check=False).returncode:  # noqa: ASYNC221
         pytest.skip("a small file system cannot be mounted here")
     try:
         monkeypatch.setattr("serving.home.kubelet.kubelet._ROTATION_PERIOD_S", 0.05)
@@ -243,4 +243,4 @@ async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, m
         assert machine.kubelet.pod_count == 1
         await emptied(machine)
     finally:
-        subprocess.run(["umount", "--lazy", str(logs)], check=True)  # noqa: S607, ASYNC221
+        subprocess.run(["umount", "--lazy", str(logs)], check=True)  # noqa: ASYNC221

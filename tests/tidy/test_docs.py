@@ -251,3 +251,8 @@ def test_the_answers_of_the_data_path_are_in_its_code() -> None:
     words = [part.strip(" .") for text in texts for part in re.split(r"NAME|\d+|\.\.\.", text)]
     assert len(texts) > 8
     assert [word for word in words if word.strip(": s") and word not in code] == []
+
+
+def test_the_site_has_every_page() -> None:
+    listed = set(re.findall(r"^ {6}- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - listed == set(), "add the page to nav in mkdocs.yml"

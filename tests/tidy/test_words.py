@@ -126,7 +126,7 @@ def is_riddle(first_line: str) -> bool:
 
 def code_files() -> list[Path]:
     """The Python files whose prose is checked."""
-    return [*product_files(), *sorted((ROOT / "bench").rglob("*.py"))]
+    return [*product_files(), *sorted((ROOT / "bench").rglob("*.py")), *sorted((ROOT / "release").glob("*.py"))]
 
 
 def pages() -> list[Path]:

@@ -179,9 +179,19 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select the API; the command receives it as ``api``."""
 
     @functools.wraps(command)
-    def wrapped(**given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
+    def connected(*, api: Callable[[], ApiClient], **given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
+        command(api=api(), **given)
+
+    return late_api_options(connected)
+
+
+def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the same options. The command calls ``api`` to connect, and works in part without a server."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:  # noqa: ANN401 - as above
         places = {name: given.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
-        command(api=ApiClient(**places), **given)
+        command(api=functools.partial(ApiClient, **places), **given)
 
     for option in (
         click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),

@@ -1,18 +1,23 @@
 """``serving status``, ``serving version`` and ``serving down``: show and end the system of this machine."""
 
+import contextlib
+import importlib.metadata
 import json
 import os
 import platform
+import re
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import msgspec
 
 from serving import __version__
-from serving.cli.client.api import ApiClient, api_options, fail, state_option
+from serving.cli.client.api import ApiClient, fail, late_api_options, state_option
 from serving.cli.client.objects import condition, items_of
 from serving.cli.client.output import Progress, age_text
 from serving.cli.client.resources import wait_timeout_option
@@ -88,19 +93,44 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
 @click.command()
 @click.option("--client", is_flag=True, help="Only this program, without asking a server.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@api_options
-def version(*, api: ApiClient, client: bool, output: str) -> None:
-    """Show the version of this program, and of the server and its Kubernetes API."""
-    python = platform.python_version()
-    found = {"client": __version__, "python": python}
+@late_api_options
+def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
+    """Show the version and commit of this program, its packages, and the server's Kubernetes version."""
+    packages = dict(sorted(_packages()))
+    found = {"client": __version__, "commit": _commit(), "python": platform.python_version(), "packages": packages}
+    if output == "text":
+        click.echo(f"serving {__version__}, commit {found['commit'] or 'unknown'}, Python {found['python']}")
+        click.echo("with    " + ", ".join(f"{name} {number}" for name, number in packages.items()))
     if not client:
-        found["server"] = str(api.done("GET", _PATH).get("gitVersion", ""))
+        found["server"] = str(api().done("GET", _PATH).get("gitVersion", ""))
     if output == "json":
         click.echo(json.dumps(found, indent=2))
-        return
-    click.echo(f"serving {__version__}, Python {python}")
-    if "server" in found:
+    elif "server" in found:
         click.echo(f"server  {found['server']}")
+
+
+def _commit() -> str:
+    """The commit that this program was built from; of a checkout, its present one. Empty where neither is known."""
+    package = Path(__file__).parents[2]
+    noted = package / "_commit"
+    if noted.exists():
+        return noted.read_text().strip()
+    if not (package.parent / ".git").exists():
+        return ""
+    command = ["git", "-C", str(package.parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - git of the PATH
+    except OSError:
+        return ""
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    """Name and version of each package that this program asks for and finds."""
+    for requirement in importlib.metadata.requires("serving") or ():
+        name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
+        if "extra ==" not in requirement:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                yield name, importlib.metadata.version(name)
 
 
 @click.command()

@@ -1,30 +1,33 @@
-"""The content of the images: by their recipe always, by the images themselves where buildah has built them."""
+"""The content of the images: by their recipe, and in slow tests by the file systems themselves."""
 
 import ast
 import importlib.metadata
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 
-from serving import __version__
+from release import image
+from release.build import SIZE_MAX, configuration
 from serving.home.supervisor.children import ALLOCATOR
 from tests.tidy.sources import ROOT, is_type_checking_block
 from tests.tidy.test_sidecar import HEAVY
 
 RECIPE = (ROOT / "Containerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-GROUP: list[str] = PROJECT["dependency-groups"]["queue-proxy"]
-QUEUE_PROXY_SIZE_MAX = 60_000_000
-IMAGES = {"queue-proxy": f"localhost/serving-queue-proxy:{__version__}", "daemons": f"localhost/serving:{__version__}"}
-BUILDAH = shutil.which("buildah")
+GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
+GROUP = GROUPS["queue-proxy"]
+# Imported only where the operator installed them: the cloud's own clients, and scipy for the component placement.
+OPTIONAL = {"boto3", "botocore", "grpc", "google", "scipy"}
 
 # The modules that run in each image.
 PROGRAMS = {
@@ -47,9 +50,7 @@ def stage(name: str) -> str:
 
 def kept_packages(target: str = "queue-proxy") -> set[str]:
     """The packages of the project that an image keeps."""
-    found = re.search(r"\$FINISH (.+)", stage(f"{target}-root"))
-    assert found
-    return set(found[1].split())
+    return set(image.PACKAGES[target].split())
 
 
 def distributions(requirements: list[str]) -> set[str]:
@@ -92,19 +93,42 @@ def reached_from(module: str) -> set[str]:
     return found
 
 
-def test_the_queue_proxy_has_the_versions_of_the_daemons() -> None:
-    assert set(GROUP) <= set(PROJECT["project"]["dependencies"])
+def pins(path: Path) -> dict[str, str]:
+    """The versions of a lock or of the constraints, by name."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", path.read_text(), re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in found}
 
 
-def test_the_queue_proxy_imports_nothing_that_its_image_lacks() -> None:
+@pytest.mark.parametrize("target", PROGRAMS)
+def test_the_requirements_of_an_image_are_those_of_the_project(target: str) -> None:
+    project = PROJECT["project"]
+    assert set(GROUPS[target]) <= {*project["dependencies"], *chain(*project["optional-dependencies"].values())}
+
+
+@pytest.mark.parametrize("target", PROGRAMS)
+def test_an_image_has_every_package_that_its_programs_import(target: str) -> None:
     owners = importlib.metadata.packages_distributions()
-    installed = distributions(GROUP)
-    imported = reached_from("serving.queueproxy.main")
-    assert {"serving.queueproxy.io.podrequests", "msgspec", "serving.proxy.http2.engine"} <= imported
-    foreign = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"serving"}
-    assert {name for name in foreign if not {one.lower() for one in owners.get(name, ())} & installed} == set()
-    own = {name.split(".")[1] for name in imported if name.startswith("serving.")}
-    assert own - kept_packages() == set()
+    installed = pins(image.LOCKS / f"{target}.txt").keys()
+    imported = {name for program in PROGRAMS[target] for name in reached_from(program)}
+    foreign = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"serving"} - OPTIONAL
+    assert foreign
+    assert {name for name in foreign if not {normal(one) for one in owners.get(name, ())} & installed} == set()
+
+
+@pytest.mark.parametrize("lock", [*PROGRAMS, "serving"])
+def test_a_lock_pins_what_ci_tests_each_with_hashes(lock: str) -> None:
+    path = image.LOCKS / f"{lock}.txt"
+    constraints = pins(ROOT / "constraints.txt")
+    # colorama and the like: only for other systems, and not installed here.
+    assert {name: version for name, version in pins(path).items() if constraints.get(name, version) != version} == {}
+    blocks = re.split(r"\n(?=\S)", path.read_text().strip())
+    assert all("--hash=sha256:" in block for block in blocks)
+    wanted = GROUPS[lock] if lock in GROUPS else PROJECT["project"]["dependencies"]
+    assert {normal(re.split(r"[^A-Za-z0-9._-]", one)[0]) for one in wanted} <= pins(path).keys()
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @pytest.mark.parametrize("target", PROGRAMS)
@@ -128,6 +152,25 @@ def test_the_base_is_pinned_by_a_digest_that_an_argument_replaces() -> None:
     assert {base for base, _ in bases} - stages == {"${PYTHON}", "scratch"}
 
 
+def test_a_public_release_is_built_in_the_same_base() -> None:
+    (digest,) = re.findall(r"^ARG PYTHON=(\S+)$", RECIPE, re.MULTILINE)
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["build"]
+    assert {workflow["container"]["image"], workflow["env"]["SERVING_BUILD_IMAGE"]} == {digest}
+
+
+def test_workflows_fit_their_schema_and_call_targets_that_exist() -> None:
+    files = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", *map(str, files)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    called = {
+        target for file in files for target in re.findall(r"(?:: |^ +)make ([a-z-]+)", file.read_text(), re.MULTILINE)
+    }
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert called - targets == set()
+    assert called
+
+
 @pytest.mark.parametrize("target", ["queue-proxy", "placement", "daemons"])
 def test_a_target_is_a_bare_root_without_rights(target: str) -> None:
     assert stage(target).splitlines()[0] == f"COPY --from={target}-root /rootfs /"
@@ -139,64 +182,55 @@ def test_all_images_keep_freed_memory_as_the_processes_of_one_machine_do() -> No
     assert all(f"{name}={value}" in stage("runtime").split() for name, value in ALLOCATOR.items())
 
 
+@pytest.mark.parametrize("target", PROGRAMS)
+def test_an_archive_has_the_configuration_of_the_recipe(target: str) -> None:
+    found = configuration(target)
+    assert found["User"] == "65532:65532"
+    assert "PATH=/opt/serving/bin:/usr/local/bin:/usr/bin" in found["Env"]
+    assert all(f"{name}={value}" in found["Env"] for name, value in ALLOCATOR.items())
+    assert found["Cmd"][0] == "python"
+
+
 def test_the_default_target_is_that_of_the_daemons() -> None:
     assert re.findall(r"^FROM \S+ AS (\S+)$", RECIPE, re.MULTILINE)[-1] == "daemons"
 
 
-def buildah(*arguments: str) -> str:
-    assert BUILDAH
-    return subprocess.run([BUILDAH, *arguments], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def is_built(image: str) -> bool:
-    if not BUILDAH or os.geteuid():
-        return False
-    return not subprocess.run(
-        [BUILDAH, "inspect", "--type", "image", image], capture_output=True, check=False
-    ).returncode
-
-
-@pytest.fixture
-def mounted(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
+@pytest.fixture(scope="module", params=["queue-proxy", "daemons"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A target, and the root of its image."""
     target: str = request.param
-    if not is_built(IMAGES[target]):
-        pytest.skip(f"buildah has no image {IMAGES[target]}")
-    container = buildah("from", "--pull=never", IMAGES[target])
-    try:
-        yield target, Path(buildah("mount", container))
-    finally:
-        buildah("rm", container)
+    folder = tmp_path_factory.mktemp(target)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    image.build(target, next(folder.glob("*.whl")), folder / "root")
+    return target, folder / "root"
 
 
-@pytest.mark.parametrize("mounted", IMAGES, indirect=True)
-def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(mounted: tuple[str, Path]) -> None:
-    target, root = mounted
-    config = json.loads(buildah("inspect", "--type", "image", IMAGES[target]))["OCIv1"]["config"]
-    assert config["User"] == "65532:65532"
-    listed = json.loads((root / "usr/share/sbom/serving.cdx.json").read_text())["components"]
-    names = {one["name"].lower() for one in listed}
+@pytest.mark.slow
+def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built: tuple[str, Path]) -> None:
+    target, root = built
+    listed = json.loads((root / image.SBOM).read_text())["components"]
     (packages,) = root.glob("opt/serving/lib/python*/site-packages")
-    present = {path.name.partition("-")[0].replace("_", "-").lower() for path in packages.glob("*.dist-info")}
-    assert present == {name.replace("_", "-") for name in names}
+    present = {normal(path.name.partition("-")[0]) for path in packages.glob("*.dist-info")}
+    assert present == {normal(one["name"]) for one in listed}
     assert not [name for name in ("bin/sh", "usr/bin/sh", "usr/bin/apt", "usr/bin/dpkg") if (root / name).exists()]
     assert list((root / "var/lib/dpkg/status.d").iterdir())
     assert [path for path in root.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000] == []
+    assert {path.name for path in (packages / "serving").iterdir() if path.is_dir()} - {"__pycache__"} == kept_packages(
+        target
+    )
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    assert size <= SIZE_MAX[target]
 
 
-@pytest.mark.parametrize("mounted", ["queue-proxy"], indirect=True)
-def test_the_image_of_the_queue_proxy_is_slim(mounted: tuple[str, Path]) -> None:
-    _, root = mounted
-    # A file of several names counts once.
-    sizes = {
-        path.stat().st_ino: path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink()
-    }
-    assert sum(sizes.values()) <= QUEUE_PROXY_SIZE_MAX
-    (packages,) = root.glob("opt/serving/lib/python*/site-packages")
-    assert {path.name for path in packages.iterdir()}.isdisjoint(HEAVY)
-    assert {path.name for path in (packages / "serving").iterdir() if path.is_dir()} - {
-        "__pycache__"
-    } == kept_packages()
+@pytest.mark.slow
+def test_an_image_names_no_folder_of_its_build(built: tuple[str, Path]) -> None:
+    _, root = built
+    packages = root / "opt"
+    folders = (str(root.parent).encode(), str(ROOT).encode(), tempfile.gettempdir().encode() + b"/tmp")
+    assert [
+        path for path in packages.rglob("*") if path.is_file() and any(one in path.read_bytes() for one in folders)
+    ] == []
 
 
 def modules_of(target: str) -> list[str]:
@@ -204,9 +238,10 @@ def modules_of(target: str) -> list[str]:
     return [*PROGRAMS[target], *(kubernetes if target == "daemons" else ())]
 
 
-@pytest.mark.parametrize("mounted", IMAGES, indirect=True)
-def test_everything_that_runs_in_an_image_can_be_imported_there(mounted: tuple[str, Path]) -> None:
-    target, root = mounted
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+def test_everything_that_runs_in_an_image_can_be_imported_there(built: tuple[str, Path]) -> None:
+    target, root = built
     program = "; ".join(f"import {name}" for name in modules_of(target))
     command = ["chroot", "--userspec=65532:65532", str(root), "/opt/serving/bin/python", "-c", program]
     done = subprocess.run(

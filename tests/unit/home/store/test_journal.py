@@ -279,7 +279,7 @@ async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> N
 async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: S607, ASYNC221
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: ASYNC221
         pytest.skip("a small file system cannot be mounted here")
     try:
         async with store(folder) as cluster:
@@ -296,13 +296,13 @@ async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
         async with store(folder) as cluster:
             assert len((await cluster.list(CONFIG_MAP)).items) == 1
     finally:
-        subprocess.run(["umount", str(folder)], check=True)  # noqa: S607, ASYNC221
+        subprocess.run(["umount", str(folder)], check=True)  # noqa: ASYNC221
 
 
 async def test_a_store_starts_on_a_disk_that_filled_up_meanwhile(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: S607, ASYNC221
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: ASYNC221
         pytest.skip("a small file system cannot be mounted here")
     try:
         async with store(folder) as cluster:
@@ -318,7 +318,7 @@ async def test_a_store_starts_on_a_disk_that_filled_up_meanwhile(tmp_path: Path)
             (folder / "hog").unlink()
             await cluster.create(CONFIG_MAP, config_map("two", text="x" * 10_000))
     finally:
-        subprocess.run(["umount", str(folder)], check=True)  # noqa: S607, ASYNC221
+        subprocess.run(["umount", str(folder)], check=True)  # noqa: ASYNC221
 
 
 async def test_a_disk_that_has_room_again_takes_writes_again(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""A release as its maker and its reader use it: built twice, verified, spoiled, and run."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def run(*command: str, at: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=at, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The release of the last commit, from two clones in different folders."""
+    found = []
+    for name in ("one", "somewhere/else"):
+        clone = tmp_path_factory.mktemp("release") / name
+        assert run("git", "clone", "--quiet", str(ROOT), str(clone), at=ROOT).returncode == 0
+        done = run(sys.executable, "-m", "release.build", str(clone / "dist"), at=clone)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append(clone / "dist")
+    return found[0], found[1]
+
+
+def test_two_builds_of_a_commit_are_equal_to_the_bit(twice: tuple[Path, Path]) -> None:
+    one, other = ((folder / "SHA256SUMS").read_text() for folder in twice)
+    assert one == other
+    assert {line.rpartition(".")[2] for line in one.splitlines()} == {"whl", "gz", "tar", "json", "yaml"}
+
+
+def test_a_release_verifies_until_a_byte_of_it_changes(twice: tuple[Path, Path], tmp_path: Path) -> None:
+    spoiled = shutil.copytree(twice[0], tmp_path / "dist")
+    assert run(sys.executable, "-m", "release.verify", str(spoiled), at=ROOT).returncode == 0
+    archive = next(spoiled.glob("serving-queue-proxy-*.oci.tar"))
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    done = run(sys.executable, "-m", "release.verify", str(spoiled), at=ROOT)
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"{archive.name}: sha256 is ")
+
+
+def test_the_archives_are_images_that_skopeo_reads(twice: tuple[Path, Path]) -> None:
+    if shutil.which("skopeo") is None:
+        pytest.skip("skopeo is not installed")
+    for archive in twice[0].glob("*.oci.tar"):
+        done = run("skopeo", "inspect", f"oci-archive:{archive}", at=ROOT)
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["Layers"]) == 3
+
+
+def test_the_wheel_alone_is_a_program_that_knows_its_commit(twice: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel = next(twice[0].glob("*.whl"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path), str(wheel)]
+    assert subprocess.run(pip, check=False).returncode == 0
+    program = "import sys; sys.path.insert(0, '.'); from serving.cli.main import main; sys.argv[1:] = ['version', '--client', '-o', 'json']; main()"
+    done = run(sys.executable, "-P", "-c", program, at=tmp_path)
+    assert done.returncode == 0, done.stderr
+    commit = run("git", "rev-parse", "HEAD", at=ROOT).stdout.strip()
+    assert json.loads(done.stdout)["commit"] == commit
+
+
+def test_the_source_distribution_builds_the_same_wheel(twice: tuple[Path, Path], tmp_path: Path) -> None:
+    (source,) = (path for path in twice[0].glob("serving-*.tar.gz") if "kustomize" not in path.name)
+    shutil.unpack_archive(source, tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    epoch = run("git", "log", "-1", "--format=%ct", at=ROOT).stdout.strip()
+    done = run("env", f"SOURCE_DATE_EPOCH={epoch}", *build, at=tree)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert wheel.read_bytes() == next(twice[0].glob("*.whl")).read_bytes()
+
+
+def test_a_tree_with_changes_is_not_released(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    assert run("git", "clone", "--quiet", str(ROOT), str(clone), at=ROOT).returncode == 0
+    (clone / "README.md").write_text("changed")
+    done = run(sys.executable, "-m", "release.build", str(clone / "dist"), at=clone)
+    assert done.returncode == 1
+    assert done.stderr.startswith("release: commit or stash first")
+    assert "README.md" in done.stderr

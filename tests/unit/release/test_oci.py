@@ -1,0 +1,100 @@
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from release import oci
+
+AT_S = 1_700_000_000
+
+
+def tree(root: Path, *, backwards: bool = False) -> Path:
+    files = {"opt/app/main.py": "run()", "opt/app/lib/one.py": "1", "etc/passwd": "root", "usr/bin/tool": "elf"}
+    for name in sorted(files, reverse=backwards):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(files[name])
+    (root / "usr/bin/tool").chmod(0o700)
+    (root / "tmp").mkdir(mode=0o700)
+    (root / "tmp").chmod(0o1777)
+    (root / "usr/bin/link").symlink_to("tool")
+    return root
+
+
+def packed(root: Path, archive: Path) -> bytes:
+    image = oci.Image(
+        name="app:1",
+        layers=("opt", "opt/app/lib"),
+        config={"User": "65532:65532"},
+        labels={"org.opencontainers.image.version": "1"},
+        epoch_s=AT_S,
+    )
+    oci.pack(root, archive, image)
+    return archive.read_bytes()
+
+
+def blobs(archive: Path) -> dict[str, bytes]:
+    with tarfile.open(archive) as found:
+        return {one.name: file.read() for one in found if (file := found.extractfile(one))}
+
+
+def manifest(archive: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    found = blobs(archive)
+    (described,) = json.loads(found["index.json"])["manifests"]
+    return json.loads(found[blob(described)]), found
+
+
+def blob(described: dict[str, Any]) -> str:
+    return "blobs/sha256/" + str(described["digest"]).removeprefix("sha256:")
+
+
+def test_the_same_content_gives_the_same_bytes_whatever_time_mask_and_order(tmp_path: Path) -> None:
+    one = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
+    mask = os.umask(0o077)
+    try:
+        other = tree(tmp_path / "elsewhere" / "other", backwards=True)
+    finally:
+        os.umask(mask)
+    for path in other.rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    assert packed(other, tmp_path / "other.tar") == one
+
+
+def test_other_content_gives_another_digest(tmp_path: Path) -> None:
+    one = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
+    other = tree(tmp_path / "other")
+    (other / "etc/passwd").write_text("nobody")
+    assert packed(other, tmp_path / "other.tar") != one
+
+
+def test_a_file_is_in_the_layer_of_its_deepest_folder(tmp_path: Path) -> None:
+    packed(tree(tmp_path / "root"), tmp_path / "image.tar")
+    found, content = manifest(tmp_path / "image.tar")
+    names = []
+    for layer in found["layers"]:
+        (tmp_path / "layer").write_bytes(content[blob(layer)])
+        with tarfile.open(tmp_path / "layer") as archive:
+            names.append([one.name for one in archive if one.isfile()])
+    assert names == [["etc/passwd", "usr/bin/tool"], ["opt/app/main.py"], ["opt/app/lib/one.py"]]
+
+
+def test_entries_belong_to_root_and_are_readable_by_all(tmp_path: Path) -> None:
+    names = list(oci.paths_of(tree(tmp_path / "root")))
+    (tmp_path / "layer").write_bytes(oci.tar_of(tmp_path / "root", names, epoch_s=AT_S))
+    with tarfile.open(tmp_path / "layer") as archive:
+        entries = {one.name: one for one in archive}
+    assert {(one.uid, one.gid, one.uname, one.mtime) for one in entries.values()} == {(0, 0, "", AT_S)}
+    modes = {name: entries[name].mode for name in ("etc/passwd", "usr/bin/tool", "tmp", "usr")}
+    assert modes == {"etc/passwd": 0o644, "usr/bin/tool": 0o755, "tmp": 0o1777, "usr": 0o755}
+    assert entries["usr/bin/link"].linkname == "tool"
+
+
+def test_every_blob_has_the_digest_of_its_name(tmp_path: Path) -> None:
+    from release.verify import _image_problems  # noqa: PLC0415 - the verifier is the second reader
+
+    packed(tree(tmp_path / "root"), tmp_path / "image.tar")
+    assert list(_image_problems(tmp_path / "image.tar")) == []
+    found, content = manifest(tmp_path / "image.tar")
+    assert json.loads(content[blob(found["config"])])["config"]["User"] == "65532:65532"
+    assert found["annotations"] == {"org.opencontainers.image.version": "1"}

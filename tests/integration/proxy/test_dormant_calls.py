@@ -57,7 +57,7 @@ async def asked(running: Pod, path: bytes = b"/v1") -> bytes:
 
 
 async def numbers(running: Pod) -> bytes:
-    return (await running.ask_admin(get(b"/metrics")))[1]
+    return (await running.get_admin(get(b"/metrics")))[1]
 
 
 async def has(running: Pod, line: bytes) -> bool:
@@ -142,7 +142,7 @@ async def test_it_is_not_probed_while_it_sleeps(tmp_path: Path) -> None:
         before = len(server.calls)
         await asyncio.sleep(0.2)
         assert server.calls[before:] == []
-        assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 200 ")
+        assert (await running.get_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 200 ")
         # Nor does the probe of an activator reach it.
         client = await running.client()
         client.send(get(b"/", BELIEVED + b"K-Network-Probe: queue\r\n"))
@@ -156,9 +156,9 @@ async def test_an_order_wakes_it_and_keeps_it_awake(tmp_path: Path) -> None:
         await running.ready()
         await until(lambda: is_dormant(running))
         order = b"POST /wake HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
-        assert (await running.ask_admin(order + b"\r\n"))[0].startswith(b"HTTP/1.1 403 ")
+        assert (await running.get_admin(order + b"\r\n"))[0].startswith(b"HTTP/1.1 403 ")
         assert server.calls == [b"POST /sleep?level=1"]
-        head, body = await running.ask_admin(order + BELIEVED + b"\r\n")
+        head, body = await running.get_admin(order + BELIEVED + b"\r\n")
         assert (head[:12], body) == (b"HTTP/1.1 200", b"awake")
         assert not server.is_asleep
         await asyncio.sleep(4 * AFTER_S)

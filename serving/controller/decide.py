@@ -19,9 +19,9 @@ from serving.controller.routes.domain_mapping import (
 )
 from serving.controller.routes.hosts import claims_of
 from serving.controller.routes.httproutes import HttpRoutes
+from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, TagServices, reconcile_route, tag_service_name
 from serving.controller.routes.service import ServiceChildren, reconcile_service
-from serving.controller.routes.traffic import RouteTargets
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath

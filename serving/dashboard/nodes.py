@@ -17,8 +17,7 @@ from serving.dashboard.views import View, amount, node_view
 from serving.model.errors import SettingsError
 from serving.model.knative import FORCE_REMOVAL_TAINT, REMOVAL_TAINT, REVISION_LABEL
 from serving.model.objects import conditions_of, name_of, nested
-from serving.placement.book import NodeBook, demand_of, node_of, pod_of
-from serving.placement.load import NodeLoads
+from serving.placement.book import NodeBook, NodeLoads, demand_of, node_of, pod_of
 from serving.placement.scores.balanced import BalancedWhy
 from serving.placement.scores.fit import FitWhy
 from serving.placement.scores.load_variation import LoadVariationWhy, ResourceLoad

@@ -242,11 +242,6 @@ def turn_ratio(key: RevisionKey) -> float:
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 
-def is_older(version: str, other: str) -> bool:
-    """Whether a version is older than another; versions of one kind are increasing numbers (KEP-5504)."""
-    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
-
-
 def _is_true(found: Mapping[str, Any], condition: str) -> bool:
     conditions = (found.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == condition and one.get("status") == "True" for one in conditions)

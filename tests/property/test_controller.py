@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serving.controller.revisions.configuration import collectable
 from serving.controller.routes.hosts import Claims
-from serving.controller.routes.traffic import RouteTargets, assign
+from serving.controller.routes.rollout import RouteTargets, assign
 from serving.controller.values.naming import child_name
 from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
 from serving.model.objects import Key, Object, merge_difference, name_of

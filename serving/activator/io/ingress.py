@@ -44,7 +44,7 @@ from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.http1.requesthead import RequestHead, with_traceparent
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.sessions import share_of
+from serving.traffic.policy import share_of
 from serving.wire.tokens import access_token
 
 _log = logging.getLogger("activator")

@@ -31,8 +31,7 @@ from serving.traffic.balance import Balancer
 from serving.traffic.breaker import Breaker, Queued, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
-from serving.traffic.policy import BalancingPolicy, policy_for
-from serving.traffic.sessions import SessionRing
+from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

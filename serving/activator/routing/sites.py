@@ -12,7 +12,7 @@ import msgspec
 
 from serving.model.knative import RevisionKey
 from serving.model.routepolicy import OPEN_POLICY, RoutePolicy
-from serving.traffic.sessions import session_number
+from serving.traffic.policy import session_number
 
 INNER_DOMAIN = "svc.cluster.local"
 

@@ -38,10 +38,11 @@ from serving.model.knative import (
     SAVINGS_ANNOTATION,
     RevisionKey,
 )
+from serving.model.objects import is_older_version
 from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.adaptive.policy import policy_of
-from serving.scaling.revision import group_of, is_older, turn_ratio
+from serving.scaling.revision import group_of, turn_ratio
 from serving.scaling.scaler.anticipation import Publication
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.shadow import shadow_of
@@ -272,7 +273,7 @@ class DecisionLoop:
                 self._watch.written(key, dict(found))
             case ScaleWritten(count, version):
                 present = entry.deployment
-                if present is not None and not is_older(version, present.resource_version):
+                if present is not None and not is_older_version(version, present.resource_version):
                     entry.deployment = msgspec.structs.replace(present, replica_count=count, resource_version=version)
 
     def _write_failed(self, key: RevisionKey, error: Exception) -> None:

@@ -13,10 +13,10 @@ from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
-from serving.model.objects import Object
+from serving.model.objects import Object, is_older_version
 from serving.model.quantity import Resources
 from serving.scaling.policies.usage import Usages, requests_of
-from serving.scaling.revision import ScaledPod, ScaledRevision, deployment_of, is_older, pod_of, revision_of
+from serving.scaling.revision import ScaledPod, ScaledRevision, deployment_of, pod_of, revision_of
 from serving.scaling.scaler.path import PUBLIC_SLICES, public_slice_of
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -129,7 +129,7 @@ class RevisionWatch:
     def _take(self, key: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
         """A revision as it is now, by a watch or by the answer to a call."""
         before = entry.revision
-        if before is not None and is_older(found.resource_version, before.resource_version):
+        if before is not None and is_older_version(found.resource_version, before.resource_version):
             return
         if before is not None and (before.class_name, before.spec.policy) != (found.class_name, found.spec.policy):
             entry.scaler = None
@@ -153,7 +153,7 @@ class RevisionWatch:
                 entry.deployment = None
                 self._drop_if_empty(found.key, entry)
             return
-        if entry.deployment is not None and is_older(found.resource_version, entry.deployment.resource_version):
+        if entry.deployment is not None and is_older_version(found.resource_version, entry.deployment.resource_version):
             return
         before, entry.deployment = entry.deployment, found
         if entry.scaler is None:

@@ -30,6 +30,9 @@ _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _TIMEOUT_S = 30.0
 _MERGE = "application/merge-patch+json"
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CONFLICT = 409
 
 state_option = click.option(
     "--state",
@@ -205,6 +208,18 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         wrapped = option(wrapped)
     return wrapped
+
+
+def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:
+    """Repeat a write on conflicts: others may write between its read and its write. Exits if it fails."""
+    status, response = write()
+    for _ in range(_TRIES_MAX - 1):
+        if status != _CONFLICT:
+            break
+        status, response = write()
+    if status >= 400:
+        fail(message_of(response))
+    return status, response
 
 
 def message_of(response: object) -> str:

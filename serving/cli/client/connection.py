@@ -13,7 +13,7 @@ import ssl
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,50 +38,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
 
-class ApiResponse(Protocol):
-    """One response. The caller closes it."""
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-        ...
-
-    def values(self, header: str) -> list[str]:
-        """All values of a header."""
-        ...
-
-    def pieces(self) -> Iterator[bytes]:
-        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
-        ...
-
-    def close(self) -> None:
-        """Drop the connection; may be called by another thread to end ``pieces``."""
-        ...
-
-
-class ApiConnection(Protocol):
-    """A connection for API requests."""
-
-    @property
-    def server(self) -> str:
-        """The server's URL without secrets, for messages."""
-        ...
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the kubeconfig's context; "default" without one."""
-        ...
-
-    def send(self, request: ApiRequest) -> ApiResponse:
-        """Send, and wait for the head of the response. Raises ``Unavailable``."""
-        ...
-
-    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
-        ...
-
-
-def connect(path: Path, context: str | None = None) -> ApiConnection:
+def connect(path: Path, context: str | None = None) -> "ApiConnection":
     """A connection as a kubeconfig says; none is opened yet. Raises ``SettingsError``."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -91,8 +48,8 @@ def connect(path: Path, context: str | None = None) -> ApiConnection:
         raise SettingsError([problem]) from error
     own = _read_own(text)
     if own is not None and context in (None, own["current-context"]):
-        return _Local(own)
-    return _Foreign(path, context)
+        return LocalConnection(own)
+    return ForeignConnection(path, context)
 
 
 def _read_own(text: str) -> dict[str, Any] | None:
@@ -107,7 +64,7 @@ def _read_own(text: str) -> dict[str, Any] | None:
     return None
 
 
-class _Local:
+class LocalConnection:
     """Our own API, by ``http.client``, a connection each."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -123,8 +80,8 @@ class _Local:
         self.namespace: str = context.get("namespace") or "default"
         self.server = f"{url.scheme}://{self._host}:{self._port}"
 
-    def send(self, request: ApiRequest) -> ApiResponse:
-        """As in the protocol."""
+    def send(self, request: ApiRequest) -> "ApiResponse":
+        """Send, and wait for the head of the response. Raises ``Unavailable``."""
         connection = (
             http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
             if self._tls is None
@@ -135,17 +92,19 @@ class _Local:
             connection.request(request.method, request.path, body=request.body, headers=headers)
             # Kept apart: after the answer's head the connection lets go of a socket that will close.
             channel = connection.sock
-            return _LocalResponse(connection, connection.getresponse(), channel)
+            return LocalResponse(connection, connection.getresponse(), channel)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise Unavailable(_reason(error)) from error
 
     def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """As in the protocol."""
+        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
         return _opened(opening, self.server + path, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls)
 
 
-class _LocalResponse:
+class LocalResponse:
+    """One response. The caller closes it."""
+
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, channel: socket.socket
     ) -> None:
@@ -153,9 +112,11 @@ class _LocalResponse:
         self.status: int = response.status
 
     def values(self, header: str) -> list[str]:
+        """All values of a header."""
         return self._response.headers.get_all(header, [])
 
     def pieces(self) -> Iterator[bytes]:
+        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
         try:
             while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
@@ -163,13 +124,14 @@ class _LocalResponse:
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
+        """Drop the connection; may be called by another thread to end ``pieces``."""
         # What wakes a thread that reads; a closed file alone does not.
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 
-class _Foreign:
+class ForeignConnection:
     """Any Kubernetes API, by the connections of the ``kubernetes`` package."""
 
     def __init__(self, path: Path, context: str | None) -> None:
@@ -194,8 +156,8 @@ class _Foreign:
         self.namespace: str = (chosen.get("context") or {}).get("namespace") or "default"
         self.server = str(self._client.configuration.host)
 
-    def send(self, request: ApiRequest) -> ApiResponse:
-        """As in the protocol."""
+    def send(self, request: ApiRequest) -> "ApiResponse":
+        """Send, and wait for the head of the response. Raises ``Unavailable``."""
         import urllib3  # noqa: PLC0415 - comes with the package above
 
         headers = {**request.headers, **self._credentials()}
@@ -212,7 +174,7 @@ class _Foreign:
             )
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(_reason(error)) from error
-        return _ForeignResponse(response)
+        return ForeignResponse(response)
 
     def _credentials(self) -> dict[str, str]:
         # Asking for them fetches a new token when the old one has expired.
@@ -220,7 +182,7 @@ class _Foreign:
         return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
 
     def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """As in the protocol."""
+        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
         configuration = self._client.configuration
         tls: ssl.SSLContext | None = None
         if self.server.startswith("https:"):
@@ -232,15 +194,19 @@ class _Foreign:
         return _opened(opening, self.server + path, headers=self._credentials(), tls=tls)
 
 
-class _ForeignResponse:
+class ForeignResponse:
+    """One response. The caller closes it."""
+
     def __init__(self, response: Any) -> None:  # noqa: ANN401 - urllib3 is not imported here
         self._response = response
         self.status: int = response.status
 
     def values(self, header: str) -> list[str]:
+        """All values of a header."""
         return list(self._response.headers.getlist(header))
 
     def pieces(self) -> Iterator[bytes]:
+        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
         try:
             while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
@@ -248,10 +214,16 @@ class _ForeignResponse:
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
+        """Drop the connection; may be called by another thread to end ``pieces``."""
         connection = self._response.connection
         with contextlib.suppress(OSError, AttributeError):
             connection.sock.shutdown(socket.SHUT_RDWR)
         self._response.close()
+
+
+ApiResponse = LocalResponse | ForeignResponse
+ApiConnection = LocalConnection | ForeignConnection
+"""A connection for API requests: the server's URL, the namespace of its context, and ways to send."""
 
 
 def _opened(opening: Opening[_T], url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> _T:

@@ -6,9 +6,12 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import click
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 _GAP = "  "
 _SCREEN = (80, 24)
@@ -88,12 +91,6 @@ def clock_text(at_s: float) -> str:
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
-class _StatusLine(Protocol):
-    def stop(self) -> None: ...
-
-    def update(self, status: str) -> None: ...
-
-
 def is_lively() -> bool:
     """Whether standard error is a terminal that can move its cursor."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -123,7 +120,7 @@ class Progress:
     def __init__(self, text: str) -> None:
         self._text = text
         self._printed = ""
-        self._shown: _StatusLine | None = None
+        self._shown: Status | None = None
         self._lock = threading.Lock()
         self._is_due = self._is_over = False
         self._timer = threading.Timer(_PATIENCE_S, self._show)

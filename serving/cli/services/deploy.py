@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
 from serving.cli.client.completion import complete_service
 from serving.cli.client.output import Progress, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
@@ -53,9 +53,7 @@ from serving.settings.autoscaler import POLICIES
 _POLL_S = 0.3
 
 _TIMEOUT_S = 300.0
-# The controller may write between the read and the write.
-_TRIES_MAX = 10
-_CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
+_CREATED, _NOT_FOUND = 201, 404
 # Annotations that have an option of their own.
 _SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
 _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
@@ -298,21 +296,18 @@ def _print_traffic(service: Object) -> None:
 def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
     """Create or change the service; whether it is new, and the object. Others may write it at the same time."""
     path = path_of(SERVING_SERVICE, api.namespace)
-    tries = 0
-    while True:
-        tries += 1
+    kept: list[str] = []
+
+    def write() -> tuple[int, Any]:
         status, before = api.call("GET", f"{path}/{asked.name}")
-        kept: list[str] = []
         if status == _NOT_FOUND:
-            status, after = api.call("POST", path, manifest_of(asked))
-        elif status < 400:
-            kept = [] if how.replace else kept_options(before, asked)
-            status, after = api.call("PUT", f"{path}/{asked.name}", merged(before, asked, replace=how.replace))
-        else:
-            after = before
-        if status < 400:
-            if kept:
-                print_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
-            return status == _CREATED, after
-        if status != _CONFLICT or tries == _TRIES_MAX:
-            fail(message_of(after))
+            return api.call("POST", path, manifest_of(asked))
+        if status >= 400:
+            return status, before
+        kept[:] = [] if how.replace else kept_options(before, asked)
+        return api.call("PUT", f"{path}/{asked.name}", merged(before, asked, replace=how.replace))
+
+    status, after = until_written(write)
+    if kept:
+        print_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
+    return status == _CREATED, after

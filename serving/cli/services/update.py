@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, message_of
+from serving.cli.client.api import ApiClient, api_options, fail_usage, until_written
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
 from serving.cli.client.output import Progress
@@ -24,9 +24,6 @@ from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.autoscaler import POLICIES
 
 _TIMEOUT_S = 300.0
-# The controller may write between the read and the write.
-_TRIES_MAX = 10
-_CONFLICT = 409
 
 
 class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +130,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     if wanted == ServiceUpdate():
         fail_usage("say what to change: see `serving update --help`")
     with Progress(f"updating {name}"):
-        service = _write(api, name, wanted)
+        service = _written(api, name, wanted)
         if wait:
             service = until_ready(api, name, timeout_s=wait_s)
     if output == "json":
@@ -144,18 +141,10 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
         click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
 
 
-def _write(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
-    """Write the change. Others may write the service at the same time."""
+def _written(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
     path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            status, after = api.call("PUT", path, updated(service_of(api, name), wanted))
-        except InvalidValue as error:
-            fail_usage(str(error))
-        if status < 400:
-            written: Object = after
-            return written
-        if status != _CONFLICT or tries == _TRIES_MAX:
-            fail(message_of(after))
+    try:
+        _, after = until_written(lambda: api.call("PUT", path, updated(service_of(api, name), wanted)))
+    except InvalidValue as error:
+        fail_usage(str(error))
+    return dict(after)

@@ -14,24 +14,28 @@ from typing import Any
 
 import click
 import msgspec
+import yaml
 
 from serving.cli.client.api import ApiClient, state_option
 from serving.cli.client.checks import holder_of
 from serving.cli.client.objects import items_of
 from serving.cli.client.output import aligned, print_aside, shortened
-from serving.cli.system.groupfiles import groups_in_config_maps, read_group_files
 from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import CONFIG_MAP
+from serving.cluster.kinds import CONFIG_MAP, NODE_GROUP
 from serving.home.processes.process_lifetime import children_of, environment_of
 from serving.home.state import default_state_path
 from serving.metrics.names import render_page as render_metrics_page
 from serving.model.errors import Problem, SettingsError
 from serving.model.objects import name_of
+from serving.nodegroup.groups import GroupReading, group_of, groups_of_text
 from serving.settings.daemons import DAEMONS
 from serving.settings.knob import ConfigMap, SettingsRecord
 from serving.settings.load import Daemon, Loaded, in_reading_order, load, unknown_config_maps
 from serving.settings.parse import read_config_maps
 from serving.settings.render import config_map_names, render_config_map, render_page
+
+_MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
+_ROOT = "node_groups"
 
 NOT_LIVE = frozenset({"dashboard", "placement", "queueproxy"})
 """Daemons that read their settings from the environment only."""
@@ -56,6 +60,67 @@ _SCREEN = (160, 24)
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
 
 _files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+
+
+class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of node groups in files, their problems, and files of other kinds."""
+
+    count: int
+    problems: tuple[Problem, ...]
+    others: tuple[Path, ...] = ()
+
+
+def read_group_files(paths: Iterable[Path]) -> GroupFiles:
+    """The files whose every document is about node groups. A file that cannot be read is left to the reader of ConfigMaps."""
+    readings: list[GroupReading] = []
+    others: list[Path] = []
+    for path in paths:
+        found = _reading_of(path)
+        if found is None:
+            others.append(path)
+        else:
+            readings += found
+    return _summed(readings, others)
+
+
+def groups_in_config_maps(config_maps: Sequence[ConfigMap]) -> GroupFiles:
+    """The node groups in the ConfigMap of the daemon."""
+    entries = [entry for one in config_maps if one.name == _MAP for entry in one.entries if entry.key == _KEY]
+    return _summed([groups_of_text(entry.text, where=f"{entry.where}: {_KEY}") for entry in entries])
+
+
+def _reading_of(path: Path) -> list[GroupReading] | None:
+    """The node groups in a file; None unless the file is about node groups."""
+    if path.is_dir():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        documents = [one for one in yaml.safe_load_all(text) if one is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    if not documents or not all(isinstance(one, Mapping) for one in documents):
+        return None
+    if len(documents) == 1 and _ROOT in documents[0]:
+        return [groups_of_text(text, where=str(path))]
+    if not all(
+        (one.get("apiVersion"), one.get("kind")) == (NODE_GROUP.api_version, NODE_GROUP.name) for one in documents
+    ):
+        return None
+    return [_placed(group_of(one), path) for one in documents]
+
+
+def _placed(reading: GroupReading, path: Path) -> GroupReading:
+    problems = [msgspec.structs.replace(one, where=f"{path}: {one.where}") for one in reading.problems]
+    return GroupReading(groups=reading.groups, problems=tuple(problems))
+
+
+def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> GroupFiles:
+    readings = list(readings)
+    return GroupFiles(
+        count=sum(len(one.groups) for one in readings),
+        problems=tuple(problem for one in readings for problem in one.problems),
+        others=tuple(others),
+    )
 
 
 class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,14 +18,17 @@ from serving.controller.revisions.public import PublicService, is_foreign, publi
 from serving.controller.routes.hosts import tag_claims, url_of
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
+    Assignment,
+    RouteTargets,
     advance,
+    assign,
+    can_serve,
     next_step_s,
     observe_ready,
     rollout_goal,
     rollout_of_status,
     split_targets,
 )
-from serving.controller.routes.traffic import Assignment, RouteTargets, assign, can_serve
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.errors import Problem

@@ -33,8 +33,7 @@ from serving.extender.loadreport import (
 )
 from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
 from serving.model.nodata import NoData
-from serving.placement.book import NodeFacts
-from serving.placement.load import NodeLoads
+from serving.placement.book import NodeFacts, NodeLoads
 from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.settings.placement import LOAD_WATCHER, METRICS_SERVER, PROMETHEUS, LoadSourceSettings, PlacementSettings
 

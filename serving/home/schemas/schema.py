@@ -107,7 +107,7 @@ def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NO
                 path, "null", f'{path} in body must be of type {_type_of(schema)}: "null"', expected=_type_of(schema)
             )
         return
-    if not _has_type(schema, value):
+    if not has_type(schema, value):
         said = f'{path} in body must be of type {_type_of(schema)}: "{_name_of(value)}"'
         yield _invalid(path, json.dumps(_name_of(value)), said, expected=f"a value of type {_type_of(schema)}")
         return
@@ -204,18 +204,14 @@ def _number_breaches(schema: Schema, value: float, path: str) -> Iterator[Proble
         )
 
 
-def _has_type(schema: Schema, value: object) -> bool:
+def has_type(schema: Schema, value: object) -> bool:
+    """Whether a value has the type of a schema. JSON has one kind of number: 3.0 is an integer."""
     wanted = (int, str) if schema.get(_INT_OR_STRING) else _PYTHON_TYPES.get(schema.get("type", ""))
     if wanted is None:
         return True
     if isinstance(value, bool):
         return bool in wanted
-    return isinstance(value, wanted) or (wanted == (int,) and _is_whole(value))
-
-
-def _is_whole(value: object) -> bool:
-    """Whether a number is whole: to a kube-apiserver 3.0 is an integer too."""
-    return isinstance(value, float) and value.is_integer()
+    return isinstance(value, wanted) or (wanted == (int,) and isinstance(value, float) and value.is_integer())
 
 
 def _type_of(schema: Schema) -> str:

@@ -4,7 +4,7 @@
 parsed where they lie in the buffer of the socket; only an incomplete frame is kept, and a frame that is too large is
 rejected by its head. There are no objects for frames and events: a unary call passes in about twenty calls.
 
-Memory is bounded by the number of concurrent streams, each with one window in either direction. ``budget`` counts frames
+Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames
 that are cheap to send and costly to handle. A stream error ends that stream only; a connection error is a ``Violation``.
 The connection's window opens as bytes arrive, because the windows of the streams bound what is held: a stream that is not
 read stops no other.
@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.proxy.http2.budget import PeerBudget
-from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX, EngineStream
+from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX, EngineStream, PeerBudget
 from serving.proxy.http2.frames import (
     ACK,
     CONTINUATION,

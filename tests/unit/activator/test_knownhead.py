@@ -7,7 +7,7 @@ from serving.activator.routing.sites import Site
 from serving.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
 from serving.model.routepolicy import route_policy
 from serving.proxy.http1.requesthead import RequestHead, read_request_head
-from serving.traffic.sessions import session_number
+from serving.traffic.policy import session_number
 
 
 def head(*lines: str) -> RequestHead:

@@ -22,9 +22,9 @@ from serving.controller.revisions.configuration import reconcile_configuration
 from serving.controller.revisions.revision_status import RevisionChildren, StartScale, desired_status
 from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
 from serving.controller.routes.domain_mapping import MappingContext, reconcile_domain_mapping
+from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.routes.service import ServiceChildren, reconcile_service
-from serving.controller.routes.traffic import RouteTargets
 from serving.home.schemas.crds import crds
 from serving.model.objects import Object
 from serving.nodegroup.group_memory import NodeGroupState

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 
-from serving.metrics.durations import Durations, trace_id_of
+from serving.metrics.activator import Durations, trace_id_of
 from serving.metrics.names import BUCKETS_S
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -3,8 +3,7 @@ import math
 import pytest
 
 from serving.model.nodata import NoData
-from serving.placement.book import NodeFacts, node_of
-from serving.placement.load import NodeLoads
+from serving.placement.book import NodeFacts, NodeLoads, node_of
 from serving.placement.scores.metrics import Usage
 from tests.unit.placement.builders import Json, node
 

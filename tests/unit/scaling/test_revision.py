@@ -10,7 +10,6 @@ from serving.scaling.revision import (
     ServingContainer,
     Trouble,
     deployment_of,
-    is_older,
     pod_of,
     revision_of,
     serving_container,
@@ -162,13 +161,6 @@ def test_a_pod_that_says_nothing_of_itself_is_pending() -> None:
 
 def test_a_pod_without_the_label_is_not_ours() -> None:
     assert pod_of(pod(labels=None)) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "older"), [("9", "10", True), ("10", "10", False), ("11", "10", False), ("", "1", False)]
-)
-def test_versions_are_numbers_that_grow(one: str, other: str, older: bool) -> None:
-    assert is_older(one, other) is older
 
 
 @pytest.mark.parametrize(

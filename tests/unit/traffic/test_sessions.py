@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.traffic.sessions import SessionRing, session_number, share_of
+from serving.traffic.policy import SessionRing, session_number, share_of
 
 _SESSIONS = [session_number(b"session %d" % number) for number in range(2000)]
 _ADDRESSES = st.sets(st.integers(0, 999).map("10.0.0.{}:8012".format), min_size=1, max_size=12)

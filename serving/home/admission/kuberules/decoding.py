@@ -13,7 +13,7 @@ from typing import Any
 from serving.cluster.kinds import Kind
 from serving.home.admission.kuberules.formats import Json, is_quantity
 from serving.home.schemas.crds import builtin_schemas, crds, resolved, schema_of
-from serving.home.schemas.schema import Schema
+from serving.home.schemas.schema import Schema, has_type
 from serving.model.errors import Problem
 
 _QUANTITY = "api.resource.Quantity"
@@ -23,14 +23,6 @@ _FORMATS = {
     "date-time": "a time such as 2026-01-02T03:04:05Z",
     "int32": "a whole number of 32 bits",
     "int64": "a whole number of 64 bits",
-}
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
 }
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
 
@@ -73,17 +65,10 @@ def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str
             return "a number or a string"
         return "a quantity, as 128Mi, 1Gi, 500m or 2" if is_quantity_wanted and not is_quantity(value) else ""
     wanted = schema.get("type", "")
-    if wanted and not _has_type(wanted, value):
+    if wanted and not has_type(schema, value):
         return f"of type {wanted}"
     has_format = "format" not in schema or _has_format(schema["format"], value)
     return "" if has_format else _FORMATS[schema["format"]]
-
-
-def _has_type(wanted: str, value: object) -> bool:
-    types = _PYTHON_TYPES[wanted]
-    if isinstance(value, bool):
-        return bool in types
-    return isinstance(value, types) or (wanted == "integer" and isinstance(value, float) and value.is_integer())
 
 
 def _has_format(wanted: str, value: Any) -> bool:  # noqa: ANN401 - of the schema's type

@@ -9,7 +9,7 @@ from serving.activator.routing.sites import (
     session_in_cookies,
     session_in_header,
 )
-from serving.traffic.sessions import session_number
+from serving.traffic.policy import session_number
 from serving.wire.tokens import access_token
 
 _RULE = AccessRule(namespace="default", route="hello", version="")

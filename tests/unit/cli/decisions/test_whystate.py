@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from serving.cli.client.output import clock_text
-from serving.cli.decisions.whystate import ejected_lines
+from serving.cli.decisions.why import ejected_lines
 from serving.traffic.ejection import EjectionReport
 
 SINCE_S = 1_700_000_000.0

@@ -8,8 +8,8 @@ from serving.aio.clock import stamp
 from serving.cluster import kinds
 from serving.cluster.port import Create, Patch
 from serving.controller.routes.httproutes import HttpRoutes
+from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, reconcile_route
-from serving.controller.routes.traffic import RouteTargets
 from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import Note, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL

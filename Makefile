@@ -70,13 +70,14 @@ demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual node
 demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot when pods wait, and nodes that boot before; two minutes
 	$(BIN)/python bench/demo_nodes.py --anticipation
 
-# Two more workers than cores work while tests of the others wait for processes. `make check` has run tests/tidy. Coverage
-# more than doubles the time of what computes: it is measured of the packages that decide, by their own unit tests.
-PYTEST := timeout --foreground --kill-after 30 1800 $(BIN)/python -m pytest -n 4 -m 'not slow'
+# Two thirds of the time of a test of processes is waiting: six workers keep two cores busy, and steal tests from each other at the
+# end. Unit tests compute all the time. `make check` has run tests/tidy. Coverage more than doubles the time of what computes: it
+# is measured of the packages that decide, by their own unit tests.
+PYTEST := timeout --foreground --kill-after 30 1800 $(BIN)/python -m pytest -m 'not slow'
 COVERED := $(addprefix tests/unit/,model settings scaling traffic placement autoscaler queueproxy activator controller nodegroup)
-test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (below 8 minutes on 2 cores)
-	$(PYTEST) $(COVERED) --cov --cov-report=term
-	$(PYTEST) tests $(addprefix --ignore=,tests/tidy $(COVERED))
+test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (below 5 minutes on 2 cores)
+	$(PYTEST) -n 2 $(COVERED) --cov --cov-report=term
+	$(PYTEST) -n 6 --dist worksteal tests $(addprefix --ignore=,tests/tidy $(COVERED))
 
 test-all: $(VENV)/.ready  ## Every test, and more examples of each property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 -W error::pytest.PytestUnraisableExceptionWarning --cov --cov-report=term

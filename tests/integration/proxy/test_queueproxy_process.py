@@ -34,7 +34,6 @@ def collector() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 def listening() -> socket.socket:

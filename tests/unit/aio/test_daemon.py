@@ -67,9 +67,10 @@ def test_without_a_supervisor_there_are_none(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     before = gc.get_threshold()
-    yield
     gc.unfreeze()
+    yield
     gc.set_threshold(*before)
+    gc.freeze()
 
 
 def test_what_is_there_is_not_looked_at_again_and_what_comes_is_looked_at_a_little_at_a_time() -> None:

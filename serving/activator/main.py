@@ -147,7 +147,7 @@ class Activator:
         self._handover.set()
 
     def reconfigure(self, settings: ActivatorSettings, scaling: AutoscalerSettings, rules: HostRules) -> None:
-        """Work with these settings from now on, as far as they may change."""
+        """Apply new settings where they may change at run time."""
         self.settings = settings
         self.ingress.reconfigure(settings)
         self.view.reconfigure(scaling, rules)
@@ -306,7 +306,7 @@ class Activator:
 
 
 async def _first(wanted: Coroutine[object, object, object], stop: asyncio.Event) -> bool:
-    """Wait for ``wanted`` or ``stop``; whether ``wanted`` came first."""
+    """Wait for ``wanted`` or ``stop``; return whether ``wanted`` came first."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(wanted), group.create_task(stop.wait())]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -46,7 +46,7 @@ class _Turns:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def may_go_on(self) -> bool:
-        """Whether a step may run now. Only a few run while others wait, because a switch costs as much as a step."""
+        """Whether a step may run now. Only a few run while others wait: a switch costs as much as a step."""
         if self._waiting:
             self._passed += 1
             if self._passed > _PASSED_MAX:

@@ -21,7 +21,7 @@ _PRIVATE = 0o600
 
 
 class LineFile:
-    """A file of lines; enter it to write. ``bytes_max`` is per file, of which there are ``files_max`` at most."""
+    """A file of lines; enter it to write. ``bytes_max`` is the size of each of at most ``files_max`` files."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int = 4) -> None:
         self.dropped_count = 0

@@ -30,7 +30,7 @@ async def every(
 
 
 async def wait_for(event: asyncio.Event, *, until_s: float) -> bool:
-    """Wait for an event, at most until a time of the loop; whether it was set."""
+    """Wait for an event, at most until a time of the loop; return whether it was set."""
     try:
         async with asyncio.timeout_at(until_s):
             await event.wait()

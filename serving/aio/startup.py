@@ -1,4 +1,4 @@
-"""The start of a daemon: signals while it still imports its modules, and the report that it serves.
+"""The start of a daemon: handles signals during its imports, and reports that it serves.
 
 While it imports, SIGTERM and SIGINT end the process at once. As the first process of a container a daemon ignores SIGTERM until it has a handler (pid_namespaces(7)), and its imports
 take up to a second: stopped in that time, it would run until its grace period is over. A ``main`` module therefore calls
@@ -23,7 +23,7 @@ def exit_on_signals() -> None:
 
 
 def report_serving() -> None:
-    """Report, once, that this daemon serves; nothing where no supervisor waits for it."""
+    """Report, once, that this daemon serves; without a supervisor, do nothing."""
     text = os.environ.pop(READY_VARIABLE, "")
     if text:
         # The supervisor may be gone, or wait no longer.

@@ -22,7 +22,7 @@ from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
 Write = Callable[[bytes], bool]
-"""Takes the bytes of an event; whether there was room."""
+"""Takes the bytes of an event; returns whether there was room."""
 
 
 class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):

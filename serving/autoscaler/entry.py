@@ -47,7 +47,7 @@ class PodState(enum.StrEnum):
 
 
 def state_of(pod: ScaledPod) -> PodState | None:
-    """The state of a pod; None if it has ended and stays as an object."""
+    """The state of a pod; None if it has ended."""
     if pod.is_ending:
         return PodState.TERMINATING
     if pod.phase == _PENDING:

@@ -18,14 +18,14 @@ from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
 from serving.scaling.scaler.scaler import ScalerOutcome
 
 Costs = Iterable[tuple[str, str | None]]
-"""Names of pods with the deletion cost that each gets; None removes it."""
+"""The new deletion cost of each pod by name; None removes it."""
 
 # Below the 0 of pods without the annotation.
 VICTIM_COST = "-1"
 
 
 class Calls(Protocol):
-    """The writes there are; ``io.scale_writes.ScaleClient``."""
+    """The available writes; implemented by ``io.scale_writes.ScaleClient``."""
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
         """Put a revision into reserve if it is unchanged: whether it was, and the present object."""
@@ -65,7 +65,7 @@ class PathProved(msgspec.Struct, frozen=True):
 
 
 class ReserveRefused(msgspec.Struct, frozen=True):
-    """The revision has changed since it was seen, and is decided on again."""
+    """The revision has changed since the decision's input, and is decided on again."""
 
 
 class RevisionWritten(msgspec.Struct, frozen=True):
@@ -145,7 +145,7 @@ class Writer:
         self._learn(key, PathProved())
 
     async def _reserve(self, key: RevisionKey) -> bool:
-        """Mark the revision as without pods; whether it is. A conflict may mean that it was woken."""
+        """Mark the revision as without pods; return whether it is. A conflict may mean that it was woken."""
         view = self._view(key)
         revision = None if view is None else view.revision
         if view is None or revision is None or revision.serving_state is not ServingState.ACTIVE:

@@ -124,7 +124,7 @@ class LazyGroup(click.Group):
 
 
 def _end_with(error: Exception) -> NoReturn:
-    """Print one line for an unexpected error; errors with a message for users are printed as they are."""
+    """Print one line for an unexpected error; errors for users keep their message."""
     # Only here, so that the help does not wait for the import.
     from serving.model.errors import ServingError, SettingsError  # noqa: PLC0415 - as said
 

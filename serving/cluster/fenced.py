@@ -29,7 +29,7 @@ def last_check() -> None:
 
 @contextlib.contextmanager
 def fencing(check: Callable[[], None]) -> Iterator[None]:
-    """Check now, and have the kube adapter check each call of this task before it is sent."""
+    """Check the lease now, and make the kube adapter check it before each call of this task."""
     check()
     before = _CHECK.set(check)
     try:

@@ -137,7 +137,7 @@ UNUSED_KINDS = (
     _unused("batch", "CronJob", "cronjobs"),
     _unused("networking.k8s.io", "Ingress", "ingresses"),
 )
-"""Kinds that clients list although nothing here runs them: ``kubectl apply --prune`` asks for each. They are only read."""
+"""Kinds that clients list although nothing here runs them, such as ``kubectl apply --prune``. They are only read."""
 
 KINDS: tuple[Kind, ...] = (
     NAMESPACE,

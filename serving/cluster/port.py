@@ -156,17 +156,17 @@ class _BodyWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Create(_BodyWrite, frozen=True, kw_only=True):
-    """A new object; the result has what the server adds to it. Raises ``AlreadyExists``, ``Invalid``."""
+    """A new object; the result includes the server's additions. Raises ``AlreadyExists``, ``Invalid``."""
 
 
 class Replace(_BodyWrite, frozen=True, kw_only=True):
-    """Another content of an object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+    """New content for an object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
 
     subresource: Subresource | None = None
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of an object as it is now. Raises ``NotFound``, ``Conflict``, ``Invalid``.
+    """A change relative to an object's present state. Raises ``NotFound``, ``Conflict``, ``Invalid``.
 
     ``patch`` is an object, or the list of operations of a JSON patch.
     """
@@ -238,7 +238,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def write(self, one: Write) -> Object:
-        """Carry out a write; the object after it. The result of ``Delete`` and ``Evict`` has no meaning."""
+        """Carry out a write; return the object after it. The result of ``Delete`` and ``Evict`` has no meaning."""
 
     async def list(
         self,
@@ -340,7 +340,7 @@ class PodLogSource(Protocol):
     def pod_log(
         self, namespace: str, pod: str, *, container: str, tail_line_count: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The last lines of a container in pieces, and what it writes from then on, until the container ends.
+        """The last lines of a container in pieces, and its later output until it ends.
 
         Leaving the context ends the reading. Raises ``NotFound``, ``Invalid`` while the container has not started, and
         ``Unavailable`` on entry or while iterating.

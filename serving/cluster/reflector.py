@@ -1,4 +1,4 @@
-"""A local copy of some objects that follows the cluster: list, watch from there, and list again when in doubt.
+"""A local copy of some objects that follows the cluster by list and watch, and lists again if in doubt.
 
 Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks get each
 change in order, with the object before and after. A watch that ends is resumed. One that is ``Gone`` or fails leads to a new
@@ -35,13 +35,13 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a reflector lists."""
 
     relist_s: float = 600.0
-    """Longest time without a full list, in seconds, give or take a fifth. Watches may drop; this finds what they did."""
+    """Longest time without a full list, in seconds, give or take a fifth. Lists find changes that watches dropped."""
 
     page_size: int = 500
     """Objects per call of a list. 0 is all. Default: client-go's pager."""
 
     retry_first_s: float = 0.1
-    """Longest wait after a first failure, in seconds; doubles with each. At least half of it is waited."""
+    """Longest wait after a first failure, in seconds; doubles with each. The actual wait is at least half of it."""
 
     retry_max_s: float = 10.0
     """Longest wait of all, in seconds."""
@@ -52,7 +52,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one object of the cache: ``old`` is None if it was added; ``new`` is its last state if deleted."""
+    """One change of the cache: ``old`` is None for an addition; ``new`` is the last state for a deletion."""
 
     type: EventType
     key: Key

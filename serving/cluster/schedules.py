@@ -1,4 +1,4 @@
-"""Schedules of a ScalingPolicy: whether one holds at a time, until when, and what is wrong with one.
+"""Schedules of a ScalingPolicy: whether one is active, until when, and its problems.
 
 Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its next
 end comes before its next start; so it needs no memory. Fields of cron mean what they mean to Debian's cron, also when clocks
@@ -24,7 +24,7 @@ _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 
 
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
-    """Whether a schedule holds. It has no problems (``schedule_problems``).
+    """Whether a schedule is active. Its problems were checked before (``schedule_problems``).
 
     0 8 * * 1-5 to 0 18 * * 1-5, on a Monday: before 8:00 the next start comes first, so it does not hold; at 8:00 the next
     end does, so it holds until 18:00.

@@ -96,7 +96,7 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return all((fields.get(key, "") == value) is equal for key, value, equal in self.clauses)
 
     def exact(self, key: str) -> str | None:
-        """The one value that a field must have; None if it may have several."""
+        """The only value that a field may have; None if it may have several."""
         return next((value for name, value, equal in self.clauses if equal and name == key), None)
 
 

@@ -1,4 +1,4 @@
-"""The resources affected by a change of an object, and the indexes of ownership and references that tell.
+"""The resources affected by a change of an object, and the indexes of ownership and references behind that.
 
 Only what a decision reads
 counts: a configuration does not depend on the number of its revisions' pods.

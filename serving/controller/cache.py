@@ -89,7 +89,7 @@ class ControllerCache:
         return [(kind, *key) for key in self._objects[kind]]
 
     def put(self, kind: Kind, found: Object) -> set[WorkKey]:
-        """Take an object as it is now; returns the affected keys. A version that is known or older is ignored."""
+        """Store an object's present state; return the affected keys. Known and older versions are ignored."""
         key = (namespace_of(found), name_of(found))
         before = self._objects[kind].get(key)
         if before is not None and _is_known(found, before):
@@ -158,7 +158,7 @@ class ControllerCache:
         return {(kinds.ROUTE, *route)}
 
     def confirmed_digest(self, route: Key) -> str | None:
-        """The digest that all activators served last, "" before the first; None if there is no activator to ask."""
+        """The digest last confirmed by all activators, "" before the first; None without activators."""
         return self._confirmed.get(route, "") if self.activator_addresses() else None
 
     def set_httproutes_missing(self, why: str) -> set[WorkKey]:

@@ -38,7 +38,7 @@ _OWNERS = {
 
 
 def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
-    """The plan for a resource; an empty one if it does not exist. ``now_s`` is the time of the stamp ``now``, exactly."""
+    """The plan for a resource; an empty one if it does not exist. ``now_s`` is exactly the time of ``now``."""
     kind, *place = key
     where: Key = (place[0], place[1])
     found = cache.get(kind, where)
@@ -155,7 +155,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
 
 
 def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
-    """Where the public Service of a revision leads; to the activators while a route needs them for each request."""
+    """The target of a revision's public Service: the activators while a route needs them for each request."""
     namespace, _ = where
     for name in cache.indexes.relations.routes_to_revision(where):
         route = cache.get(kinds.ROUTE, (namespace, name))

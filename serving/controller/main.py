@@ -80,7 +80,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 
 async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueProxySettings) -> Sidecar | None:
-    """The shared configuration of queue-proxies; None where they are not containers."""
+    """The shared configuration of queue-proxies; None unless they are containers."""
     own = settings.sidecar
     if not own.enabled:
         return None

@@ -106,7 +106,7 @@ class Board:
         self._samples[f"{sample['namespace']}/{sample['revision']}"] = sample
 
     def decision(self, event: Mapping[str, Any]) -> View:
-        """Store a decision event of the autoscaler; returns what the page shows of it."""
+        """Store a decision event of the autoscaler; return the part for the page."""
         key = f"{event['namespace']}/{event['revision']}"
         outcome = event["told"]["outcome"]
         wanted = outcome["gate"]["wanted"]
@@ -154,7 +154,7 @@ class Board:
         return gone + changed
 
     def pods(self, revision: str) -> list[View]:
-        """The pods of a revision by name, with the requests each one runs; None where no sample says."""
+        """The pods of a revision by name, each with its requests in flight; None without a sample."""
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self._pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]

@@ -57,7 +57,7 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
 
 
 async def addresses_of(url: URL) -> list[str]:
-    """The addresses of a URL's host, of one family: both families lead to the same process. Raises ``OSError`` if it is unknown."""
+    """The addresses of a URL's host, of one family, as both lead to the same process. Raises ``OSError`` if it is unknown."""
     found = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(one[0] == socket.AF_INET for one in found) else socket.AF_INET6
     return sorted({str(one[4][0]) for one in found if one[0] == family})

@@ -118,7 +118,7 @@ class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LogPages:
-    """Serves the logs of all open pages. ``pods`` returns the views of the pods of NAMESPACE, SERVICE as they are now."""
+    """Serves the logs of all open pages. ``pods`` returns the present pod views of a namespace and service."""
 
     def __init__(self, source: PodLogSource, gate: Gate, *, pods: Callable[[str, str], list[View]]) -> None:
         self._source = source
@@ -230,7 +230,7 @@ class _Follower:
                 self._add(name, line)
 
     async def _restarted(self, pod: View) -> int:
-        """Wait for the next run of a container; returns how many lines of it are new to the reader."""
+        """Wait for the next run of a container; return how many of its lines the reader has not seen."""
         for _ in range(int(_ENDED_S / _CHECK_S)):
             now = self._views.get(pod["name"])
             if now is None or now["restarts"] != pod["restarts"]:

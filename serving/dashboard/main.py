@@ -48,7 +48,7 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class Dashboard:
-    """The wired dashboard. ``address`` is where it listens once ``is_serving`` is set; the ``token`` authorises actions and logs, "" disables them."""
+    """The wired dashboard. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs."""
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
 
 
 def lean_pod(found: Mapping[str, Any]) -> View:
-    """A Pod reduced to the fields that the dashboard reads: it caches every pod of the cluster, and pods are large."""
+    """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     labels = metadata.get("labels") or {}
     return {

@@ -118,7 +118,7 @@ def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
 
 
 def window_text(window_s: float) -> str:
-    """A window in load-watcher's form: the widest of 15m, 10m and 5m that it fills, else 5m."""
+    """A window in load-watcher's form: the widest of 15m, 10m and 5m within it, else 5m."""
     return f"{int(next((one for one in WINDOWS_S if window_s >= one), WINDOWS_S[-1]) // 60)}m"
 
 

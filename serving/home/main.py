@@ -163,7 +163,7 @@ def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, Name
 def _beside_containers(
     group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
 ) -> list[asyncio.Task[None]]:
-    """The services beside containers: the name server, its hosts, and image collection."""
+    """The services for containers: the name server, its hosts, and image collection."""
     if containers is None:
         return []
     images = group.create_task(collect_images(cluster, containers.images.store), name="images")

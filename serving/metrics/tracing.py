@@ -50,7 +50,7 @@ class EndedHead(Protocol):
 
 
 class EndedRequest(Protocol):
-    """A request that has ended, as ``serving.proxy`` has it."""
+    """An ended request, as ``serving.proxy`` describes it."""
 
     @property
     def head(self) -> EndedHead:

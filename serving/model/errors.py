@@ -46,14 +46,14 @@ class InvalidValue(ServingError, ValueError):
 
 
 class ClusterError(ServingError):
-    """The cluster did not carry out a request. ``reason`` is the API's word for it, ``status`` its HTTP code."""
+    """The cluster did not carry out a request. ``reason`` and ``status`` are the API's."""
 
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
 
 
 class NotFound(ClusterError):
-    """There is no such object."""
+    """The object does not exist."""
 
     status: ClassVar[int] = 404
     reason: ClassVar[str] = "NotFound"
@@ -67,7 +67,7 @@ class AlreadyExists(ClusterError):
 
 
 class Conflict(ClusterError):
-    """The object has changed since it was read, or is another one. Read it again and retry."""
+    """The object has changed since it was read, or was replaced. Read it again and retry."""
 
     status: ClassVar[int] = 409
     reason: ClassVar[str] = "Conflict"
@@ -167,13 +167,13 @@ class CloudError(ServingError):
 
 
 class CloudRefused(CloudError):
-    """The cloud refused: a bound, a quota, no capacity, no such group. The same request would fail again now."""
+    """The cloud refused: a bound, a quota, no capacity, no such group. A retry now would fail again."""
 
     reason: ClassVar[str] = "CloudRefused"
 
 
 class CloudUnavailable(CloudError):
-    """The cloud does not respond, or throttles. Whether it acted is unknown: read its state, then retry."""
+    """The cloud does not respond, or throttles. It may have acted: read its state, then retry."""
 
     reason: ClassVar[str] = "CloudUnavailable"
 
@@ -188,7 +188,7 @@ class InvalidCertificate(ServingError):
 
 
 class JournalDamaged(ServingError):
-    """The store's journal has content not written by this program. It is left unchanged; a person must look."""
+    """The store's journal has content not written by this program. It is left unchanged for a person to inspect."""
 
     def __init__(self, *, path: str, detail: str) -> None:
         self.path = path

@@ -16,7 +16,7 @@ from html import escape
 from typing import Any, NoReturn
 
 Template = Callable[[Mapping[str, Any]], str]
-"""Renders values. Raises ``TemplateError`` where they do not fit."""
+"""Renders values. Raises ``TemplateError`` if they do not fit."""
 
 _Expression = Callable[[Mapping[str, Any]], Any]
 _Render = Callable[[Mapping[str, Any]], str]

@@ -113,7 +113,7 @@ NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
 PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
 """On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
 NETWORK_ANNOTATION = f"{OWN_GROUP}/network"
-"""On a template whose pods are processes: "pod" gives each pod a network of its own, in which it has the manifest's port."""
+"""On a template of process pods: "pod" gives each pod its own network, with the manifest's port."""
 TEMPLATE_ANNOTATION = f"{OWN_GROUP}/template"
 """On a template: "preload" forks pods from a process that has imported the app."""
 PRELOAD_MODULES_ANNOTATION = f"{OWN_GROUP}/preload-modules"
@@ -147,7 +147,7 @@ MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
 CONDITION_READY = "Ready"
 CONDITION_ACTIVE = "Active"
 CONDITION_DORMANT = f"{OWN_GROUP}/Dormant"
-"""Of a pod: its app sleeps. Only pods that may sleep have it."""
+"""On a pod: its app sleeps. Only pods that may sleep have it."""
 
 
 class ConditionStatus(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""Load metrics for scaling, and the annotation that asks for several of them.
+"""Load metrics for scaling, and the annotation that selects several of them.
 
 A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load of
 the revision, which is divided by the target of one pod. A metric with a name of its own is one record and its entry in
@@ -36,7 +36,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The unit of the load in messages, in the plural: "in flight"."""
 
     of_stat: Callable[[Stat], float | None]
-    """The load in one report, without the part that an activator reports too; None if the report does not say."""
+    """The load in one report, without the part that an activator reports too; None if it is missing."""
 
     target_default: float | None = None
     """Load that one pod takes by default. None: a setting of the autoscaler defines it."""
@@ -45,7 +45,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the target to aim at where no annotation sets one. None: the usual share of that kind of metric."""
 
     gauge: str = ""
-    """The gauge of the app that it reads; "" if it counts requests."""
+    """The name of the app's gauge; "" for a metric that counts requests."""
 
     @property
     def missing(self) -> str:
@@ -54,11 +54,11 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_target(self) -> bool:
-        """Whether only the user can say how much of it one pod takes."""
+        """Whether only the user can define how much of it one pod takes."""
         return bool(self.gauge) and self.target_default is None
 
     def amount(self, stat: Stat) -> float:
-        """The load in one report; 0 if the report does not say."""
+        """The load in one report; 0 if it is missing."""
         return self.of_stat(stat) or 0.0
 
 
@@ -148,7 +148,7 @@ def read_load(text: str) -> tuple[LoadWish, ...]:
 
 
 def gauges_of(metrics: str) -> tuple[str, ...]:
-    """The gauges of the app that an annotation asks for; an invalid annotation asks for none."""
+    """The app's gauges named in an annotation; none if it is invalid."""
     try:
         found = (load_metric(wish.metric).gauge for wish in read_load(metrics))
     except InvalidValue:

@@ -107,7 +107,7 @@ def owner_reference(owner: Object) -> Object:
 
 
 def is_controlled_by(child: object, owner: Object) -> bool:
-    """Whether ``owner`` controls ``child``. An object of the expected name that another owner made is left alone."""
+    """Whether ``owner`` controls ``child``. An object with the expected name and another owner is left alone."""
     references = nested(child, "metadata", "ownerReferences") or ()
     return any(one.get("controller") and one.get("uid") == uid_of(owner) for one in references)
 

@@ -1,4 +1,4 @@
-"""Quantities as people write them, as the code means them, and as exact amounts that a kube-apiserver writes.
+"""Quantities: parsed from people's texts, as plain numbers, and as exact amounts of a kube-apiserver.
 
 Inside the project there are seconds, ratios, millicores and bytes. "60s", "70" percent, "500m" and "1Gi" exist only
 here and where settings and manifests are read. Each ``parse_*`` raises ``InvalidValue``; each ``format_*`` writes the

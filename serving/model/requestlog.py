@@ -102,7 +102,7 @@ def _values(
 
 
 def _canonical(name: str) -> str:
-    """A header's name as Go has it: "user-agent" is "User-Agent"."""
+    """A header's name in Go's form: "user-agent" is "User-Agent"."""
     return "-".join(part.capitalize() for part in name.split("-"))
 
 

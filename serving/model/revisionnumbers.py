@@ -31,7 +31,7 @@ class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision after one decision. Loads are in the unit of the load metric; None where they are unknown."""
+    """One revision after one decision. Loads are in the unit of the load metric; None if unknown."""
 
     namespace: str
     configuration: str

@@ -65,7 +65,7 @@ class _Shelf(msgspec.Struct):
                 del self.pod_counts[pod.node_name]
 
     def _count_room(self, pod: GroupPod, sign: int) -> None:
-        """Update pending requests, and the amounts taken on each node, as ``rules.free_amounts`` counts them."""
+        """Update pending requests, and the used amounts of each node, as in ``rules.free_amounts``."""
         if pod.node_name is None:
             if pod.phase is PodPhase.PENDING and not pod.is_anticipated:
                 if sign > 0:

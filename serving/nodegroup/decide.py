@@ -58,7 +58,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """Whether nodes are missing and no request goes to the cloud."""
+        """Whether nodes are missing but no request is sent to the cloud."""
         return self.added_count == 0 and bool(self.limits)
 
     @property

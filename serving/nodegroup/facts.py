@@ -108,7 +108,7 @@ def pod_of(found: Mapping[str, Any]) -> GroupPod:
 
 
 def is_mirror_pod(found: Mapping[str, Any]) -> bool:
-    """Whether the API cannot evict the pod, because its kubelet created it from a file."""
+    """Whether the API cannot evict the pod, because it is static."""
     annotations = nested(found, "metadata", "annotations") or {}
     return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
 

@@ -124,7 +124,7 @@ class ScaleLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -> ScaleLock | None:
-    """The lock if it still holds, else None: with 120 s of cool-down it holds at 119 s and not at 120 s."""
+    """The lock if it still holds, else None: with a cool-down of 120 s, it holds at 119 s but not at 120 s."""
     if lock is None or now_s - lock.locked_at_s >= cool_down_s:
         return None
     return lock

@@ -141,7 +141,7 @@ class KeptFor(enum.StrEnum):
 
 
 class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """One node marked for removal that stays for now."""
+    """A node marked for removal that is kept for now."""
 
     node_name: str
     reason: KeptFor

@@ -1,4 +1,4 @@
-"""Evaluates the rules of a group in order, selects the first that prevails, and by how many nodes it asks to change.
+"""Evaluates the rules of a group in order; the first that applies decides the change in nodes.
 
 Input: the state and the view of one pass; output: a verdict, which does not yet know what can be done. The order of the
 rules is the order of this file: bounds, lock, thresholds, extra triggers, the upper bound, health. Source:

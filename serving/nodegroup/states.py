@@ -90,12 +90,12 @@ def partition(nodes: Iterable[GroupNode]) -> Partition:
 
 
 def oldest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> list[GroupNode]:
-    """By creation time, then by name; nodes named in ``last`` come after all others."""
+    """Sort by creation time, then by name; nodes in ``last`` come at the end."""
     return sorted(nodes, key=lambda node: (node.name in last, node.created_at_s, node.name))
 
 
 def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> list[GroupNode]:
-    """By creation time backwards, then by name; nodes named in ``last`` come after all others."""
+    """Sort by creation time, newest first, then by name; nodes in ``last`` come at the end."""
     return sorted(nodes, key=lambda node: (node.name in last, -node.created_at_s, node.name))
 
 

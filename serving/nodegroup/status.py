@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_from(found: Mapping[str, Any] | None) -> NodeGroupState | None:
-    """The state in a NodeGroup's status; None if it is missing or unreadable, which is safe.
+    """The state in a NodeGroup's status; None if it is missing or unreadable, which is a safe start.
 
     Without it, the lock and the breaker are those of the annotation, which survives a restart of one machine's store.
     """

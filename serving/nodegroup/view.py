@@ -144,7 +144,7 @@ def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:
 
 
 def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
-    """The role of a pod for a group: its own, another one that keeps its node, or None."""
+    """The role of a pod for a group: its own, one that keeps its node, or None."""
     if is_finished(pod.phase) or (pod.is_anticipated and not settings.anticipation):
         return None
     if pod_belongs(

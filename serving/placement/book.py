@@ -102,7 +102,7 @@ class NodeBook:
         self._table = node_table((), version=0)
 
     def node(self, name: str) -> NodeFacts | None:
-        """A node; None if there is none by that name."""
+        """A node by name; None if it is unknown."""
         return self._nodes.get(name)
 
     def usage(self, name: str) -> NodeUsage | NoData:
@@ -154,7 +154,7 @@ class NodeBook:
         self._usages = dict(usages)
 
     def table(self) -> NodeTable:
-        """All nodes as they are now; the same object while nothing changes."""
+        """All nodes as arrays; the same object until something changes."""
         version = self._table.version + 1
         if self._is_other_set:
             self._table = node_table((self._row(name) for name in sorted(self._nodes)), version=version)

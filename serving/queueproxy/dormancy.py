@@ -1,4 +1,4 @@
-"""Decides when the app of a pod goes to sleep and wakes: phases, transitions, due times.
+"""Decides when a pod's app goes to sleep and wakes: phases, transitions and due times.
 
 A dormant pod keeps its memory and its sockets and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and
 reports what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a
@@ -20,7 +20,7 @@ _RETRY_MAX_S = 600.0
 
 
 class Phase(enum.StrEnum):
-    """The phase of a pod's app. Requests reach it in ``RUNNING`` only."""
+    """The phase of a pod's app. Only in ``RUNNING`` do requests reach it."""
 
     RUNNING = "running"
     FREEZING = "freezing"
@@ -29,15 +29,15 @@ class Phase(enum.StrEnum):
 
 
 class AppEvent(enum.StrEnum):
-    """What happens to a pod's app."""
+    """An event of a pod's app."""
 
     IDLE = "idle"
-    """It has been idle for as long as it must be."""
+    """The app has been idle for the required time."""
     DEMAND = "demand"
     """A request, an order, or the end of its process."""
     FROZEN = "frozen"
     REFUSED = "refused"
-    """It could not be frozen."""
+    """The freeze has failed."""
     THAWED = "thawed"
 
 
@@ -54,7 +54,7 @@ TRANSITIONS: Mapping[tuple[Phase, AppEvent], Phase] = {
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps an app awake now.
+    """The reasons that keep an app awake now.
 
     ``request_count`` are requests that run or wait, open tunnels included; ``probe_count`` are probes under way.
     """
@@ -71,7 +71,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one pod. ``idle_since_s`` is the end of its last activity; until ``awake_until_s`` it stays awake."""
+    """The state of one pod. ``idle_since_s`` is the end of its last activity; it stays awake until ``awake_until_s``."""
 
     idle_since_s: float
     phase: Phase = Phase.RUNNING
@@ -105,12 +105,12 @@ def after_event(state: DormancyState, event: AppEvent, now_s: float) -> Dormancy
 
 
 def held_awake(state: DormancyState, until_s: float) -> DormancyState:
-    """The state of an app that has to stay awake until a time."""
+    """The state of an app that stays awake until a time."""
     return msgspec.structs.replace(state, awake_until_s=max(state.awake_until_s, until_s))
 
 
 def sleep_due_s(state: DormancyState, activity: Activity, *, after_s: float) -> float:
-    """When the app is to be frozen; infinite while something keeps it awake, or it is not running.
+    """When to freeze the app; infinite while something keeps it awake, or unless it runs.
 
     Idle since 100 s with ``after_s`` of 10 s, and held awake until 130 s: at 130 s.
     """

@@ -36,7 +36,7 @@ _SAMPLE = re.compile(
 )
 
 REQUEST_REPORT = (b"endpoint-load-metrics-format", b"json")
-"""The header of a request that asks a model server for a report in the header of its response."""
+"""The request header that makes a model server add a report to its response."""
 
 
 def read_gauges(value: bytes) -> dict[str, float]:
@@ -83,7 +83,7 @@ def _samples(page: bytes, name: bytes) -> Iterator[float]:
 
 
 class AppGauges:
-    """The gauges of one app. ``names`` are those that the revision chose; a report has them first."""
+    """The gauges of one app. ``names`` were chosen by the revision and come first in a report."""
 
     __slots__ = ("_at_s", "_gauges", "_page", "_page_at_s", "names")
 
@@ -106,7 +106,7 @@ class AppGauges:
         self._page, self._page_at_s = read_page(page, self.names), now_s
 
     def current(self, now_s: float) -> dict[str, float]:
-        """The gauges that still count. A page goes before a header."""
+        """The gauges that still count; those of a page take precedence over a header's."""
         reported = self._gauges if now_s - self._at_s < _HEADER_VALID_S else {}
         if not self.names:
             return reported

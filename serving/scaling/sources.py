@@ -137,7 +137,7 @@ class Sources:
         return Second(number=number, pods=pods, activators=activators)
 
     def _forget(self, number: int) -> None:
-        """Drop sources that have been silent for too long."""
+        """Drop sources that are silent for too long."""
         self._pods = {name: stat for name, stat in self._pods.items() if _counts(stat, number)}
         self._activators = {
             name: reports for name, reports in self._activators.items() if math.floor(reports[-1].at_s) >= number - 1
@@ -173,7 +173,7 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 
 
 def _sum(stats: Iterable[Stat]) -> Stat:
-    """Several reports as one, without what came through an activator.
+    """The sum of several reports, without the part that passed an activator.
 
     A pod with requests that does not report a gauge counts as the mean of those that do: its page may be slow because it is
     overloaded. Gauges of 4 and 6, and a busy pod without one: 15.

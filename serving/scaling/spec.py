@@ -88,7 +88,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Most pods. 0: no limit."""
 
     reachable: bool
-    """Whether a route may send requests here. False: nothing slows the way down, and ``min_scale`` does not hold."""
+    """Whether a route may send requests here. False: scale-down is not delayed, and ``min_scale`` does not apply."""
 
     progress_deadline_s: float
     """Deadline for the first pods to become ready. Above 0."""
@@ -125,14 +125,14 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Time between two decisions."""
 
     further_metrics: tuple[MeasuredMetric, ...] = ()
-    """Metrics beside the first that ask for pods too; the largest wish counts. Source: annotation
+    """Further metrics that may want pods; the largest count wins. Source: annotation
     ``autoscaling.serving.dev/metric``."""
 
     dormant_after_s: float | None = None
     """Idle time before a pod's app is frozen. None: never."""
 
     dormant_call: str = ""
-    """The app's own calls to sleep and to wake, for ``settings.dormancy.read_calls``; "" freezes it."""
+    """The app's own calls to sleep and to wake, for ``settings.dormancy.read_calls``; "" freezes it instead."""
 
     dormant_cost: float = 1.0
     """Price of a second of a dormant pod, of which a second of a running pod costs 1."""
@@ -144,7 +144,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dormant_variables(spec: ScalingSpec) -> dict[str, str]:
-    """When a queue-proxy freezes its app, as environment variables of it."""
+    """When a queue-proxy freezes its app, as environment variables."""
     if spec.dormant_after_s is None:
         return {}
     calls = {"SERVING_POD_DORMANT_CALL": spec.dormant_call} if spec.dormant_call else {}

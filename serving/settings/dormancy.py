@@ -1,4 +1,4 @@
-"""Reads when pods go dormant, as in "after=10s", and the calls of apps with a sleep of their own.
+"""Reads when pods go dormant, such as "after=10s", and the calls of apps that can sleep themselves.
 
 ``read_dormant`` and ``read_calls`` turn text into records. The records go to the policy, which prices dormant pods, and to
 the queue-proxy, which freezes its app.
@@ -71,7 +71,7 @@ class HttpCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallPair(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls that put an app to sleep by itself, and wake it."""
+    """The calls that make an app sleep and wake."""
 
     sleep: HttpCall
     wake: HttpCall

@@ -48,7 +48,7 @@ class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     config_map: str
 
     def fields(self) -> Sequence[Field]:
-        """The record's knobs, each with the ConfigMap it stands in."""
+        """The record's knobs, each with its ConfigMap."""
         return _fields_in(self.record, self.config_map)
 
 

@@ -185,7 +185,7 @@ class EjectedPods(Generic[RequestId]):
         slots_per_pod: int,
         after_s: float,
     ) -> set[str]:
-        """Eject the pods that ``SilenceWatch.look`` finds; return the new ones."""
+        """Eject the pods that ``SilenceWatch.find_silent`` finds; return the new ones."""
         found = self._silence.find_silent(
             in_flight, self.responded_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
         )

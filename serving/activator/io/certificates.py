@@ -46,7 +46,7 @@ class CertificateWatch:
             self._changed.set()
 
     async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
-        """Look at everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` each time."""
+        """Reload everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` each time."""
 
         def on_error(error: Exception) -> None:
             _log.error("certificates.failed", exc_info=error)

@@ -32,7 +32,7 @@ class PodCredentials:
         self._revision = revision
 
     def secret(self, pod: ServedPod, key: RevisionKey) -> str:
-        """The secret shared by a pod and the activators; "" while it is unknown."""
+        """The secret shared by a pod and the activators; "" if it is unknown."""
         if self._are_of_pods:
             return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
         revision = self._revision(key)

@@ -152,7 +152,7 @@ class Ingress:
             exchange.await_body(lambda: self._arrive(exchange, visit, session))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """A pod or its app took no connection: send the request to another pod, or requeue it."""
+        """Handle a refused connection to a pod or its app: send the request to another pod, or requeue it."""
         self.counts["pod-unreachable"] += 1
         self.metrics.unreachable.inc()
         if not self._requeue(exchange):
@@ -162,7 +162,7 @@ class Ingress:
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """A pod died before it answered: send the request to another pod, or requeue it."""
+        """Handle a pod that died before its response: send the request to another pod, or requeue it."""
         del reason
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
@@ -234,7 +234,7 @@ class Ingress:
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
     def _interpret(self, exchange: Exchange) -> KnownHead | None:
-        """Interpret a new head; None if the request has been answered."""
+        """Interpret a new head; None if the request already has its response."""
         head = exchange.head
         named = _named(head) if head.reserved else None
         site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
@@ -258,7 +258,7 @@ class Ingress:
         return known
 
     def _is_own_response(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
-        """Answer a probe or an unknown host; whether it was one."""
+        """Respond to a probe or an unknown host; return whether the request was one."""
         head = exchange.head
         question = ProbeQuestion(
             network_probe=head.get(b"k-network-probe"),

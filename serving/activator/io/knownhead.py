@@ -1,4 +1,4 @@
-"""Reads from a request's head what routing needs, once for the same head on the same connection.
+"""Extracts routing facts from a request's head, once for repeated heads on a connection.
 
 Input: a head and the site of its host. Output: the tag that it selects, by Knative-Serving-Tag or by a header rule of the
 route, its session, and its trace.

@@ -64,7 +64,7 @@ class PeerProcesses:
         self._view_seen = -1
 
     async def start(self, apply: Callable[[RoutingOutcome[Exchange]], None]) -> None:
-        """Listen, and connect to all peers; from now on the broker has slots. ``apply`` carries out what it decides."""
+        """Listen, and connect to all peers; the broker has slots from then on. ``apply`` carries out its decisions."""
         self._apply = apply
         # The path of a unix socket may have 107 bytes, and folders lie deep.
         self._folder_fd = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -76,7 +76,7 @@ class PeerProcesses:
         self._share()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Exclude peers that do not answer, until ``stop`` is set."""
+        """Exclude peers that do not respond, until ``stop`` is set."""
 
         async def check() -> None:
             ledger = self.broker.ledger
@@ -124,7 +124,7 @@ class PeerProcesses:
         return f"/proc/self/fd/{self._folder_fd}/activator-{index}.sock"
 
     def _meet(self, index: int) -> None:
-        """Connect to the process that listens at a path, if any does, and greet it."""
+        """Connect to the process that listens at a path, if any, and greet it."""
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         try:
@@ -185,7 +185,7 @@ class PeerProcesses:
 
 
 class _PeerReceiver(asyncio.Protocol):
-    """Receives the messages of one peer, which runs as the same user: the folder admits no other."""
+    """Receives the messages of one peer. The folder's permissions admit only processes of the same user."""
 
     def __init__(self, received: Callable[[int, int, SlotMessage], None]) -> None:
         self._received = received

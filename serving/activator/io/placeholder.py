@@ -8,7 +8,7 @@ Retry-After, so that no cache or crawler keeps it. API clients do not ask for te
 import html
 
 PLACEHOLDER_AFTER_S = 0.5
-"""How long a request waits for its answer before the page is sent: most starts are over by then."""
+"""Time a request waits for its response before the page is sent: most starts are over by then."""
 PLACEHOLDER_HEADERS = (
     b"Content-Type: text/html; charset=utf-8\r\n"
     b"Cache-Control: no-store\r\n"

@@ -56,7 +56,7 @@ class PodProber:
 
 
 async def is_pod_ready(address: tuple[str, int], secret: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
-    """Whether the queue-proxy at an address holds the secret and says that its app is ready."""
+    """Whether the queue-proxy at an address proves the secret and reports its app as ready."""
     nonce = secrets.token_hex(16)
     request = (
         f"GET / HTTP/1.1\r\nHost: {address[0]}\r\nUser-Agent: Knative-Activator-Probe\r\nK-Network-Probe: queue\r\n"

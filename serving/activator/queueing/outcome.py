@@ -17,7 +17,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RejectionReason(enum.StrEnum):
-    """Why a request is answered with 503."""
+    """Why a request is rejected with 503."""
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"
@@ -37,7 +37,7 @@ class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Answer this request with 503: the reason, and a sentence for people."""
+    """Reject this request with 503: the reason, and a sentence for people."""
 
     request: RequestId
     reason: RejectionReason

@@ -22,7 +22,7 @@ _WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
 
 
 class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the activator needs of a revision. Times are in seconds, None without a limit.
+    """The facts of a revision that the activator needs. Times are in seconds, None without a limit.
 
     ``container_concurrency`` 0 means no limit. ``target_concurrency`` is how many requests in flight a pod should have, as
     the autoscaler resolves it. ``desired_count`` is the number of pods in its status.

@@ -37,13 +37,13 @@ RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=Tru
 
 
 class SlotBook(Protocol[RequestId_contra]):
-    """Shares the slots of pods with other processes of this machine; the router asks it around each event."""
+    """Shares the slots of pods with other processes of this machine; the router calls it around each event."""
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
         """This process's slots of each pod; None where pods have no limit."""
 
     def is_trading(self, key: RevisionKey) -> bool:
-        """Whether any process has asked for slots of a revision; if not, the end of a request concerns no other."""
+        """Whether any process has asked for slots of a revision; if not, the end of a request affects no other."""
 
     def before_finish(self, key: RevisionKey, request: RequestId_contra, now_s: float) -> None:
         """A request is about to end: its slot may pass to another process."""
@@ -52,7 +52,7 @@ class SlotBook(Protocol[RequestId_contra]):
         """Requests of a revision came, ended or began: give slots away or ask for some."""
 
     def due(self, now_s: float) -> Collection[RevisionKey]:
-        """Revisions to settle now although nothing happened."""
+        """Revisions to settle now, without an event."""
 
     def next_due_s(self) -> float | None:
         """When the next revision is due; None without one."""

@@ -149,7 +149,7 @@ def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:
 
 
 class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod, as a request reaches it."""
+    """One pod, as requests reach it."""
 
     pod: ServedPod
     address: tuple[str, int]

@@ -290,7 +290,7 @@ class RevisionThrottler(Generic[RequestId]):
         return load if level or report.concurrency or report.request_count else None
 
     def _settle(self, now_s: float, *, has_changed: bool = False) -> Sequence[Dispatch[RequestId]]:
-        """Give free slots to requeued requests first, then set the breaker's capacity to what is left.
+        """Give free slots to requeued requests first, then set the breaker's capacity to the rest.
 
         ``has_changed`` says that other pods are listed or ejected than before.
         """

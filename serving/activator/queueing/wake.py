@@ -21,7 +21,7 @@ from serving.traffic.meter import Report
 
 
 class PokeReason(enum.StrEnum):
-    """The rule that asked for a poke."""
+    """The rule behind a poke."""
 
     FIRST = "first"
     DOUBLED = "doubled"
@@ -41,7 +41,7 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):
-    """Report to the autoscaler now: the load, and the rule that asked for it."""
+    """Report to the autoscaler now: the load, and the rule behind the poke."""
 
     load: RevisionLoad
     reason: PokeReason
@@ -153,7 +153,7 @@ def reported(
 def _poke(
     state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float
 ) -> tuple[WakeState, Poke | None, float | None]:
-    """The new state, the poke, and when a poke that came too early is due."""
+    """The new state, the poke if any, and the time of a poke that is not due yet."""
     reason = _reason(state, facts)
     if reason is None:
         return state, None, None

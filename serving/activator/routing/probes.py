@@ -1,4 +1,4 @@
-"""Recognizes and answers probes of the activator itself.
+"""Recognizes and responds to probes of the activator itself.
 
 Input: the head of a request, and the site of its host. Output: the answer, or None for a request of a service.
 
@@ -39,7 +39,7 @@ class ProbeQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a probe."""
+    """The response to a probe."""
 
     status: int
     body: bytes
@@ -53,7 +53,7 @@ def is_probe_agent(user_agent: bytes) -> bool:
 def probe_response(
     question: ProbeQuestion, *, site: Site | None, digest_of: Callable[[str], str | None], is_draining: bool
 ) -> ProbeResponse | None:
-    """The answer to a probe; None for a request that is no probe.
+    """The response to a probe; None for a request that is no probe.
 
     ``site`` serves the host, None if no service has it. ``digest_of`` gives the digest of a Route by "NAMESPACE/NAME", None
     for an unknown Route.

@@ -91,7 +91,7 @@ class Routes:
     def find(
         self, listener: Listener, host: str, *, named: tuple[Sequence[bytes], Sequence[bytes]] | None = None
     ) -> Site | None:
-        """The site of a Host header; its case, port and final dot do not matter. None if no service has it.
+        """The site of a Host header, whatever its case, port and final dot. None if no service has it.
 
         ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they go
         before the host if there is one of each, unless its route chooses by session or header itself.

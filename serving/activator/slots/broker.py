@@ -128,7 +128,7 @@ class SlotBroker(Generic[RequestId]):
         return min(self._ask_due_s.values(), default=None)
 
     def return_unused(self) -> None:
-        """Return borrowed slots of deleted pods, so that no process keeps account of them."""
+        """Return borrowed slots of deleted pods, so that no process keeps counting them."""
         for key, pod, peer, count in self.ledger.borrowed():
             is_gone = pod not in self._router.directory.pods_of(key) and not _in_flight(
                 self._router.throttlers.get(key)
@@ -167,7 +167,7 @@ class SlotBroker(Generic[RequestId]):
         )
 
     def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Let the throttler use as many slots of a pod as this process has now; returns the requests that begin."""
+        """Set the throttler's slots of a pod to the present rights; return the requests that begin."""
         throttler, slot_count = self._router.throttlers.get(key), self._router.directory.slot_count(key)
         if throttler is None or not slot_count:
             return ()

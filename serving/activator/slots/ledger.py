@@ -23,7 +23,7 @@ _Slot = tuple[RevisionKey, str]
 
 
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
-    """The slots of process ``index`` in a pod, with ``members`` there, in their order.
+    """The slots of process ``index`` in a pod, of ``members`` in their order.
 
     3 slots and 2 processes: 2 and 1. The pod's address decides which process has 2, so that the shares are equal over many
     pods. 1 slot and 2 processes: each has the slots of half of the pods.

@@ -19,7 +19,7 @@ from serving.autoscaler.io.senders import Sender
 from serving.model.errors import ClusterError, InvalidValue
 
 HEAD_END = b"\r\n\r\n"
-"""The end of the request that comes before all frames."""
+"""The end of the request head, which precedes all frames."""
 
 MASK_BYTES = 4
 # Final, no extension, binary.
@@ -40,7 +40,7 @@ _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Positions in the stream. The mask precedes ``begin``, if there is one. ``end`` may lie beyond the received data."""
+    """Positions in the stream. The mask, if any, precedes ``begin``. ``end`` may lie beyond the received data."""
 
     begin: int
     end: int

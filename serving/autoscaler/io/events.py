@@ -30,7 +30,7 @@ _LAG_S = 0.1
 
 
 class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
-    """A permit for one Event: its number, and how many changes before it were left out."""
+    """A permit for one Event: its number, and the number of changes omitted before it."""
 
     number: int
     left_out_count: int

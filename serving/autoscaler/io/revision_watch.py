@@ -127,7 +127,7 @@ class RevisionWatch:
             self._take(key, entry, found)
 
     def _take(self, key: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
-        """A revision as it is now, by a watch or by the answer to a call."""
+        """Apply the present state of a revision, from a watch or from the response to a call."""
         before = entry.revision
         if before is not None and is_older_version(found.resource_version, before.resource_version):
             return

@@ -41,7 +41,7 @@ _NAME = b"activator"
 
 
 class WriteCounts(msgspec.Struct, kw_only=True):
-    """Writes that were made."""
+    """Counts of writes."""
 
     scale_writes: int = 0
     scale_conflicts: int = 0
@@ -169,7 +169,7 @@ class Prober:
         self._port = int(port)
 
     async def __call__(self) -> bool:
-        """Whether the activator answers there. By hand: one request, of which nothing is kept."""
+        """Whether the activator responds there. Sent by hand: one request, without a connection to keep."""
         head = (
             f"GET /healthz HTTP/1.1\r\nHost: {self._address}\r\nUser-Agent: Knative-Autoscaling-Probe\r\n"
             "K-Network-Probe: activator\r\nConnection: close\r\n\r\n"

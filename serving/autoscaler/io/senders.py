@@ -75,7 +75,7 @@ class ServerCounts(msgspec.Struct, kw_only=True):
 
     @property
     def numbers(self) -> dict[str, int]:
-        """All of them by name, as metrics are called."""
+        """All counts by metric name."""
         return {f"stats_{name}_total": value for name, value in msgspec.structs.asdict(self).items()}
 
 

@@ -47,7 +47,7 @@ class Sharing:
 
     @contextlib.contextmanager
     def writing(self, group: Group) -> Iterator[None]:
-        """Guards writes about a group. Raises ``NotLeading`` if another process owns it, also from calls within once it changes owner."""
+        """Guards writes about a group. Raises ``NotLeading`` if another process owns it, or becomes its owner meanwhile."""
         shards = self.shards
         if shards is None:
             yield
@@ -106,7 +106,7 @@ class Relay:
         return True
 
     def elsewhere(self, names: Mapping[str, str]) -> str:
-        """The address of the autoscaler to ask about a revision; "" for this one.
+        """The address of the autoscaler to query about a revision; "" for this one.
 
         A query that names no revision is answered with what this autoscaler knows.
         """

@@ -149,7 +149,7 @@ class StatsServer:
     def _query_response(
         self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str
     ) -> Response:
-        """Answer a query, unless the Host shows that another site rebound its name to this address."""
+        """Respond to a query, unless the Host shows that another site rebound its name to this address."""
         if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         if path == "/metrics":

@@ -61,7 +61,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def holder_of(state: Path) -> int | None:
-    """The process that holds a state folder, by the kernel's list of locks; None if there is none."""
+    """The process that holds a state folder, by the kernel's list of locks; None without one."""
     try:
         lock = (state / "lock").stat()
         locks = Path("/proc/locks").read_text()

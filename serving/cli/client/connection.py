@@ -29,7 +29,7 @@ _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. ``timeout_s`` bounds each wait for bytes; None waits for as long as it takes."""
+    """One request. ``timeout_s`` bounds each wait for bytes; None means no limit."""
 
     method: str
     path: str

@@ -50,7 +50,7 @@ def selector_of(service: str) -> str:
 
 
 def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
-    """One object; its absence ends the command, with the names that there are."""
+    """One object. If it is missing, the command ends with the names of existing ones."""
     status, found = api.call("GET", path_of(kind, api.namespace, name))
     if status == 404:
         others = [name_of(one) for one in items_of(api, kind)]

@@ -306,7 +306,7 @@ def _read_quantiles(path: Path, option: str) -> DurationModel:
 
 
 def _quantiles(words: Sequence[str]) -> Quantiles | None:
-    """A median, and a 99th percentile that is not below it; None if they are wrong."""
+    """A median, and a 99th percentile that is not below it; None if they are invalid."""
     try:
         numbers = [float(word) for word in words]
     except ValueError:

@@ -34,7 +34,7 @@ _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 
 def with_last_applied(body: Object) -> Object:
-    """The manifest with itself in its annotation, as ``kubectl apply`` sends it."""
+    """The manifest with a copy of itself in its annotation, as ``kubectl apply`` sends it."""
     # What an export brings along belongs to the object that it was taken from.
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
     annotations = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED}

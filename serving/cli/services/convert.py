@@ -248,7 +248,7 @@ def _domain_mapping(host: str, deployment: Object) -> Object:
 
 
 def _schedules(documents: Iterable[Object], target: str) -> list[Object]:
-    """The cron triggers of all ScaledObjects of a Deployment. Raises ``InvalidValue`` for one without what it needs."""
+    """The cron triggers of all ScaledObjects of a Deployment. Raises ``InvalidValue`` for incomplete ones."""
     found: list[Object] = []
     for one in documents:
         if one.get("kind") != "ScaledObject" or nested(one, "spec", "scaleTargetRef", "name") != target:

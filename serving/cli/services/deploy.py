@@ -278,7 +278,7 @@ def _explained_interrupt(name: str) -> Iterator[None]:
 
 
 def _print_traffic(service: Object) -> None:
-    """Say that the new revision gets no traffic, where traffic is pinned to others."""
+    """Print that the new revision gets no traffic, where traffic is pinned to others."""
     created = nested(service, "status", "latestCreatedRevisionName")
     targets = nested(service, "spec", "traffic") or ()
     is_routed = any(
@@ -294,7 +294,7 @@ def _print_traffic(service: Object) -> None:
 
 
 def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
-    """Create or change the service; whether it is new, and the object. Others may write it at the same time."""
+    """Create or change the service, retrying after concurrent writes; return whether it is new, and the object."""
     path = path_of(SERVING_SERVICE, api.namespace)
     kept: list[str] = []
 

@@ -106,7 +106,7 @@ def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
-    """Each document with its place. Empty documents are left out, and a text with nothing else is a problem."""
+    """Each document with its place. Empty documents are skipped; a text without any other is a problem."""
     is_empty = True
     try:
         _check_depth(text)

@@ -197,7 +197,7 @@ def show(
     state_path: Path | None,
     kubeconfig: Path | None,
 ) -> None:
-    """Each setting and where its value comes from; long values are whole with -o json.
+    """Print each setting and the origin of its value; long values are whole with -o json.
 
     Of a running system the settings that its daemons use now: the ConfigMaps in its store and the environment of its
     processes. With --config or --set, or if nothing runs, what a daemon would use that is started here.

@@ -53,7 +53,7 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
 
 
 def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
-    """Return when no object of an installation is there, and neither is its namespace."""
+    """Return when no object of an installation is left, nor its namespace."""
     left = list(objects)
 
     def pending() -> str | None:
@@ -114,7 +114,7 @@ def _obstacles(api: ApiClient, deployment: Object) -> list[str]:
 
 
 class Installation:
-    """The objects of one installation, and the cluster that they go to."""
+    """The objects of one installation, and their target cluster."""
 
     def __init__(self, api: ApiClient, objects: Sequence[Object]) -> None:
         self._api = api

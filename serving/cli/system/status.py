@@ -137,7 +137,7 @@ def _packages() -> Iterator[tuple[str, str]]:
 @wait_timeout_option(_TIMEOUT_S)
 @state_option
 def down(*, state_path: Path | None, wait_s: float) -> None:
-    """End the system, with its pods, and wait until it has ended. Services stay in the state folder for the next `up`."""
+    """End the system with its pods, and wait for that. Services stay in the state folder for the next `up`."""
     state = StateFolder((state_path or default_state_path()).absolute())
     pid = state.holder()
     if pid is None:

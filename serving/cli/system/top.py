@@ -77,7 +77,7 @@ def _cells(one: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
 
 
 def _amount(part: int | None, whole: int, unit: int) -> Text:
-    """An amount with its share of the whole, where it is known: "1.8 46%"."""
+    """An amount with its share of the whole, if known: "1.8 46%"."""
     if part is None:
         return Text("-")
     ratio = part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""Leader election as a pure function: what one process concludes from a lease, by its own clock.
+"""Leader election as a pure function: the conclusions of one process from a lease, by its own clock.
 
 Input: the lease's record, the own identity, three durations, and the times of the last observations and writes. Output:
 acquire, renew, wait until a time, or lost. The rules are those of client-go (tools/leaderelection):
@@ -33,7 +33,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """How long other processes respect a record that does not change."""
 
     renew_deadline_s: float = 10.0
-    """How long a holder relies on the lease after it sent the last renewal."""
+    """How long a holder relies on the lease after sending the last renewal."""
 
     retry_period_s: float = 2.0
     """Time between two renewals, or two attempts."""
@@ -127,7 +127,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """When the lease may be taken. A record with the own name while not leading is a write whose response was lost."""
+    """When the lease may be taken. An own record while not leading is a write whose response was lost."""
     record = election.record
     if record is None or record.holder in {"", me}:
         return -math.inf

@@ -41,7 +41,7 @@ _SYNC_CHECK_S = 0.5
 
 
 class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Shards to take, in order of preference, and the one to give up; None for none."""
+    """The shard to take first, and the one to give up; None for none."""
 
     take: tuple[int, ...] = ()
     let_go: int | None = None
@@ -65,7 +65,7 @@ def plan(
     others: Iterable[str],
     free_long: Collection[int],
 ) -> ShardPlan:
-    """Which shards to take and give up. ``holders`` have unexpired leases; ``others`` are announced peers."""
+    """The shards to take and give up. ``holders`` have unexpired leases; ``others`` are announced peers."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
@@ -220,7 +220,7 @@ class Shards:
         )
 
     def _free_s(self, shard: int) -> float:
-        """For how long a shard has been observed to be free."""
+        """How long a shard has been observed as free."""
         return self._clock() - self._free_since_s.get(shard, math.inf)
 
     async def _acquire(self, shard: int) -> None:
@@ -242,7 +242,7 @@ class Shards:
             self._at(shard).step_down()
 
     async def _drop(self, shard: int) -> bool:
-        """Stop the work on a shard; return whether it ended within the time that the other shards can wait."""
+        """Stop the work on a shard; return whether it ended in time for the other shards."""
         if shard not in self._won:
             return True
         self._won.discard(shard)

@@ -102,7 +102,7 @@ class Controller:
         await self._queue.settled()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until stopped; a write that is cut off is made again after a restart."""
+        """Work until stopped; an interrupted write is repeated after a restart."""
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._sources.run(), name="controller-sources"),
@@ -197,7 +197,7 @@ class Controller:
 
 
 def _debounce_s(kind: Kind, of: Kind | None) -> float:
-    """How long a resource waits for further changes before it sums them up."""
+    """How long a resource waits for further changes, to handle them together."""
     match kind, of:
         case kinds.SERVING_SERVICE, _ if of is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S

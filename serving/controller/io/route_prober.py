@@ -1,4 +1,4 @@
-"""Asks activators whether they serve a Route as its status says; the Route is Ready once all of them do.
+"""Asks activators whether they serve a Route as in its status; the Route is Ready once all do.
 
 One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it
 answers (``serving.model.routepolicy``); nothing is asked while no Route waits.

@@ -51,7 +51,7 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
 
 
 def httproutes_missing(gateway: str, error: ClusterError) -> str:
-    """Why there are no HTTPRoutes for a Gateway, from the error of listing them."""
+    """The reason for missing HTTPRoutes, from the error of listing them."""
     what = "does not know HTTPRoutes" if isinstance(error, NotFound) else "does not let us list HTTPRoutes"
     expected = "the definitions of the Gateway API, and the component gateway of config/"
     return f'Gateway "{gateway}" is set, and the server {what}; expected {expected}: {error}'
@@ -137,7 +137,7 @@ class CacheSources:
         return reflector
 
     async def _follow_httproutes(self, reflector: Reflector, known: asyncio.Event) -> None:
-        """Follow HTTPRoutes once the server has them; ``known`` is set once it is clear whether it has."""
+        """Follow HTTPRoutes once the server has them; set ``known`` once that is clear."""
         while True:
             try:
                 await self._cluster.list(kinds.HTTP_ROUTE, page_size=1)

@@ -81,7 +81,7 @@ class ViewWriter:
             await self._write(kind, key, before=before, wanted=wanted)
 
     async def _known(self, kind: Kind, key: RevisionKey, *, owner: Object) -> Object | None:
-        """The view as it was written last, here or by the process before; None if this revision has none."""
+        """The view as last written, by this or an earlier process; None if this revision has none."""
         found = self._written.get((kind, key))
         if found is None:
             try:

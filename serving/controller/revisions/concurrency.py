@@ -39,7 +39,7 @@ class ConcurrencyLimit:
         return int(self._limit)
 
     def note_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
-        """Record that a call took ``duration_s`` while so many resources were reconciled."""
+        """Record the duration of a call and the number of resources reconciled meanwhile."""
         duration_s = max(duration_s, _NOISE_S)
         if self._baseline_s is None:
             self._baseline_s = self._mean_s = duration_s

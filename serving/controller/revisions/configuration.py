@@ -224,7 +224,7 @@ def _requested(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]
 
 
 def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object | None) -> str:
-    """The revision that new traffic goes to; "" if none was ever ready."""
+    """The revision for new traffic; "" if none was ever ready."""
     if latest is not None and _is_ready(latest):
         return name_of(latest)
     usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}

@@ -183,7 +183,7 @@ def _conflict(revision: Object, public: PublicService | None) -> str:
 
 
 def _is_count(write: Write) -> bool:
-    """Whether a write changes nothing but the number of pods."""
+    """Whether a write changes only the number of pods."""
     return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
 
 
@@ -192,7 +192,7 @@ def _is_status(write: Write) -> bool:
 
 
 def _is_between_states(before: Object, after: Object) -> bool:
-    """Whether a revision wakes up or goes to sleep: its pods are not the desired ones yet, and nothing else has changed."""
+    """Whether a revision is waking up or going to sleep: only its number of pods still differs."""
     known = conditions_of(before)
     if any(one["type"] != CONDITION_ACTIVE and one not in known for one in conditions_of(after)):
         return False

@@ -66,7 +66,7 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 
 
 def not_ready_because(pods: Sequence[Object]) -> str:
-    """Why a pod is not ready, as in "readiness probe: connection refused", or which init containers run; "" if no pod says."""
+    """Why a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
     for pod in sorted(pods, key=_age_order):
         for condition in nested(pod, "status", "conditions") or ():
             is_missing = condition.get("type") in _EXPLAINING and condition.get("status") == "False"
@@ -154,7 +154,7 @@ class StartScale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) -> StartScale:
-    """The numbers of one revision. initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it would start 2."""
+    """The numbers of one revision: initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it would start 2."""
     # The bounds depend on neither the concurrency of a pod nor its reachability.
     spec = resolve_annotations(annotations, settings, container_concurrency=0, reachable=True)
     # A HorizontalPodAutoscaler leaves a Deployment with 0 replicas alone.
@@ -222,7 +222,7 @@ def desired_status(
 
 
 def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object:
-    """The digests of the images that the first pod runs, by container; they stay when the pod is gone."""
+    """The digests of the first pod's images, by container; kept after the pod is gone."""
     found = {}
     for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
         names = [one.get("name", "") for one in nested(revision, "spec", field) or ()]
@@ -258,7 +258,7 @@ def _dependencies(revision: Object, children: RevisionChildren, scale: StartScal
 
 
 def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) -> Failure | None:
-    """Why desired pods do not become ready; None if one is ready, because then they can."""
+    """Why desired pods do not become ready; None once one is ready."""
     wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(children.deployment) > 0
     if not wanted or ready_count:
         return None

@@ -41,7 +41,7 @@ _NO_BACKENDS = "NoHealthyBackends"
 def pod_autoscaler_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
-    """The PodAutoscaler of a revision. ``before`` is the view as it is, whose times of transition stay."""
+    """The PodAutoscaler of a revision. ``before`` is the present view; its transition times are kept."""
     ready_count = ready_count_of(deployment)
     defaults = {CLASS_ANNOTATION: _DEFAULT_CLASS, METRIC_ANNOTATION: _DEFAULT_METRIC}
     own = {key: value for key, value in annotations_of(revision).items() if key.startswith(f"{AUTOSCALING_GROUP}/")}
@@ -69,7 +69,7 @@ def pod_autoscaler_view(
 def serverless_service_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
-    """The ServerlessService of a revision; ``slices`` are those of its public Service, none where there is no such Service."""
+    """The ServerlessService of a revision; ``slices`` are those of its public Service, if any."""
     endpoints = [one for found in slices for one in found.get("endpoints") or ()]
     names_pods = any(one.get("targetRef") for one in endpoints)
     wants_pods = not slices and traffic_path_of(revision) is TrafficPath.SERVE

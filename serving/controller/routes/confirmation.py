@@ -17,7 +17,7 @@ _RETRY_MAX_S = 1.0
 
 
 class ActivatorReplies:
-    """Since when each activator has been silent. Addresses that are no longer asked about are forgotten."""
+    """Start of each activator's silence. Addresses that are no longer queried are forgotten."""
 
     __slots__ = ("_silences",)
 
@@ -44,5 +44,5 @@ class ActivatorReplies:
 
 
 def retry_delay_s(tries: int) -> float:
-    """Wait before the next round of questions, in seconds, after so many rounds: 10 ms, doubled up to 1 s."""
+    """Pause before the next round of questions, in seconds: 10 ms, doubled each round up to 1 s."""
     return backoff_s(tries + 1, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)

@@ -28,7 +28,7 @@ def claims_of(route: Object, rules: HostRules) -> dict[str, str]:
 
 
 class Claims:
-    """The claims of all routes, by namespace and name; a tie goes to the first of these."""
+    """The claims of all routes, by namespace and name; in a tie the first of these wins."""
 
     __slots__ = ("_by_host", "_by_route")
 

@@ -287,7 +287,7 @@ def _gateway_conditions(found: Object, gateway: str) -> list[Object]:
 
 
 def _is_of(found: Object, parent: object, gateway: str) -> bool:
-    """Whether a parentRef names the Gateway. Its namespace may be missing: then it is that of the HTTPRoute."""
+    """Whether a parentRef names the Gateway. The default of its namespace is that of the HTTPRoute."""
     return f"{nested(parent, 'namespace') or namespace_of(found)}/{nested(parent, 'name')}" == gateway
 
 

@@ -93,5 +93,5 @@ class ExtenderServer:
 
 
 def _bound(error: str) -> web.Response:
-    """ExtenderBindingResult: "" says that the pod is bound."""
+    """ExtenderBindingResult: "" means that the pod is bound."""
     return web.Response(body=msgspec.json.encode({"Error": error}), content_type="application/json")

@@ -58,7 +58,7 @@ class _MetricsServer:
         self._loads = NodeLoads(settings.load_samples_max)
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.look``."""
+        """Implement ``LoadSource.read``."""
         listing = await self._cluster.list(NODE_METRICS)
         usages = self._loads.take(listing.items, self._node, now_s)
         window_s = self._settings.load_period_s * self._settings.load_samples_max
@@ -123,7 +123,7 @@ class _PrometheusSource:
         self._caller = caller
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.look``."""
+        """Implement ``LoadSource.read``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
             settings = self._caller.settings
@@ -144,7 +144,7 @@ class _SignalFxSource:
         self._caller = caller
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.look``."""
+        """Implement ``LoadSource.read``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
             found = {
@@ -175,7 +175,7 @@ class _WatcherSource:
         self._settings = settings
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.look``. The service chooses the window."""
+        """Implement ``LoadSource.read``. The service chooses the window."""
         body = await self._caller.get("/watcher", {})
         found = read_watcher_body(body, quirks=self._settings.quirks)
         # Its clock is that of the wall; scores count age on theirs.

@@ -69,7 +69,7 @@ _FEATURES = ControllerSettings()
 
 
 def template_problems(spec: Any, where: str, features: ControllerSettings) -> Iterator[Problem]:  # noqa: ANN401 - JSON
-    """Yield what is wrong with the spec of a revision's pods."""
+    """Yield the problems of the spec of a revision's pods."""
     wrong = list(pod_type_problems(spec, where))
     if wrong or not isinstance(spec, dict):
         yield from wrong
@@ -106,7 +106,7 @@ def _with_ports(container: Json, *, serves: bool) -> Json:
 
 
 def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
-    """Yield what is wrong with an object beyond its schema and its CEL rules."""
+    """Yield the problems of an object beyond its schema and its CEL rules."""
     if kind == SCALING_POLICY:
         yield from _policy_problems(whole.get("spec") or {})
     if kind == DOMAIN_MAPPING:
@@ -276,7 +276,7 @@ def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:
-    """Annotations in the autoscaler's group that have no effect because there is no such thing."""
+    """Annotations in the autoscaler's group without effect, because they do not exist."""
     annotations = _annotations(kind, body)
     return [str(one) for one in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
 
@@ -306,7 +306,7 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
 
 
 def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
-    """The object with all defaults. Parts in ``same`` or shared with ``old`` have them already."""
+    """The object with all defaults. Parts in ``same`` or shared with ``old`` are complete already."""
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}

@@ -29,7 +29,7 @@ def fill_in_defaults(kind: Kind, whole: Object, spec: dict[str, Any]) -> None:
 
 
 def with_requests(pod: Object) -> Object:
-    """Return a Pod in which each missing request is its limit, as core/v1 defaulting has it (``SetDefaults_Pod``)."""
+    """Return a Pod in which each missing request equals its limit, as in core/v1 defaulting (``SetDefaults_Pod``)."""
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         return pod

@@ -55,7 +55,7 @@ def _claim_of(kind: Kind, one: Stored) -> Claim:
 
 
 class NamespaceRules:
-    """The rules on one store. They are not applied before ``enforce``."""
+    """The rules on one store. ``enforce`` puts them into effect."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -97,7 +97,7 @@ def _scopes(spec: Mapping[str, Any], usage: Amounts) -> frozenset[str]:
 
 
 def _is_counted(quota: Object, claim: Claim) -> bool:
-    """Whether a quota counts an object: one with scopes counts the pods that are in all of them."""
+    """Whether a quota counts an object. With scopes it counts the pods within all of them."""
     written = nested(quota, "spec", "scopeSelector", "matchExpressions") or ()
     asked = [*({"scopeName": one, "operator": "Exists"} for one in nested(quota, "spec", "scopes") or ()), *written]
     return all(_is_in(one, claim) for one in asked)

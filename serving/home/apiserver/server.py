@@ -99,7 +99,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Largest body of a request, in bytes. Default: kube-apiserver, 3 MiB."""
 
     token_reviews: TokenReviews = TokenReviews()
-    """Answers TokenReviews. Default: no token is valid."""
+    """Serves TokenReviews. Default: no token is valid."""
 
     """Whether pods run that no controller owns; else their writer gets a warning."""
 

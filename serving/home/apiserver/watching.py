@@ -177,7 +177,7 @@ def _line(type_: EventType, kind: Kind, one: Object, *, options: WatchOptions) -
 
 
 def _shaped_bookmark(kind: Kind, one: Object, options: WatchOptions) -> Object:
-    """A bookmark in the accepted shape: as a table it has one row of empty cells."""
+    """A bookmark in the accepted shape; a table has one row of empty cells."""
     if options.wanted.shape is Shape.WHOLE:
         return {"kind": kind.name, "apiVersion": kind.api_version} | one
     if options.wanted.shape is Shape.TABLE:

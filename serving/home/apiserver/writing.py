@@ -136,7 +136,7 @@ async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
 
 
 async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteOptions") -> Written:
-    """Delete an object with options that have been read."""
+    """Delete an object with parsed options."""
     found = await cluster.get(target.kind, target.one_namespace, target.name)
     if options.dry_run:
         _check_preconditions(target, found, options)
@@ -228,7 +228,7 @@ def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) ->
 
 
 def _warnings(target: RequestTarget, parts: Iterable[Object], *, runs_images: bool) -> list[str]:
-    """Warnings about whole or partial objects. Only people need them: controllers write revisions and subresources."""
+    """Warnings about whole or partial objects, except those that controllers write."""
     if target.subresource or target.kind == REVISION:
         return []
     texts = [
@@ -325,7 +325,7 @@ def _check_preconditions(target: RequestTarget, found: Object, options: DeleteOp
 
 
 async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """Delete the pod as the Eviction in the body says."""
+    """Delete the pod as requested by the Eviction in the body."""
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, Mapping) or body.get("kind") != "Eviction" or body.get("apiVersion") not in _VERSIONS:
         raise Fault(400, "the body is not an Eviction of policy/v1")

@@ -190,7 +190,7 @@ def _names(listed: Sequence[str]) -> set[str]:
 
 
 def _expanded(word: str, environment: Mapping[str, str]) -> str:
-    """``$(NAME)`` as Kubernetes expands it: an unknown name stays as it is, and ``$$`` is a dollar."""
+    """Expand ``$(NAME)`` as Kubernetes does: unknown names stay, and ``$$`` is a dollar."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1]

@@ -46,7 +46,7 @@ def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ..
 
 
 def joins_cgroups(runtime: str) -> bool:
-    """Whether a runtime moves containers to cgroups whatever it is asked for, as runc does."""
+    """Whether a runtime moves containers to cgroups regardless of its options, as runc does."""
     return Path(runtime).name != "crun"
 
 
@@ -71,7 +71,7 @@ def find_engine(wanted: str = "") -> ContainerEngine:
 
 
 def _probe(runtime: str, *, is_rootless: bool) -> str:
-    """Run a container that ends at once; why it failed, "" if it ran."""
+    """Run a container that ends at once; return the failure, or ""."""
     with tempfile.TemporaryDirectory(prefix="serving-probe-") as name:
         folder = Path(name)
         lower = folder / "lower"

@@ -85,7 +85,7 @@ class PodNetworks:
         return self._folder / pod
 
     def prepare(self) -> None:
-        """Give this machine the gateway's addresses. Raises ``OSError``."""
+        """Add the gateway's addresses to this machine. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
 
@@ -143,7 +143,7 @@ class PodNetworks:
         )
 
     def remove(self, pod: str) -> None:
-        """Remove a pod's namespace; its link ends with it. Nothing happens if there is none."""
+        """Remove a pod's namespace, if any; its link ends with it."""
         path = self.path_of(pod)
         _LIBC.umount2(str(path).encode(), _MNT_DETACH)
         path.unlink(missing_ok=True)

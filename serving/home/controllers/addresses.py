@@ -88,7 +88,7 @@ class HostsFile:
 
 
 class ServiceHosts:
-    """The public hosts, kept up to date by the tasks in ``reflectors``; ``host in hosts`` says whether a service has it.
+    """The public hosts, kept up to date by the tasks in ``reflectors``; ``in`` tells whether a service has a host.
 
     They follow from names and claims and not from any status: a pod must not get the address of the activator for a host
     of the world by an entry in a status.

@@ -29,7 +29,7 @@ _SNAPSHOT_PERIOD_S = 60.0
 
 
 async def collect_images(cluster: Cluster, store: ImageStore) -> None:
-    """Collect every five minutes until cancelled. Images that a user imported or pulled stay."""
+    """Collect every five minutes until cancelled. Images imported or pulled by users are kept."""
     while True:
         await asyncio.sleep(_IMAGE_PERIOD_S)
         try:

@@ -30,7 +30,7 @@ _EVENTS_PAUSE_S = 10.0
 
 
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
-    """Collect until cancelled. Failures, such as a conflict or a full disk, are retried."""
+    """Collect until cancelled. Failures, such as a conflict or a full disk, cause a retry."""
 
     async def check(suspect: Reference) -> None:
         try:

@@ -214,7 +214,7 @@ class Manager:
             await self._cluster.create(ENDPOINT_SLICE, wanted)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
-        """Pods known from the watch, and recently created pods still missing there."""
+        """Pods known from the watch, and recently created ones that it does not show yet."""
         known, made = self._pods_of.get(uid, set()), self._made.get(uid, {})
         new = [
             pod

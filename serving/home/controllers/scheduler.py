@@ -239,7 +239,7 @@ class PodScheduler:
                     await self._warn(pod, message, reason="RequestsExceedNode")
 
     def place(self, pod: Object) -> PlacedCreation:
-        """The pod with its node, or without one if none takes it. Call ``created`` afterwards."""
+        """The pod with its node, or without one if none fits. Call ``created`` afterwards."""
         token = str(next(self._tokens))
         # With the nodes and not all pods on them, all nodes would seem empty: such a pod is bound when both are known.
         is_blind = self._placing is not None and not (self._nodes.synced.is_set() and self._pods.synced.is_set())

@@ -72,7 +72,7 @@ def _template_hash(deployment: Object) -> str:
 
 
 def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted: int) -> PodPlan:
-    """Replace outdated pods one after another: a new one starts before a ready one goes.
+    """Replace outdated pods one after another; a new one becomes ready before a ready one is removed.
 
     1 wanted of 1 that is outdated: a second one starts, and the first goes when that is ready.
     """

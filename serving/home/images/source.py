@@ -28,7 +28,7 @@ class ImagePins:
         self._folder, self._path = folder, folder / "pins.json"
 
     def get(self, key: str) -> str:
-        """The id of the image that a key is pinned to; "" if there is none."""
+        """The id of the image that a key is pinned to; "" without one."""
         return self._read().get(key, "")
 
     def pin(self, key: str, image: StoredImage) -> None:

@@ -160,13 +160,13 @@ class ImageStore:
             discard_tree(gone)
 
     def name(self, text: str, image: StoredImage) -> None:
-        """Add a name to an image, taking it from another one if needed. Raises ``InvalidValue``."""
+        """Name an image, renaming another one's name if needed. Raises ``InvalidValue``."""
         full = str(parse_reference(text))
         with locked(self.folder):
             self._rename({**self._names(), full: image.id})
 
     def untag(self, text: str) -> StoredImage | None:
-        """Take a name from its image; the image if it has no other name left. Raises ``InvalidValue``."""
+        """Remove a name from its image; return the image if no other name is left. Raises ``InvalidValue``."""
         with locked(self.folder):
             names, name = self._names(), str(parse_reference(text))
             image_id = names.pop(name, None)

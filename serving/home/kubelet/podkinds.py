@@ -78,7 +78,7 @@ class ProcessPod:
     is_proxy_first = False
     """Whether the queue-proxy starts before the apps: the slower start goes first."""
     is_boxed = False
-    """Whether the next control process runs it as containers too."""
+    """Whether the next control process also runs it as containers."""
     is_rootless = False
     """Whether its containers have one user."""
 

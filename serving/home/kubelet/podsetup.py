@@ -170,12 +170,12 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secret(self) -> str:
-        """What our daemons show to the pod's queue-proxy."""
+        """The features that our daemons show to the pod's queue-proxy."""
         return pod_secret(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     @property
     def scaling_spec(self) -> ScalingSpec:
-        """What the autoscaler's settings and the annotations say of the pod's revision."""
+        """The sleep settings of the pod's revision, from the autoscaler's settings and annotations."""
         return resolve_annotations(
             annotations_of(self.manifest), self.node.scaling(), container_concurrency=0, reachable=True
         )

@@ -1,4 +1,4 @@
-"""Suspends the probes of an app that sleeps, and has it woken.
+"""Suspends the probes of a sleeping app, and wakes it on request.
 
 The queue-proxy of a pod freezes and thaws its app (``queueproxy.io.dormant``) and reports both. The kubelet does not probe an
 app that sleeps, and wakes it for exec, attach and port-forward, which go past the queue-proxy.
@@ -20,7 +20,7 @@ _REPEAT_S = WAKE_HOLD_S / 3
 
 
 class AppSleep:
-    """The sleep of one pod's app. Until ``reach`` is called it has no queue-proxy that could wake it."""
+    """The sleep state of one pod's app. Before ``reach`` is called, no queue-proxy could wake it."""
 
     def __init__(self) -> None:
         self._awake = asyncio.Event()
@@ -32,12 +32,12 @@ class AppSleep:
 
     @property
     def is_dormant(self) -> bool:
-        """Whether it sleeps."""
+        """Whether the app sleeps."""
         return not self._awake.is_set()
 
     @property
     def can_sleep(self) -> bool:
-        """Whether its queue-proxy may freeze it."""
+        """Whether its queue-proxy may freeze the app."""
         return self._admin is not None
 
     def reach(self, admin: tuple[str, int], *, secret: str) -> None:
@@ -45,12 +45,12 @@ class AppSleep:
         self._admin, self._secret = admin, secret
 
     def report(self, *, is_dormant: bool) -> None:
-        """Record what the queue-proxy has reported."""
+        """Record a report of the queue-proxy."""
         self._sleep_count += is_dormant and not self.is_dormant
         (self._awake.clear if is_dormant else self._awake.set)()
 
     async def awake_outcome(self, probe: Callable[[], Awaitable[bool]]) -> bool:
-        """The outcome of a probe during which the app did not sleep; another one is made otherwise."""
+        """The outcome of a probe of the awake app; a probe disturbed by sleep is repeated."""
         while True:
             await self._awake.wait()
             before = self._sleep_count
@@ -59,7 +59,7 @@ class AppSleep:
                 return ok
 
     async def wake(self) -> None:
-        """Wake the app, and keep it awake for half a minute. Without its queue-proxy it is not asleep for long."""
+        """Wake the app, and keep it awake for half a minute. Without a queue-proxy it soon wakes anyway."""
         if self._admin is None:
             return
         host, port = self._admin
@@ -82,7 +82,7 @@ class AppSleep:
         self._spawn(self._keep_awake(asyncio.ensure_future(until)))
 
     def wake_unready(self) -> None:
-        """Wake an app that sleeps before its pod is ready: the kubelet has yet to probe it."""
+        """Wake an app that sleeps before its pod is ready, because the kubelet must still probe it."""
         if self.is_dormant:
             self._spawn(self.wake())
 

@@ -136,7 +136,7 @@ class Stdio:
         self.stderr = str(folder / "2") if STDERR in streams else os.devnull
 
     def release(self) -> None:
-        """Close the command's ends here: it has opened its own."""
+        """Close the command's ends here, once the command has opened its own."""
         for one in self._held:
             one.close()
         self._held = []

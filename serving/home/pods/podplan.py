@@ -59,7 +59,7 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a container: whether it runs, how often it was restarted, how it ended last.
+    """The state of a container: whether it runs, its number of restarts, and its last end.
 
     ``is_over``: it is not restarted (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
     """

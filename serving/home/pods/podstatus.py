@@ -82,7 +82,7 @@ def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) 
 
 
 def broken_status(pod: Object, *, message: str, stamp: str) -> Object:
-    """The status of an unrunnable pod with ``message``. Raises nothing, whatever the manifest."""
+    """The status of an unrunnable pod with ``message``. Never raises, whatever the manifest."""
     containers = nested(pod, "spec", "containers")
     named = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
     life = ContainerState(waiting_reason=BROKEN, waiting_message=message)

@@ -136,7 +136,7 @@ def references(pod: Object) -> frozenset[Reference]:
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret. Invalid base64 is left out: the API would have refused it."""
+    """The data of a ConfigMap or Secret. Invalid base64 is skipped, because the API would refuse it."""
     texts = {key: value.encode() for key, value in (whole.get("data") or {}).items() if kind == "ConfigMap"}
     encoded = whole.get("binaryData" if kind == "ConfigMap" else "data") or {}
     for key, value in encoded.items():

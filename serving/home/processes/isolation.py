@@ -92,7 +92,7 @@ def _encoded_filter() -> str:
 
 
 def plan_of(confinement: Confinement) -> dict[str, Any]:
-    """A confinement as ``confine`` takes it, in JSON's types."""
+    """A confinement in JSON's types, as ``confine`` takes it."""
     return {
         "hidden": confinement.hidden,
         "shown": list(confinement.shown),

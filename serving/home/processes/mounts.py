@@ -87,7 +87,7 @@ def mount_overlay(overlay: OverlayMount) -> None:
 
 
 def unmount(target: str) -> None:
-    """Take a mount away, as soon as nothing uses it. Raises ``OSError``."""
+    """Unmount a path as soon as nothing uses it. Raises ``OSError``."""
     _checked(_LIBC.umount2(target.encode(), _MNT_DETACH), target)
 
 

@@ -34,7 +34,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
         return FreezerPlace(root=str(self.root), folder=str(self.folder / pod), is_unified=self.is_unified)
 
     def thaw(self, pod: str) -> None:
-        """Let what is frozen of a pod run."""
+        """Thaw the frozen processes of a pod."""
         name, text = ("cgroup.freeze", "0") if self.is_unified else ("freezer.state", "THAWED")
         with contextlib.suppress(OSError):
             (self.folder / pod / name).write_text(text)
@@ -65,7 +65,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
                     folder.rmdir()
 
     def end(self) -> None:
-        """Thaw all pods, and remove the cgroups. Blocks until killed processes have left them, for a moment at most."""
+        """Thaw all pods, and remove the cgroups once killed processes have left them. Blocks for a moment at most."""
         until_s = time.monotonic() + _LEAVE_S
         while self.folder.exists():
             for pod in [one.name for one in self.folder.iterdir() if one.is_dir()]:
@@ -79,7 +79,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_freezers(owner: int, *, root: Path = _ROOT, proc: Path = Path("/proc")) -> PodFreezers | None:
-    """Make the folder for the cgroups of the system with the process ``owner``; None where none can be made."""
+    """Create the folder for the cgroups of the system with the process ``owner``; None if that fails."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
     except OSError:
@@ -102,13 +102,13 @@ def find_freezers(owner: int, *, root: Path = _ROOT, proc: Path = Path("/proc"))
 
 
 class PodSignals:
-    """Sends signals to apps that may sleep: a frozen process handles a signal when it runs again."""
+    """Signals apps that may sleep. A frozen process handles a signal only once it runs again."""
 
     def __init__(self, freezers: PodFreezers | None, records: ProcessRecords) -> None:
         self._freezers, self._records = freezers, records
 
     def send(self, process: ProcessRecord, number: int) -> None:
-        """Signal a process, and let its app run."""
+        """Signal a process, and thaw its app."""
         signal_process(process, number)
         if not process.is_app:
             return

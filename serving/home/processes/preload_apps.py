@@ -104,7 +104,7 @@ def _without_shell(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 class _PreloadedApp:
-    """One process. ``is_warm`` once it has imported everything; ``control`` is None when it was refused or dropped."""
+    """One warm process. ``is_warm`` once it has imported everything; ``control`` is None if refused or dropped."""
 
     def __init__(self, order: StartProcess, now_s: float) -> None:
         self.order = order

@@ -68,7 +68,7 @@ class ProcessRecords:
         self._folder = folder
 
     def read(self) -> tuple[list[ProcessRecord], dict[str, dict[str, Any]]]:
-        """The processes and the notes by pod, as an earlier template left them. A damaged file is skipped."""
+        """The processes and notes by pod, written by an earlier template. Damaged files are skipped."""
         return self._read("process", ProcessRecord), {one.pod: one.note for one in self._read("note", _PodNoteFile)}
 
     def _read(self, kind: str, of: type[_Record]) -> list[_Record]:

@@ -131,7 +131,7 @@ class ProcessRuntime:
         self.held: list[HeldPod] = []
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Keep the connection until cancelled."""
         while True:
             try:
                 with short_path(self._path) as path:
@@ -193,7 +193,7 @@ class ProcessRuntime:
                 self.order(ForgetPod(pod=pod.pod))
 
     def order(self, order: Order) -> None:
-        """Send an order, now or as soon as there is a connection."""
+        """Send an order, now or once connected."""
         if self._writer is None:
             self._waiting.append(order)
         else:

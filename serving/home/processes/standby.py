@@ -88,7 +88,7 @@ class Standby:
             kill_group(msgspec.json.decode(self._received.strip(), type=ProcessRecord).pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process, if it still waits."""
+        """End the process if it is still waiting."""
         self._control.close()
 
 
@@ -102,7 +102,7 @@ class Standbys:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough."""
+        """Whether there are enough standby processes."""
         return all(len(waiting) >= _COUNT for waiting in self._waiting.values())
 
     def take(self, *, is_app: bool, now_s: float) -> Standby:

@@ -37,7 +37,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Crd(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition of a custom resource, as far as the server needs it."""
+    """The parts of a custom resource's definition that the server needs."""
 
     kind: Kind
     schema: Schema

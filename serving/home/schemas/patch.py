@@ -68,7 +68,7 @@ def same_json(one: object, other: object) -> bool:
 
 
 def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON
-    """The target after all operations. Raises ``Invalid`` with the first that fails, and then changes nothing."""
+    """The target after all operations. Raises ``Invalid`` for the first failing one, without changes."""
     if len(operations) > JSON_OPERATIONS_MAX:
         raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
     result = deep_copy(target)

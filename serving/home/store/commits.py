@@ -49,7 +49,7 @@ class Commits:
         metadata: ObjectMetadata,
         is_removal: bool = False,
     ) -> Stored:
-        """Make the change from ``old`` to ``new``; if it waits for the disk, it is on disk when this returns.
+        """Change ``old`` to ``new``. Writes that wait for the disk are on disk when this returns.
 
         ``metadata`` is that of ``new``. Until it first waits, this is one step with what its caller has looked at. Raises ``Unavailable``, ``Invalid``.
         """

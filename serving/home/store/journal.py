@@ -115,7 +115,7 @@ class Journal:
                 yield JournalEntry(kind=kind, namespace=namespace, name=name, data=bytes(data))
 
     def submit(self, entry: JournalEntry, done: Done) -> None:
-        """Queue a write; ``done`` runs on the loop once it is on disk, or with the reason why it is not."""
+        """Queue a write; ``done`` runs on the loop once it is on disk, or with the reason for its failure."""
         if self._waiting.qsize() >= _WAITING_MAX:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
         self._send((entry, done))

@@ -187,7 +187,7 @@ def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
 
 
 def _object(value: object) -> Mapping[str, Any]:
-    """The value if it is an object, else an empty one: Kubernetes' own kinds have no schema here."""
+    """The value if it is an object, else an empty one: values of Kubernetes' own kinds are unchecked here."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -96,4 +96,4 @@ PORTS = (
     ListenPort(name="control-metrics", number=6083, what="Port of the metrics of control."),
     ListenPort(name="dashboard", number=6090, what="Port of the dashboard."),
 )
-"""In the order in which help and output list them. ``--NAME-port=0`` takes any free port."""
+"""Ports in the order of help and output. ``--NAME-port=0`` takes any free port."""

@@ -1,4 +1,4 @@
-"""The child processes of ``serving up``: modules, sockets and environment; and the terminal they give back.
+"""The child processes of ``serving up``: modules, sockets, environment, and their terminal.
 
 Standard library only: the supervisor uses it.
 """

@@ -106,7 +106,7 @@ class Supervisor:
         return self._exit_code
 
     def _turn(self, timeout_s: float) -> None:
-        """Wait for a signal, and do what is due."""
+        """Wait for a signal, and carry out due work."""
         received = signal.sigtimedwait(_SIGNALS, timeout_s)
         if received is not None and received.si_signo == signal.SIGHUP:
             if not self._terminal.is_lost:

@@ -31,14 +31,14 @@ class PodAnticipation:
         self._deployments.on_change(self._deployment_changed)
 
     async def follow(self) -> None:
-        """Follow both kinds from the first group that needs them, until cancelled."""
+        """Follow both kinds once any group needs them, until cancelled."""
         await self._is_wanted.wait()
         async with asyncio.TaskGroup() as group:
             for one in (self._revisions, self._deployments):
                 group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
 
     def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
-        """Add the missing pods to the book, and remove the others."""
+        """Add missing pods to the book, and remove the other anticipated ones."""
         wanted: dict[str, GroupPod] = {}
         if is_wanted:
             self._is_wanted.set()

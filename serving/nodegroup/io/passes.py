@@ -267,7 +267,7 @@ class NodeGroupPasses:
             return
 
     def _seen(self, name: str, node: Object | None) -> None:
-        """A Node as this process read or wrote it; None if it is gone."""
+        """The latest state of a Node that this process read or wrote; None if it is gone."""
         if node is None:
             self.book.drop_node(name)
             return

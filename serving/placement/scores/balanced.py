@@ -46,7 +46,7 @@ class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class BalancedResourceAllocation:
-    """10 - 10 * |cpu share - memory share|, cut off; 0 if one of them is full, so that a full node never attracts.
+    """10 - 10 * |cpu share - memory share|, rounded down; 0 if one is full, so that a full node never attracts.
 
     1000 m of 4000 m and 1 of 8 GiB: 10 - |0.25 - 0.125| * 10 = 8.75, so 8.
     """

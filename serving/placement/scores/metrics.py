@@ -47,7 +47,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage_of(percents: Iterable[float | None], *, missing: NoData) -> Usage | NoData:
-    """Mean and standard deviation of measurements: 20, 40 and 60 percent are 40 and 16.3; ``missing`` if there are none."""
+    """Mean and standard deviation of measurements: 20, 40 and 60 percent give 40 and 16.3; ``missing`` without any."""
     known = [value for value in percents if value is not None and math.isfinite(value)]
     if not known:
         return missing

@@ -53,7 +53,7 @@ class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best_effort(self) -> bool:
-        """Whether nothing is requested or limited at all; overhead counts as a request."""
+        """Whether there are no requests and limits at all; overhead counts as a request."""
         return not (self.request_cpu_m or self.request_memory_bytes or self.limit_cpu_m or self.limit_memory_bytes)
 
 

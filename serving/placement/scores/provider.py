@@ -75,7 +75,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     parts: tuple[WeightedResult, ...]
 
     def extender_score(self) -> IntArray:
-        """Totals as a scheduler extender must give them: whole numbers from 0 to 10."""
+        """Totals in the form of a scheduler extender: whole numbers from 0 to 10."""
         return rounded(self.total / sum(part.weight for part in self.parts))
 
     def explain(self, node: str) -> NodeExplanation:

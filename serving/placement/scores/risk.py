@@ -28,7 +28,7 @@ _VARIANCE_SHARE_MAX = 0.99
 
 
 class BetaFit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Beta distributions with given means and deviations. Where ``matched`` is false there is none."""
+    """Beta distributions with given means and deviations. Where ``matched`` is false, none exists."""
 
     alpha: FloatArray
     beta: FloatArray
@@ -132,10 +132,10 @@ class LoadRule(enum.StrEnum):
     """The mean load exceeds the sum of limits by more than the chance: the difference."""
 
     NO_LIMITS = "no_limits"
-    """Nothing on the node has a limit, which the original takes as no risk."""
+    """Nothing on the node has a limit, which the original counts as no risk."""
 
     CERTAIN = "certain"
-    """Without a deviation the load is its mean: 1 if above what is requested, else 0."""
+    """Without a deviation the load equals its mean: 1 if above the requests, else 0."""
 
     IDLE = "idle"
     """The mean is 0, and so is the risk."""
@@ -144,7 +144,7 @@ class LoadRule(enum.StrEnum):
     """No beta distribution has this mean and deviation: 1."""
 
     UNMEASURED = "unmeasured"
-    """There is no mean: 0, so that requests and limits decide alone."""
+    """The mean is missing: 0, so that requests and limits decide alone."""
 
     STALE = "stale"
     """The measurement is too old to count: 0, so that requests and limits decide alone."""
@@ -192,7 +192,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def limit_risk(committed: Commitment) -> FloatArray:
-    """The share of use beyond requests that has no capacity behind it.
+    """The share of use beyond requests for which there is no capacity.
 
     (limit - allocatable) / (limit - request), or 0 if all limits fit. Requests of 1500 m, limits of 6000 m on 4000 m:
     2000 / 4500 = 0.444. With requests at most the allocatable amount it is within 0..1.

@@ -37,7 +37,7 @@ class NodeScore(Protocol):
     score_max: ClassVar[int]
 
     def __init__(self, settings: PlacementSettings) -> None:
-        """Raises ``SettingsError`` if it cannot work, as where a library is missing."""
+        """Raises ``SettingsError`` if the score cannot work, such as without its library."""
         ...
 
     def evaluate(self, placing: Placing) -> ScoreResult:

@@ -81,7 +81,7 @@ NO_BODY = _NoBody()
 
 
 class Attempted(Protocol):
-    """The exchange, as its attempt sees it."""
+    """The exchange, as used by its attempt."""
 
     head: RequestHead
     phase: ExchangePhase
@@ -184,7 +184,7 @@ class Attempt:
             self._pool.give(upstream)
 
     def unreachable(self, error: OSError) -> None:
-        """Give the request back: no connection could be made."""
+        """Give the request back: the connection failed."""
         if self._exchange.phase is _CONNECTING:
             lost = "the upstream closed its connection and takes no other"
             self._exchange.give_back(lost if self._is_second else error)

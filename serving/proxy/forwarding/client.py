@@ -29,7 +29,7 @@ class ResponseSink(Protocol):
 
 
 class Client(Protocol):
-    """A client's connection, as an exchange uses it."""
+    """A client's connection, as used by an exchange."""
 
     @property
     def sink(self) -> ResponseSink | None:
@@ -61,7 +61,7 @@ class Client(Protocol):
 
 
 class TunnelUpstream(Protocol):
-    """An upstream's connection, as a tunnel uses it."""
+    """An upstream's connection, as used by a tunnel."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

@@ -42,7 +42,7 @@ class Handler(Protocol):
     """Decides about requests. All methods run in the event loop and must not raise."""
 
     def begin(self, exchange: "Exchange") -> None:
-        """Handle a new request: respond, forward it, or keep it to do so later."""
+        """Handle a new request: respond, forward it, or hold it."""
 
     def unreachable(self, exchange: "Exchange", error: OSError) -> None:
         """Handle a failed connection: forward the request elsewhere, or respond."""

@@ -1,4 +1,4 @@
-"""Redirects plain HTTP to https: a handler in front of another one.
+"""Redirects plain HTTP to https, in front of another handler.
 
 Each request for which ``stays`` is false is answered with 301 and the same address over https; the other handler gets all
 others, and those that reached a trusted proxy over https. It decides nothing about hosts, and is not there at all where nothing is redirected.

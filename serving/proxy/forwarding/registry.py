@@ -6,7 +6,7 @@ from serving.settings.http import HttpSettings
 
 
 class Member(Protocol):
-    """A client's connection, as the server uses it."""
+    """A client's connection, as used by the server."""
 
     @property
     def is_idle(self) -> bool:
@@ -26,7 +26,7 @@ class Member(Protocol):
 
 
 class Registry(Protocol):
-    """The server, as its client connections use it."""
+    """The server, as used by its client connections."""
 
     settings: HttpSettings
     draining: bool

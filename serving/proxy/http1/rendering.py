@@ -149,7 +149,7 @@ def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
 
 
 def _node(address: bytes) -> bytes:
-    """A node as RFC 7239 writes it: IPv6 in brackets and quotes."""
+    """A node in the form of RFC 7239: IPv6 in brackets and quotes."""
     bare = address.strip(b"[]")
     return b'"[%b]"' % bare if b":" in bare else _quoted(address)
 

@@ -216,7 +216,7 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLi
 
 
 def _framing(by_name: dict[bytes, list[bytes]], minor: int) -> tuple[int | None, bool]:
-    """The length that a request declares, and whether it is chunked."""
+    """The declared length of a request, and whether it is chunked."""
     lengths, codings = by_name.get(b"content-length"), by_name.get(b"transfer-encoding")
     if codings is not None:
         if lengths is not None:
@@ -246,7 +246,7 @@ def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor:
 
 
 def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:
-    """A target as it is forwarded: "http://h/a" becomes "/a" when h is the Host."""
+    """A target in its forwarded form: "http://h/a" becomes "/a" if h is the Host."""
     if method == b"CONNECT":
         raise RequestRefusal(405, "CONNECT is not offered")
     if target[0] == 0x2F or (target == b"*" and method == b"OPTIONS"):

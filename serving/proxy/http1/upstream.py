@@ -64,7 +64,7 @@ class ResponseReceiver(Protocol):
 
 
 class TunnelEnd(Protocol):
-    """A tunnel, as the upstream's connection uses it."""
+    """A tunnel, as used by the upstream's connection."""
 
     def receive(self, data: bytes) -> None:
         """Handle bytes of the upstream."""
@@ -74,7 +74,7 @@ class TunnelEnd(Protocol):
 
 
 class Home(Protocol):
-    """The pool, as its connections use it."""
+    """The pool, as used by its connections."""
 
     head_bytes_max: int
     header_count_max: int
@@ -162,7 +162,7 @@ class Upstream(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may carry a request."""
+        """Whether the connection may carry a request."""
         return not self._transport.is_closing() and self._receiver is None
 
     # What an exchange calls.

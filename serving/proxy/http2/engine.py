@@ -86,7 +86,7 @@ class EngineOwner(Protocol):
     """The connection that owns an engine."""
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
-        """Add the client's new stream to the engine's, or refuse it."""
+        """Add the client's new stream to the engine, or refuse it."""
 
     def emptied(self) -> None:
         """Handle the end of the last stream."""
@@ -250,7 +250,7 @@ class Http2Engine:
         self.count_fault()
 
     def _judge(self, kind: int, stream_id: int) -> bool:
-        """Apply the table of states to a frame whose stream is not open; True if the frame opens one."""
+        """Apply the table of states to a frame whose stream is not open; return True if the frame opens one."""
         verdict = VERDICTS[kind][self._state_of(stream_id)]
         if verdict is FrameVerdict.TAKE:
             if not self.is_server:

@@ -159,7 +159,7 @@ def header_block(flags: int, stream_id: int, payload: bytes) -> bytes:
 
 
 class StreamState(enum.Enum):
-    """A stream as this side sees it. "Local" is this side, "remote" the peer."""
+    """The state of a stream on this side. "Local" is this side, "remote" the peer."""
 
     IDLE = "idle"
     """The stream was never opened, and may be."""

@@ -46,7 +46,7 @@ class Malformed(Exception):
 def read_request_fields(
     fields: Fields, *, ended: bool, head_bytes_max: int, header_count_max: int, keeps_underscores: bool = False
 ) -> RequestHead:
-    """The head of a request from its fields; ``ended`` says that no body follows.
+    """The head of a request from its fields; ``ended`` means that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
@@ -147,7 +147,7 @@ def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[b
 
 
 def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
-    """The head of a response from its fields, to a request of ``method``; ``ended`` says that no body follows.
+    """The head of a response from its fields, to a request of ``method``; ``ended`` means that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.

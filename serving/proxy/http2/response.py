@@ -70,7 +70,7 @@ def _escaped(message: bytes) -> bytes:
 
 
 class StreamCarrier(Protocol):
-    """The connection, as its streams see it."""
+    """The connection, as used by its streams."""
 
     engine: Http2Engine
     registry: Registry
@@ -160,7 +160,7 @@ class RespondingStream(EngineStream):
         session.send()
 
     def write(self, data: bytes) -> None:
-        """Send a response that the proxy has made, or an upstream's 1xx."""
+        """Send a response of the proxy itself, or an upstream's 1xx."""
         exchange = self._exchange
         if self.is_done or exchange is None:
             return

@@ -218,7 +218,7 @@ class Session(FrameSender):
         return due_s
 
     def end(self, code: ErrorCode, *, lingers: bool = False) -> None:
-        """Send GOAWAY and close. ``lingers`` while the client sends: its bytes would reset the connection before it reads why."""
+        """Send GOAWAY and close. ``lingers`` while the client sends, which would reset the connection too early."""
         if self._closing:
             return
         if code is not ErrorCode.NO_ERROR or not self._shutdown.is_finished:

@@ -22,7 +22,7 @@ _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 
 
 class StreamHome(Protocol):
-    """The pool, as its streams see it."""
+    """The pool, as used by its streams."""
 
     header_count_max: int
 
@@ -31,7 +31,7 @@ class StreamHome(Protocol):
 
 
 class StreamLink(Protocol):
-    """The connection, as its streams see it."""
+    """The connection, as used by its streams."""
 
     address: Address
     engine: Http2Engine

@@ -23,7 +23,7 @@ _NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named 
 
 
 class LinkHome(Protocol):
-    """The pool, as its connections use it."""
+    """The pool, as used by its connections."""
 
     settings: HttpSettings
     clock: Callable[[], float]

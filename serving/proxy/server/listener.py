@@ -150,7 +150,7 @@ class HttpServer:
         return host, port
 
     def close_idle_upstreams(self) -> None:
-        """Close all idle connections to upstreams: what stays open may be closed by them unseen."""
+        """Close all idle connections to upstreams, which might close them unseen."""
         for pool in (self.pool, self._streams):
             if pool is not None:
                 pool.expire(math.inf)

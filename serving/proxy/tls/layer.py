@@ -245,7 +245,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._pass_on()
 
     def _refuse_plain(self, data: bytes) -> None:
-        """Answer plain HTTP with 400; close anything else."""
+        """Respond to plain HTTP with 400; close anything else."""
         self._fail("no TLS")
         if data[:1].isalpha():
             self._outer.write(render_response(400, body=_WRONG_PORT, headers=_TEXT, close=True))

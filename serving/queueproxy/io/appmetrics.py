@@ -30,7 +30,7 @@ _FINE = 200
 
 
 class UnreadablePage(Exception):
-    """A page that could not be read. The text gives the reason."""
+    """An unreadable page. The text gives the reason."""
 
 
 async def fetch_page(address: Address, path: str, *, network: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:

@@ -1,4 +1,4 @@
-"""Freezes the app of a pod while it is idle, and thaws it on the way of a request.
+"""Freezes the app of an idle pod, and thaws it when a request arrives.
 
 ``serving.queueproxy.dormancy`` decides; this asks it when a request has ended or a timer is due, and carries out by a
 ``Freezer``. Nothing outside of the pod is asked: a request that arrives thaws the app and is forwarded in the same turn of
@@ -20,7 +20,7 @@ from serving.queueproxy.podspec import PodSpec
 _LOG = logging.getLogger(__name__)
 
 WAKE_HOLD_S = 30.0
-"""How long an order to wake keeps the app awake, in seconds; who needs it for longer repeats the order."""
+"""How long an order to wake keeps the app awake, in seconds; a sender repeats the order to extend it."""
 
 
 class Dormancy:
@@ -76,14 +76,14 @@ class Dormancy:
         ]
 
     async def recover(self) -> None:
-        """Thaw what an earlier queue-proxy of this pod has left frozen."""
+        """Thaw processes that an earlier queue-proxy of this pod has frozen."""
         try:
             await self._freezer.recover()
         except OSError as error:
             _LOG.warning("dormant.not_recovered", extra={"error": str(error)})
 
     def run(self, go: Callable[[], None]) -> None:
-        """Call ``go`` when the app runs: at once, or when it has been woken."""
+        """Call ``go`` once the app runs: now, or after it has woken."""
         if self._state.phase is Phase.RUNNING:
             go()
             return
@@ -99,7 +99,7 @@ class Dormancy:
         if phase in (Phase.FREEZING, Phase.DORMANT):
             self._thaw()
         elif phase is Phase.RUNNING:
-            self.look()
+            self.freeze_if_due()
 
     async def until_awake(self) -> None:
         """Wait until the app runs."""
@@ -113,16 +113,16 @@ class Dormancy:
             yield
         finally:
             self._probe_count -= 1
-            self.look()
+            self.freeze_if_due()
 
     def went_idle(self) -> None:
         """The last request has ended."""
         if self._state.phase is Phase.RUNNING:
             self._state = after_event(self._state, AppEvent.DEMAND, self._clock())
-            self.look()
+            self.freeze_if_due()
 
-    def look(self) -> None:
-        """Freeze the app if it is due; else look again then."""
+    def freeze_if_due(self) -> None:
+        """Freeze the app if that is due; otherwise check again at its due time."""
         if self._timer is not None:
             return
         pod = self._pod
@@ -140,7 +140,7 @@ class Dormancy:
             self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._timer_due)
 
     async def end(self) -> None:
-        """Thaw the app for good: it is about to get SIGTERM."""
+        """Thaw the app for good, because it is about to get SIGTERM."""
         self._state = held_awake(self._state, math.inf)
         self.wake()
         if self._timer is not None:
@@ -150,7 +150,7 @@ class Dormancy:
 
     def _timer_due(self) -> None:
         self._timer = None
-        self.look()
+        self.freeze_if_due()
 
     def _freeze(self, now_s: float) -> None:
         self._state = after_event(self._state, AppEvent.IDLE, now_s)
@@ -169,7 +169,7 @@ class Dormancy:
             self._happened(AppEvent.FROZEN)
 
     def _happened(self, event: AppEvent) -> None:
-        """Record how a freeze ended. A demand that came meanwhile has gone on already."""
+        """Record the outcome of a freeze. Requests that arrived meanwhile have already gone on."""
         if self._state.phase is not Phase.FREEZING:
             return
         self._state = after_event(self._state, event, self._clock())
@@ -194,7 +194,7 @@ class Dormancy:
         self._thawed()
 
     async def _thawing(self, freezing: "asyncio.Task[None] | None") -> None:
-        """Wake an app by its own call, after the call that puts it to sleep has ended."""
+        """Wake an app by its own call, once its call to sleep has ended."""
         if freezing is not None:
             await asyncio.wait((freezing,))
         try:
@@ -211,7 +211,7 @@ class Dormancy:
         for go in waiting:
             go()
         self.on_change(False)
-        self.look()
+        self.freeze_if_due()
 
 
 def _current_task() -> "asyncio.Task[object] | None":

@@ -1,4 +1,4 @@
-"""The means to freeze an app, in the order in which they are tried: a cgroup, signals; or the app's own calls.
+"""The means to freeze an app, in order of preference: a cgroup, signals, or the app's own calls.
 
 A freezer raises ``OSError`` with the reason where it cannot freeze; everything runs then. A cgroup freezes all of its processes and their children
 at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped before their children and continued after them.
@@ -45,17 +45,17 @@ class Freezer(Protocol):
         """Freeze the app. Raises ``OSError``."""
 
     def thaw(self) -> None:
-        """Thaw the app, whatever state it is in."""
+        """Thaw the app, in any state."""
 
     async def wake(self) -> None:
-        """Thaw an app that takes time for it. Raises ``OSError`` if it does not wake."""
+        """Thaw an app that takes time to wake. Raises ``OSError`` if it does not."""
 
     async def recover(self) -> None:
-        """Thaw what an earlier queue-proxy of the pod has left frozen."""
+        """Thaw processes that an earlier queue-proxy of the pod has frozen."""
 
 
 class ExitWatch:
-    """Calls back when one of some processes ends. The descriptors tell a process from a later one with its id."""
+    """Calls back when one of some processes ends. Descriptors distinguish a process from a later one with its id."""
 
     def __init__(self, on_exit: Callable[[], None]) -> None:
         self._on_exit = on_exit
@@ -147,7 +147,7 @@ class SignalFreezer:
 
 
 class CgroupFreezer:
-    """Freezes by a cgroup of the pod, which it makes; the processes move there before the first freeze.
+    """Freezes by a cgroup created for the pod; the processes move there before the first freeze.
 
     A process that is in another cgroup than we are, such as a container's, stays there, and that is frozen too. What is born later
     is in the cgroup of its parent.
@@ -188,7 +188,7 @@ class CgroupFreezer:
             await asyncio.sleep(_PASS_PAUSE_S)
 
     def thaw(self) -> None:
-        """Let all run."""
+        """Thaw all processes."""
         self._exits.end()
         for folder in self._frozen:
             with contextlib.suppress(FileNotFoundError):
@@ -198,7 +198,7 @@ class CgroupFreezer:
         """Not used: ``thaw`` is instant."""
 
     async def recover(self) -> None:
-        """Let the cgroup of the pod run, and those of its processes."""
+        """Thaw the cgroup of the pod, and those of its processes."""
         if not _exists(self._place.folder):
             return
         found, _ = self._processes.find()
@@ -207,7 +207,7 @@ class CgroupFreezer:
                 self._set(folder, is_frozen=False)
 
     def _move(self, found: Iterable[ProcessEntry]) -> tuple[int, list[str]]:
-        """Move the processes that share our cgroup; return their number, and the cgroups of the others."""
+        """Move the processes in our cgroup; return their number, and the cgroups of the others."""
         own, moved = self._cgroup_of(os.getpid()), 0
         for one in found:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):

@@ -90,7 +90,7 @@ class PodRequests(Generic[_Request]):
 
     @contextlib.asynccontextmanager
     async def probing(self) -> AsyncIterator[None]:
-        """Wait until the app runs, and keep it running for a probe."""
+        """Wait until the app runs, and keep it awake for a probe."""
         if self.dormancy is None:
             yield
             return
@@ -103,7 +103,7 @@ class PodRequests(Generic[_Request]):
         self._meter.skip_idle()
 
     def wake(self, *, is_held: bool = False, then: Callable[[], None] = lambda: None) -> None:
-        """Have the app run, and keep it awake for a while if it is held; ``then`` is called when it runs."""
+        """Make the app run, and keep it awake for a while if it is held; ``then`` is called once it runs."""
         if self.dormancy is None:
             then()
             return

@@ -147,7 +147,7 @@ class PodService:
 
     @property
     def _reads_page(self) -> bool:
-        """Whether the app's page is read: an app that speaks HTTP/2 alone must name another port for it."""
+        """Whether to read the app's page. An app with HTTP/2 only must name another port for it."""
         spec = self._spec
         return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
 

@@ -22,7 +22,7 @@ _SUFFIX = ".process"
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A process. ``start_ticks`` is its start in clock ticks since boot, which tells it from a later one with its id."""
+    """A process. ``start_ticks``, its start in clock ticks since boot, distinguishes it from a later one with its id."""
 
     pid: int
     parent: int
@@ -33,7 +33,7 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process of a container, as the pod's runner records it.
+    """The first process of a container, from the records of the pod's runner.
 
     ``mark`` is a variable that only this app's environment has, as NAME=VALUE; "" if there is none.
     """
@@ -101,7 +101,7 @@ def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared
 
 
 def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, parent: int) -> Iterator[int]:
-    """Children of ``parent`` whose environment has one of the marks: daemons that an app has detached."""
+    """Children of ``parent`` whose environment has one of the marks: daemons detached by an app."""
     wanted = {one.encode() for one in marks if one}
     for entry in entries.values() if wanted else ():
         if entry.parent == parent:
@@ -117,7 +117,7 @@ class AppProcesses:
         self._prefix = prefix
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
-        """All of them, parents first, and the ids of the roots among them."""
+        """All processes, parents first, and the ids of their roots."""
         roots, entries = read_roots(self._prefix), read_processes()
         runner = os.getppid()
         alive = [one for one in roots if one.pid in entries and entries[one.pid].start_ticks == one.start_ticks]

@@ -43,7 +43,7 @@ def stats_link(spec: PodSpec, *, draw: Callable[[], float], on_connected: Callab
 
 
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
-    """Report at a steady pace, and once more at the end. A pod that sleeps says so once, and is silent until it wakes."""
+    """Report at a steady pace, and once more at the end. A sleeping pod reports that once, then nothing until it wakes."""
     period_s = spec.settings.report_period_s
 
     async def beat() -> None:

@@ -22,10 +22,10 @@ class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
     until_s: float | None
-    """Age up to which a pod stays; None if none is kept at this age."""
+    """Age up to which a pod is kept; None if none is kept at this age."""
 
     ahead_s: float
-    """How far the figures look ahead: to ``until_s``; where no pod is kept, a minute."""
+    """How far the figures look ahead: to ``until_s``, or a minute where no pod is kept."""
 
     is_ahead: bool
     """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""
@@ -44,7 +44,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Proposals that replace the algorithm's, with inputs for the gate and the next decision's time."""
 
     proposals: tuple[Proposal, ...] | None = None
-    """None: the algorithm's proposal stands as it is."""
+    """None: the algorithm's proposal remains unchanged."""
 
     active_min_s: float | None = None
     """Shortest time that a revision stays active before zero; None: the stable window."""
@@ -76,7 +76,7 @@ class PodCredit:
         self._saved_count = 0
 
     def bound(self, count: int, knative_count: int, now_s: float) -> int:
-        """The pods allowed of ``count``. After a minute of 4 pods where Knative wants 5, up to 3 more than Knative for a while."""
+        """Limit ``count`` to the allowed pods. After a minute of 4 pods where Knative wants 5: up to 3 more than Knative for a while."""
         passed_s = min(_STEP_MAX_S, max(0.0, now_s - self._at_s))
         self._at_s = now_s
         self._credit_s = min(_CREDIT_MAX_S * max(1, knative_count), self._credit_s + passed_s * self._saved_count)

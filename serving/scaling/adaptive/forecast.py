@@ -86,7 +86,7 @@ class LoadForecast:
         return LoadLevel(mean=mean, deviation=math.sqrt(max(variance, mean)), recent=fast, slope=slope)
 
     def highest(self, *, ahead_s: float) -> LoadLevel:
-        """An upper bound of all figures of this level until there is load again."""
+        """An upper bound of all figures of this level until new load."""
         slope = max(0.0, self._fast - self._slow) / _LAG_S
         mean = self._slow + slope * (_SLOW_S + ahead_s)
         return LoadLevel(mean=mean, deviation=math.sqrt(max(self._variance, mean)), recent=self._fast, slope=slope)

@@ -299,6 +299,6 @@ def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:
 
 
 def _patience_s(spec: ScalingSpec, start_s: float, wait_ratio: float) -> float:
-    """Time for which the wanted count must stay lower. Slow-starting pods are released later."""
+    """Time for which the wanted count must stay lower. Slow-starting pods are removed later."""
     patience_s = _PATIENCE_S * math.sqrt(spec.cold_start_worth_s / _PATIENCE_WORTH_S) * wait_ratio
     return min(_PATIENCE_MAX_S, max(start_s, patience_s))

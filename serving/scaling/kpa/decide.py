@@ -139,7 +139,7 @@ def decide(
     now_s: float,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Decide once; with ``NoData`` on either input the state stays and the result is that ``NoData``.
+    """Decide once. With ``NoData`` on either input, return it and keep the state.
 
     A load of 95 at a target of 70 and 1 ready pod: 95 / 70, so 2 pods, at most 1000 x 1; 2 pods over 1 ready reach the
     panic threshold of 2.
@@ -155,7 +155,7 @@ def decide(
 def decide_count(
     state: KpaState, *, observed: Observation, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[KpaState, int]:
-    """Like ``decide``, but returns only the count. The record of the steps would cost half as much again."""
+    """Like ``decide``, but returns only the count: a record of the steps would cost half as much again."""
     steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
     return steps.state, steps.count
 

@@ -25,7 +25,7 @@ class ScaleBound(enum.StrEnum):
 
 
 class Bounded(msgspec.Struct, frozen=True, kw_only=True):
-    """A count within its bounds, and the bound that changed it, or None. ``count_max`` 0 means no maximum."""
+    """A count within its bounds, and the bound that changed it, if any. ``count_max`` 0 means no maximum."""
 
     count: int
     limited_by: ScaleBound | None
@@ -97,7 +97,7 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     present_scale: int
     bounds: Bounded
-    """The count after the bounds, and the bound that changed it."""
+    """The count within the bounds, and the bound that changed it."""
 
     proposals: tuple[Proposal, ...]
 

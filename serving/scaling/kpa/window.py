@@ -41,7 +41,7 @@ class SeenBuckets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(abc.ABC):
-    """The ring of buckets, which both kinds of windows share. Buckets are numbered by time: at 61.5 s it is bucket 61.
+    """The ring of buckets shared by both kinds of windows. Buckets are numbered by time: 61.5 s is in bucket 61.
 
     ``granularity_s`` is the width of a bucket in whole seconds. A window whose width is no multiple of it has a last
     bucket that is partly outside: 5 s in buckets of 2 s are 3 buckets.
@@ -303,7 +303,7 @@ class MetricWindows:
         self._panic = window_of(kind, panic_window_s, quirks=quirks)
 
     def record(self, stat: Stat, now_s: float) -> bool:
-        """Count a report received at ``now_s``; whether it has a load.
+        """Count a report received at ``now_s``; return whether it has a load.
 
         An infinite report or NaN is refused, because a running sum would keep it. One without the gauge of the metric has none. 5 in flight, 3 of them by way of an
         activator, count as 2.
@@ -336,7 +336,7 @@ class MetricWindows:
         )
 
     def restore(self, contents: WindowContents) -> None:
-        """Fill empty windows from others; a panic window of another width is filled from their stable one."""
+        """Fill empty windows from others; a panic window of another width is filled from the stable one."""
         self._stable.restore(contents.stable)
         is_same_width = self._panic.window_s == contents.panic_window_s
         self._panic.restore(contents.panic if is_same_width else contents.stable)

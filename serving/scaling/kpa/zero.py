@@ -113,7 +113,7 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
     """Why the revision is not active; None when it is."""
 
     is_initialized: bool = False
-    """Whether the revision had its first pods ready once; stays true."""
+    """Whether the revision's first pods were ready once; never reset."""
 
     story: tuple[str, ...] = ()
     """The last changes of phase, oldest first."""
@@ -306,7 +306,7 @@ def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, n
 
 
 def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: float | None = None) -> GateDecision:
-    """Set the scale to ``count``, or hold if it is there."""
+    """Set the scale to ``count``, or hold it if it is equal."""
     present_scale = 1 if facts.present_scale is None else facts.present_scale
     action = GateAction.HOLD if count == present_scale else GateAction.APPLY
     return GateDecision(action=action, reason=reason, wanted=count, recheck_in_s=recheck_in_s)

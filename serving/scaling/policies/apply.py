@@ -31,7 +31,7 @@ class Clamp(enum.StrEnum):
 
 
 class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
-    """A bound that made a difference, in pods, without sign."""
+    """A bound that took effect, and by how many pods."""
 
     clamp: Clamp
     amount_before: int

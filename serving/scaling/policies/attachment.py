@@ -59,7 +59,7 @@ class Triggered:
     def __init__(
         self, name: str, spec: ScalingPolicySpec, settings: TriggerSettings, *, state: TriggerState, now_s: float
     ) -> None:
-        """``name`` is the policy's; ``state`` what was left of evaluations before."""
+        """``name`` is the policy's; ``state`` is left from earlier evaluations."""
         self.state = state
         self.due_s = now_s
         self.last: LastDecision | None = None
@@ -79,7 +79,7 @@ class Triggered:
             self.due_s = now_s
 
     def take_report(self, pod: str, *, concurrency: float) -> bool:
-        """Handle a pod's report; whether it took its first request and the policy needs a decision at once."""
+        """Handle a pod's report; return whether its first request makes the policy decide at once."""
         if not self._spec.panic_scale:
             return False
         if concurrency < self._settings.occupied_concurrency:
@@ -111,7 +111,7 @@ class Triggered:
         self.due_s = (now_s if is_far_behind else self.due_s) + period_s
 
     def settle(self, present_scale: int) -> None:
-        """Check whether the wanted change was made; the cooldowns start only then."""
+        """Check whether the wanted change has happened; the cooldowns start only then."""
         wish = self._wish
         if wish is None or (present_scale - wish.observed_count) * wish.delta <= 0:
             return

@@ -35,7 +35,7 @@ StateAt = Callable[[Schedule, float], ScheduleState]
 _MEASURED_TYPES = frozenset({"cpu", "mem"})
 
 Requests = Callable[[RevisionKey], Mapping[str, Resources]]
-"""What the containers of a revision request, by name."""
+"""The requests of a revision's containers, by name."""
 
 
 class PolicyCalendar:
@@ -73,7 +73,7 @@ class PolicyCalendar:
         )
 
     def status(self) -> list[dict[str, Any]]:
-        """Each schedule, whether it holds, and until when."""
+        """Each schedule, whether it is active, and until when."""
         return [
             {"name": one.shown_name, "active": state.is_active, "until": state.until}
             for one, (_, state) in self._pairs()

@@ -173,7 +173,7 @@ class Policies:
         return len(self._by_key)
 
     def keys(self) -> tuple[PolicyKey, ...]:
-        """All of them."""
+        """All policies."""
         return tuple(self._by_key)
 
     def get(self, key: PolicyKey) -> PolicyView | None:
@@ -213,7 +213,7 @@ class Policies:
     def attachment(
         self, policy: PolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
-        """The status of a policy. ``revisions`` follow it; ``problems`` are of targeted revisions that cannot."""
+        """The status of a policy. ``revisions`` follow it; ``problems`` are of targeted revisions that cannot follow it."""
         if policy.spec is None:
             return Attachment(is_attached=False, reason=Reason.NOT_USABLE, message=policy.problem)
         kind, name = policy.target.kind, policy.target.name

@@ -40,7 +40,7 @@ Points = tuple[UsagePoint, ...]
 
 
 class PointWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The range of points for a trigger, and the number of them that must count."""
+    """The range of points for a trigger, and how many of them must count."""
 
     time_s: float | None
     """Age from which a point is too old, in seconds; None if points do not age (quirk)."""

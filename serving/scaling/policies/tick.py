@@ -100,7 +100,7 @@ class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Existing and coming pods."""
 
     in_sync: bool
-    """Whether no trigger wants another size."""
+    """Whether every trigger wants the present size."""
 
     phase_changed: bool
     """Whether the phase, or the time of its change, is new and must be kept."""

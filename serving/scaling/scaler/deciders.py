@@ -240,7 +240,7 @@ class ClassicDecider(Decider):
         return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)
 
     def reset_windows(self, spec: ScalingSpec) -> None:
-        """Do nothing: points of deleted pods are few, and the original keeps them."""
+        """Do nothing: deleted pods have few points, and the original keeps them."""
 
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
         """Do nothing: the settings fix the windows."""

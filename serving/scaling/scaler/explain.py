@@ -130,7 +130,7 @@ def _classic_limit(proposal: Proposal, detail: ClassicDecision) -> str:
 
 
 def _learnt(outcome: ScalerOutcome) -> str:
-    """The learnt target as text; empty while it is not in force and equals the configured one."""
+    """The learnt target as text; empty unless it is in force or differs from the configured one."""
     learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
     if learnt is None:
         return f"no target is learnt yet: {spec.total_value:g}" if spec.learns_target else ""

@@ -1,4 +1,4 @@
-"""Decides by the metrics of a revision beside its first one, each as the first would.
+"""Decides by the further metrics of a revision, each like the first one.
 
 Input: completed seconds of load. Output: a proposal a metric, which the merge compares with the others. Each has windows and
 panic of its own.
@@ -16,7 +16,7 @@ from serving.settings.autoscaler import KpaQuirks
 
 
 class FurtherDeciders:
-    """The deciders of further metrics. A restart begins with empty windows: until they are seen nothing goes down."""
+    """The deciders of further metrics. After a restart they prevent scale-down until their windows have data."""
 
     __slots__ = ("_deciders", "_quirks")
 

@@ -75,7 +75,7 @@ def labels(value: Mapping[str, str], where: str) -> Iterator[Problem]:
 
 
 def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
-    """Init containers have names that no other container of the pod has."""
+    """Check that names of init containers are unique in the pod."""
     taken = {one.get("name") for one in items_of(context.owner, "containers")} - {"", None}
     for index, one in enumerate(value or ()):
         if one.get("name") in taken:
@@ -157,13 +157,13 @@ def _other_keys(value: Json | None, _: str, context: Context) -> Iterator[Proble
 
 
 def _secret_texts(value: Json | None, _: str, __: Context) -> Iterator[Problem]:
-    """Texts of a Secret go to its data."""
+    """Move texts of a Secret into its data."""
     form = FORMATS["config-key"]
     yield from (invalid(f"data[{key}]", key, form.expected) for key in value or () if not form.fits(key))
 
 
 def _secret_type(value: str | None, _: str, context: Context) -> Iterator[Problem]:
-    """A Secret has what its type asks for."""
+    """Check that a Secret has the keys required by its type."""
     kind, data = value or "", {**map_of(context.owner, "data"), **map_of(context.owner, "stringData")}
     for key in _KEYS_OF_TYPE.get(kind, ()):
         if key not in data:

@@ -31,7 +31,7 @@ _KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]\Z")
 
 
 class Format(msgspec.Struct, frozen=True):
-    """What a value must be, in words and as a test."""
+    """The valid form of a value, in words and as a test."""
 
     expected: str
     fits: Callable[[Any], bool]

@@ -31,12 +31,12 @@ Check = Callable[[Any, str, Context], Iterator[Problem]]
 
 
 class FieldRules(msgspec.Struct, frozen=True):
-    """The rules of one field, the names of schemas below it, and where its problems are named."""
+    """The rules of one field, the schemas below it, and the place of its problems."""
 
     checks: tuple[Check, ...]
     below: tuple[str, ...]
     required: str = ""
-    """What must be there; "" if the field may be empty."""
+    """The name of a required field; "" if it may be empty."""
     place: str = ""
     is_present: bool = False
     may_be_missing: bool = True

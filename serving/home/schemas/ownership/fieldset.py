@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 FieldSet = dict[str, Any]
-"""A set of fields. Treat it as immutable: sets share their parts."""
+"""An immutable set of fields; sets share their parts."""
 
 ITSELF = "."
 """The key that puts an element with children into the set."""
@@ -88,7 +88,7 @@ def _node(below: FieldSet, *, in_set: bool) -> FieldSet:
 
 
 def paths(fields: FieldSet, prefix: str = "") -> Iterator[str]:
-    """The fields of a set as Kubernetes' messages write them: ``.spec.containers[name="app"].image``."""
+    """The fields of a set in the form of Kubernetes' messages: ``.spec.containers[name="app"].image``."""
     for key, node in children(fields).items():
         path = prefix + shown(key)
         if is_member(node):

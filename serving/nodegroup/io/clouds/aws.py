@@ -63,7 +63,7 @@ class AwsCloud:
         return _size_of(await asyncio.to_thread(self._found, group))
 
     async def increase(self, group: str, count: int) -> None:
-        """Raise the target of a group. With a launch template it waits until the machines run."""
+        """Raise the target of a group. With a launch template, wait until the machines run."""
         await asyncio.to_thread(self._increase, group, count)
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:

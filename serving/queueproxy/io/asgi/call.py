@@ -168,7 +168,7 @@ class AppCall:
                 self._leave()
 
     def grant(self) -> None:
-        """Run the call: it has a slot."""
+        """Run the call in its slot."""
         self._end_wait(_Wait.GRANTED)
 
     def time_out(self) -> None:

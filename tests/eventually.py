@@ -9,8 +9,6 @@ import types
 from collections.abc import Awaitable, Callable, Generator
 from typing import TypeVar, overload
 
-__all__ = ["next_turn", "until"]
-
 T = TypeVar("T")
 
 

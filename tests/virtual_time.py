@@ -5,8 +5,6 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["pass_s", "run_virtually"]
-
 T = TypeVar("T")
 
 

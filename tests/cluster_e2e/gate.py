@@ -5,8 +5,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-__all__ = ["Gate", "opened"]
-
 _PIECE_BYTES = 65536
 
 

@@ -13,8 +13,6 @@ from serving.cluster.port import Cluster, EventType
 from serving.model.errors import Conflict, NotFound
 from serving.model.objects import Object
 
-__all__ = ["GATEWAY", "PretendedGateway", "accepted", "asked", "refused"]
-
 GATEWAY = "gateways/front"
 
 

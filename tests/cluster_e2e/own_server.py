@@ -30,8 +30,6 @@ from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.config.server_rules import objections
 from tests.unit.config.strict import faults, model_of
 
-__all__ = ["REFUSED", "TOKENS", "WRITES", "main"]
-
 TOKENS = "tokens"
 WRITES = "writes"
 REFUSED = "refused"

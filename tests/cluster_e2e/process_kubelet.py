@@ -27,8 +27,6 @@ from tests.cluster_e2e.server import Server, is_real
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.tidy.sources import ROOT
 
-__all__ = ["ProcessKubelet", "RunningPod", "got"]
-
 _QUEUE_PORT = 8012
 _NETWORK_FIRST, _NETWORK_END = 81, 128
 _SLOW = b"/slow"

@@ -22,8 +22,6 @@ from serving.cli.system.install import Installation
 from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 
-__all__ = ["HOST_NAME", "NAMESPACE", "SPACE", "Server", "is_real", "needed_objects", "only_here", "started"]
-
 NAMESPACE = "knative-serving"
 SPACE = "serving-e2e"
 HOST_NAME = "kubernetes.io/hostname"

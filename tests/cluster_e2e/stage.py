@@ -35,8 +35,6 @@ from tests.cluster_e2e.server import SPACE, Server, is_real, only_here, started
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.tidy.sources import ROOT
 
-__all__ = ["KEY", "SPACE", "Daemon", "Stage", "is_ready", "of_objects", "service", "staged"]
-
 KEY = b"e" * 32
 SYSTEM = "knative-serving"
 # The extender of kube-scheduler keeps the name of its rights and its image, placement.

@@ -16,8 +16,6 @@ from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from serving.model.objects import Key, Object
 from tests.cluster_e2e.server import HOST_NAME, SPACE
 
-__all__ = ["StatusKubelet"]
-
 # A node of which nothing was heard for 40 s is not ready.
 _HEARTBEAT_S = 10.0
 _ROOM = {"cpu": "10000", "memory": "10Ti", "pods": "20000", "ephemeral-storage": "10Ti"}

@@ -18,8 +18,6 @@ from tests.cluster_e2e.stage import KEY, Stage, staged
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.integration.local_stage import HELLO, template_process
 
-__all__ = ["COMMAND", "QUEUE_PORT", "asked", "send_get", "with_pods"]
-
 QUEUE_PORT = 8012
 COMMAND = {"serving.dev/command": f"{sys.executable} {HELLO}"}
 _OVERRIDE = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127."}

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["same"]
-
 
 def same(expected: object, got: object, *, relative: float = 0.0, absolute: float = 0.0) -> bool:
     """Deep equality; numbers within the tolerances, booleans only equal to booleans, NaN equal to NaN.

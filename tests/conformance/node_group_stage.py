@@ -22,8 +22,6 @@ from serving.nodegroup.states import Partition, as_in_dry_mode, partition
 from serving.nodegroup.status import state_from, written_state
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["StagedPass", "staged_pass"]
-
 _DAEMON_SET = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
 
 

@@ -8,8 +8,6 @@ from serving.placement.scores.metrics import NodeUsage
 from serving.placement.scores.nodes import NodeTable
 from serving.placement.scores.pod import Container, PodContainers, PodDemand
 
-__all__ = ["demand_as_read", "table_of_node"]
-
 NODE = "node"
 
 

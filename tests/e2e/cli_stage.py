@@ -20,8 +20,6 @@ from serving.cli.system import doctor
 from serving.home.supervisor.binding import PORTS
 from serving.samples import hello
 
-__all__ = ["ROOT", "SAMPLE", "Stage", "staged"]
-
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"{sys.executable} {hello.__file__}"
 _PATIENCE_S = 60.0

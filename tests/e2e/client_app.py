@@ -6,8 +6,6 @@ import os
 
 from aiohttp import WSMsgType, web
 
-__all__ = ["main"]
-
 _PIECE = bytes(range(256)) * 256
 
 

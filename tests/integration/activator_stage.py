@@ -21,8 +21,6 @@ from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until
 
-__all__ = ["KEY", "Autoscaler", "HttpResponse", "PodServer", "Stage", "Store", "send_request", "staged"]
-
 KEY = bytes(range(32))
 HOST = "hello.default.localhost"
 

@@ -15,8 +15,6 @@ from serving.home.state import ApiCertificate, kubeconfig
 from serving.home.store.memory import MemoryCluster
 from serving.metrics.server import running
 
-__all__ = ["TOKEN", "Served", "served"]
-
 TOKEN = "integration"  # noqa: S105 - a server that lives for a test
 
 

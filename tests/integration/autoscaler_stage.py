@@ -8,8 +8,6 @@ from serving.model.errors import AlreadyExists
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
 
-__all__ = ["KEY", "NAME", "Store"]
-
 KEY = b"k" * 32
 NAME = "hello-00001"
 _LABELS = {"serving.knative.dev/revision": NAME, "serving.knative.dev/routingState": "active"}

@@ -15,8 +15,6 @@ from typing import Any, Self
 
 import yaml
 
-__all__ = ["BareCluster"]
-
 Object = dict[str, Any]
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Browser", "browser"]
-
 _WAIT_S = 60.0
 _POLL_S = 0.1
 _STARTS_MAX = 5

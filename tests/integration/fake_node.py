@@ -18,8 +18,6 @@ from serving.model.errors import NotFound
 from serving.model.objects import Object, condition_of, nested, owner_reference
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["FakeNode", "World", "a_service", "a_world", "ready"]
-
 _PATIENCE_S = 60.0
 
 

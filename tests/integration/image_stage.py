@@ -12,8 +12,6 @@ import pytest
 
 from serving.home.containers.engine import find_engine
 
-__all__ = ["BUSYBOX", "app_image", "needs_containers", "oci_archive", "tar_of", "web_layer"]
-
 BUSYBOX = shutil.which("busybox")
 # Serves /tmp, with a page that says what the container is.
 _SERVER = """#!/bin/sh

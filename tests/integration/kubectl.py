@@ -15,8 +15,6 @@ from serving.home.store.history import Watch
 from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import served
 
-__all__ = ["KUBECTLS", "Kubectl", "needs_kubectl", "serve_kubectl"]
-
 KUBECTLS = [path for path in (shutil.which("kubectl"), *os.environ.get("SERVING_TEST_KUBECTLS", "").split(":")) if path]
 
 needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installed")

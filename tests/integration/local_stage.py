@@ -26,8 +26,6 @@ from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from tests.tidy.sources import ROOT
 
-__all__ = ["HELLO", "Machine", "Template", "controlled", "deployment", "manifest", "status_of", "template_process"]
-
 HELLO = ROOT / "serving" / "samples" / "hello.py"
 _GRACE_S = 5
 

@@ -17,8 +17,6 @@ from serving.nodegroup.records import CloudGroup
 from tests.eventually import until
 from tests.unit.nodegroup.objects import GROUP_SPEC, node_object, pod_object
 
-__all__ = ["BEGIN_S", "NodeGroupStage", "staged_groups"]
-
 BEGIN_S = 1_700_000_000.0
 
 

@@ -6,8 +6,6 @@ import msgspec
 
 from tests.integration.local_stage import HELLO
 
-__all__ = ["CONTAINERS", "PROCESS", "Kind"]
-
 _CGI = (
     r"""busybox mkdir -p /tmp/cgi-bin; printf '#!/bin/sh\nsleep 1; printf "Content-Type: text/plain\\r\\n\\r\\nslow"' """
     "> /tmp/cgi-bin/slow; busybox chmod 755 /tmp/cgi-bin/slow; exec /server"

@@ -16,8 +16,6 @@ import pytest
 from serving.model.objects import Object
 from tests.eventually import until
 
-__all__ = ["a_registry", "login", "push"]
-
 REGISTRY, SKOPEO = shutil.which("docker-registry"), shutil.which("skopeo")
 # "me:hush", by bcrypt.
 _USERS = "me:$2b$05$R615kkVyCBeKTQ3rkel4PeHhrlWsASAz3cowZFVYJz4AOeI0ghfHO\n"

@@ -16,8 +16,6 @@ from serving.proxy.tls.layer import TlsLayer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.peers import STEP_S, Forwarder, Link, Proxy, Script, backed, ok
 
-__all__ = ["AUTHORITY", "RawTls", "client_context", "handshake", "issued", "tls_proxied", "write_pair"]
-
 AUTHORITY = trustme.CA()
 
 

@@ -28,8 +28,6 @@ import msgspec
 from serving.model.objects import Object, condition_of
 from tests.tidy.sources import ROOT
 
-__all__ = ["DOMAIN", "SPACE", "SYSTEM", "Load", "NodeStage", "is_named", "service"]
-
 SYSTEM = "knative-serving"
 SPACE = "serving-node-e2e"
 DOMAIN = "apps.example.org"

@@ -14,8 +14,6 @@ from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from tests.invariants import validate
 
-__all__ = ["KEY", "Life", "World", "pod"]
-
 KEY = ("default", "hello-00001")
 
 

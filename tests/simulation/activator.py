@@ -23,8 +23,6 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from tests.simulation.node import SimulatedNode, SimulatedPod
 
-__all__ = ["SimulatedActivator", "SimulatedRequest"]
-
 Report = Callable[[RevisionKey, RevisionLoad], None]
 _TRIES_MAX = 20
 

@@ -10,8 +10,6 @@ from serving.model.objects import Object, annotations_of, condition_of, labels_o
 from serving.settings.activator import ActivatorSettings
 from tests.simulation.world import PODS_PER_NODE, World
 
-__all__ = ["at_rest", "placement_faults", "watched", "write_faults"]
-
 _SERVICE_NAME = "kubernetes.io/service-name"
 _MAX = f"{AUTOSCALING_GROUP}/max-scale"
 _WATCHED = (SERVING_SERVICE, REVISION, DEPLOYMENT, POD)

@@ -12,8 +12,6 @@ from serving.model.errors import ClusterError, NotFound
 from serving.model.knative import REVISION_LABEL, RevisionKey
 from serving.model.objects import Object, labels_of, nested
 
-__all__ = ["SimulatedNode", "SimulatedPod"]
-
 _START_MIN_S, _START_MAX_S = 0.5, 4.0
 _RETRY_S = 0.5
 

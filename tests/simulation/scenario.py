@@ -15,8 +15,6 @@ from tests.simulation.invariants import at_rest, watched
 from tests.simulation.world import NODE_COUNT, REPLICAS, World, seeded
 from tests.virtual_time import run_virtually
 
-__all__ = ["STORM_S", "Outcome", "play"]
-
 _SERVICES = ("one", "two")
 # What happens, and how often.
 _USERS = {"requests": 50, "deploy": 6, "delete": 1}

@@ -19,8 +19,6 @@ from serving.cluster.port import Cluster, EventType, Listing, Selection, Subreso
 from serving.model.errors import Gone, Unavailable
 from serving.model.objects import Object
 
-__all__ = ["Faults", "UnreliableCluster"]
-
 _LATENCY_MAX_S = 0.02
 _CALL_MAX_S = 10.0
 _EVEN = 0.5

@@ -38,8 +38,6 @@ from tests.simulation.activator import SimulatedActivator, SimulatedRequest
 from tests.simulation.node import SimulatedNode
 from tests.simulation.unreliable import Faults, UnreliableCluster
 
-__all__ = ["EPOCH_S", "NODE_COUNT", "PODS_PER_NODE", "REPLICAS", "World", "seeded"]
-
 EPOCH_S = 1_900_000_000.0
 """The time since the epoch at which each run begins."""
 REPLICAS = ("controller", "controller-2")

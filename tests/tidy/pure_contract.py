@@ -8,8 +8,6 @@ from typing import Any
 
 from importlinter import Contract, ContractCheck, fields, output
 
-__all__ = ["PureContract"]
-
 
 class PureContract(Contract):
     """Configured in pyproject.toml as ``type = "pure"``."""

@@ -5,17 +5,6 @@ import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = [
-    "ROOT",
-    "files_of_tests",
-    "functions_of",
-    "is_type_checking_block",
-    "named",
-    "parsed",
-    "product_files",
-    "text_files",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

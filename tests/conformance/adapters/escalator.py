@@ -39,8 +39,6 @@ from tests.conformance.compare import same
 from tests.conformance.node_group_stage import staged_pass
 from tests.unit.nodegroup.outcome import carried_out
 
-__all__ = ["agrees", "expected", "pure_decision", "result_of"]
-
 NOW_S = 1_700_000_000.0
 LABEL_KEY, LABEL_VALUE = "customer", "shared"
 FROM_ZERO = sys.float_info.max

@@ -13,8 +13,6 @@ from serving.scaling.classic.classic import ClassicScaler
 from serving.settings.classic import ORIGINAL, ClassicSettings
 from tests.conformance.compare import same
 
-__all__ = ["agrees", "expected", "result_of"]
-
 Case = dict[str, Any]
 MAX_PANIC_RELATIVE = 1e-9
 

@@ -30,8 +30,6 @@ from serving.scaling.policies.triggertypes import REGISTRY, ContainerUse, Observ
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.conformance.compare import same
 
-__all__ = ["agrees", "expected", "result_of"]
-
 Json = dict[str, Any]
 USAGE_ABSOLUTE = 1e-9
 WAYS = {"up": ScaleWay.UP, "down": ScaleWay.DOWN}

@@ -25,8 +25,6 @@ from serving.settings.placement import (
 from tests.conformance.compare import same
 from tests.conformance.placed_node import demand_as_read, table_of_node
 
-__all__ = ["agrees", "expected", "result_of"]
-
 Json = dict[str, Any]
 ABSENT = -1
 

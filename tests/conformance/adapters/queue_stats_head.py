@@ -11,8 +11,6 @@ from serving.settings.queueproxy import ORIGINAL
 from serving.traffic.meter import Meter
 from tests.conformance.compare import same
 
-__all__ = ["agrees", "expected", "result_of"]
-
 Case = dict[str, Any]
 Row = list[float]
 AVERAGE_ABSOLUTE = 1e-9

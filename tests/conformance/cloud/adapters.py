@@ -26,8 +26,6 @@ from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines
 from serving.nodegroup.records import CloudGroup
 from serving.settings.nodegroup import NodeGroupDaemonSettings
 
-__all__ = ["STAGES", "MadeCloud"]
-
 SIZE = CloudGroup(target_size=3, min_size=1, max_size=6)
 SERVICE = "clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider"
 

@@ -22,8 +22,6 @@ from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
 from tests.integration.api_server import served
 
-__all__ = ["ADAPTERS", "memory"]
-
 # Names the kubeconfig of a real server, if there is one.
 KUBECONFIG_VARIABLE = "SERVING_TEST_KUBECONFIG"
 # The accounts are of no use here; whoever applies them has waited until the definitions are served.

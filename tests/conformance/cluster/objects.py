@@ -9,18 +9,6 @@ from serving.cluster.port import Cluster, EventType
 from serving.model.errors import NotFound
 from serving.model.objects import Object
 
-__all__ = [
-    "changes_after",
-    "config_map",
-    "deployment",
-    "eventually",
-    "is_gone",
-    "names",
-    "pod",
-    "revision",
-    "version",
-]
-
 # Well above what a loaded machine needs; nothing waits for it unless something is wrong.
 _PATIENCE_S = 60.0
 _CHECK_EVERY_S = 0.01

@@ -18,8 +18,6 @@ import aiohttp
 import msgspec
 import yaml
 
-__all__ = ["DATA", "Scenario", "missing", "play", "read_scenario"]
-
 DATA = Path(__file__).with_name("data")
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.02

@@ -17,8 +17,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-__all__ = ["Receiver", "otlp_receiver"]
-
 _PROTOBUF = "application/x-protobuf"
 
 

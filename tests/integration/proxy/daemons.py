@@ -15,8 +15,6 @@ from tests.integration.activator_stage import PodServer, staged
 from tests.integration.proxy.peers import Backend, Link, Script, backed, ok
 from tests.integration.proxy.pods import forwarding
 
-__all__ = ["DAEMONS", "HOST", "Daemon", "Running"]
-
 HOST = b"hello.default.localhost"
 # Settings of a queue-proxy, by the names that a Revision has for them.
 _OF_A_REVISION = {

@@ -7,21 +7,6 @@ from hpack import Decoder, Encoder
 
 from tests.integration.proxy.peers import STEP_S, Link
 
-__all__ = [
-    "ENDED",
-    "GET",
-    "OPENING",
-    "PREFACE",
-    "Code",
-    "Frame",
-    "Http2",
-    "Kind",
-    "fields",
-    "frame",
-    "request",
-    "settings",
-]
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET = ((":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h"))
 END_STREAM = 0x1

@@ -13,22 +13,6 @@ from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 
-__all__ = [
-    "WAY",
-    "Backend",
-    "Forwarder",
-    "Link",
-    "Proxy",
-    "Script",
-    "Way",
-    "backed",
-    "free_socket",
-    "get",
-    "ok",
-    "proxied",
-    "settled",
-]
-
 # What any step of a test may take; far above what it takes.
 STEP_S = 60.0
 

@@ -22,8 +22,6 @@ from serving.wire.tokens import pod_secret, pod_token
 from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok
 from tests.integration.proxy.scripted_app import scripted_app
 
-__all__ = ["BELIEVED", "PODS", "POST_DRAIN", "TOKEN", "Gate", "Pod", "PodMaker", "forwarding", "in_process", "served"]
-
 KEY = bytes(32)
 SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
 TOKEN = pod_token(KEY, namespace="default", revision="hello-00001", pod="hello-1")

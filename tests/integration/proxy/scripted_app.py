@@ -5,8 +5,6 @@ import asyncio
 from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
 from tests.integration.proxy.peers import Link
 
-__all__ = ["scripted_app"]
-
 _PIECE_BYTES = 65536
 
 

@@ -152,7 +152,3 @@ def test_events_are_the_same_if_they_say_the_same() -> None:
     assert encoded != WatchEvent(type=EventType.MODIFIED, object=object_at("5"))
     assert encoded != WatchEvent(type=EventType.ADDED, object=object_at("6"))
     assert encoded != "an event"
-
-
-def test_its_repr_is_a_summary() -> None:
-    assert repr(WatchEvent(type=EventType.ADDED, object=object_at("5"))) == "WatchEvent(ADDED one@5)"

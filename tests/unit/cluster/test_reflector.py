@@ -303,10 +303,6 @@ async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
     assert list(reflector.cache) == [("default", "a")]
 
 
-async def test_its_repr_is_a_summary() -> None:
-    assert repr(Reflector(MemoryCluster(), CONFIG_MAP)) == "Reflector(configmaps, 0 objects, not synced)"
-
-
 def test_a_cache_can_report_all_objects_again() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b")

@@ -214,12 +214,6 @@ def test_a_retry_that_waited_when_it_stopped_is_ready_again() -> None:
     assert len(one) == 1
 
 
-def test_its_repr_is_a_summary() -> None:
-    one = queue()
-    one.add("a")
-    assert repr(one) == "WorkQueue(test, 1 ready, 0 active, 0 later)"
-
-
 def test_a_failure_without_a_subscriber_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     one: WorkQueue[str] = WorkQueue("test", settings=WorkQueueSettings(retry_first_s=50))
     one.add("a")

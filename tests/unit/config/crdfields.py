@@ -9,16 +9,6 @@ from typing import Any
 import msgspec
 from kubernetes.client import models
 
-__all__ = [
-    "Fields",
-    "differences",
-    "fields_of_record",
-    "fields_of_schema",
-    "fields_of_value",
-    "item_type",
-    "unknown_to_kubernetes",
-]
-
 Fields = Mapping[str, str]
 """The type of each field by its path: {"spec.traffic": "array", "spec.traffic[].percent": "integer"}.
 

@@ -18,8 +18,6 @@ from serving.home.schemas.crds import crds
 from serving.settings.annotations import GROUP, annotation_fields
 from serving.settings.render import field_meaning
 
-__all__ = ["BEGIN", "END", "PAGE", "page_with_tables", "tables"]
-
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes-reference.md"
 BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"
 _SPEC: Mapping[str, Any] = crds()[REVISION].schema["properties"]["spec"]

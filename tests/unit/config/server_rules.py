@@ -13,8 +13,6 @@ from typing import Any
 
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["objections"]
-
 Json = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")

@@ -10,8 +10,6 @@ from typing import Any
 
 from kubernetes.client import models
 
-__all__ = ["faults", "model_of"]
-
 _SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "datetime": (str,), "int": (int,), "float": (int, float)}
 _SCALARS |= {"bool": (bool,)}
 _INT_OR_STRING = {"max_unavailable", "max_surge", "min_available", "port", "target_port"}

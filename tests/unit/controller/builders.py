@@ -14,26 +14,6 @@ from serving.model.objects import Object, condition_of, owner_reference
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
-__all__ = [
-    "CREATED",
-    "NOW",
-    "NOW_S",
-    "SCALING",
-    "SETTINGS",
-    "a_cache",
-    "a_configuration",
-    "a_deployment",
-    "a_pod",
-    "a_revision",
-    "a_route",
-    "a_service",
-    "condition_values",
-    "merged",
-    "stored",
-    "with_ready",
-    "written_status",
-]
-
 CREATED = "2026-11-21T04:00:00Z"
 NOW = "2026-11-21T04:01:00Z"
 NOW_S = 1795233660.0

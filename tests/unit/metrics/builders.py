@@ -6,8 +6,6 @@ import msgspec
 
 from serving.model.revisionnumbers import RevisionNumbers
 
-__all__ = ["numbers"]
-
 _ONE = RevisionNumbers(
     namespace="default",
     configuration="hello",

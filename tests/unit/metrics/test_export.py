@@ -62,7 +62,6 @@ def test_items_are_sent_in_order_in_batches_by_another_thread() -> None:
     outbox.close(10)
     assert sent == [[0, 1], [2, 3], [4]]
     assert threading.get_ident() not in threads
-    assert repr(outbox) == "ExportOutbox(numbers, 0 items, 0 dropped)"
 
 
 def test_the_oldest_is_dropped_where_there_is_no_place() -> None:

@@ -5,8 +5,6 @@ from typing import Any
 from serving.model.knative import REMOVAL_TAINT
 from serving.model.objects import Object
 
-__all__ = ["GROUP_SPEC", "node_object", "pod_object"]
-
 GROUP_SPEC: Object = {
     "labelKey": "customer",
     "labelValue": "shared",

@@ -11,8 +11,6 @@ from serving.proxy.http1.upstream import Upstream
 from serving.proxy.server.connection import Connection
 from serving.settings.http import HttpSettings
 
-__all__ = ["Bench", "Wire", "messages"]
-
 APP = ("127.0.0.1", 8080)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 

@@ -9,8 +9,6 @@ from serving.scaling.kpa.window import Observation
 from serving.scaling.spec import ScalingSpec, WindowKind
 from serving.settings.autoscaler import SAFE, KpaQuirks
 
-__all__ = ["CALM", "DEFAULTS", "decided", "spec_with", "stat_of"]
-
 DEFAULTS = ScalingSpec(
     metric="concurrency",
     target_value=70.0,

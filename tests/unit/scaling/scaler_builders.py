@@ -12,8 +12,6 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import DEFAULTS
 
-__all__ = ["SETTINGS", "World", "facts_of", "revision_with", "stat_of"]
-
 SETTINGS = AutoscalerSettings()
 
 

@@ -144,18 +144,6 @@ def test_capacity_counts_requests_beyond_the_slots_of_a_pod() -> None:
     assert made.capacity == 4
 
 
-def test_repr_is_one_line() -> None:
-    made = balancer(BalancingPolicy.ROUND_ROBIN, a=2, b=2)
-    take(made, 3)
-    assert repr(made) == "Balancer(round-robin, 2 pods, 1 free, in flight 3, free slots 1)"
-
-
-def test_repr_without_a_limit_says_so() -> None:
-    assert repr(balancer(BalancingPolicy.TWO_CHOICES, a=None)) == (
-        "Balancer(two-choices, 1 pods, 1 free, in flight 0, free slots unlimited)"
-    )
-
-
 def test_validate_tells_a_count_that_drifted() -> None:
     made = balancer(a=2)
     take(made)

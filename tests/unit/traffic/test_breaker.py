@@ -224,21 +224,6 @@ def test_the_counts_tell_what_became_of_everyone() -> None:
     )
 
 
-def test_repr_is_one_line_of_all_counts() -> None:
-    made = breaker(depth_bytes_max=100)
-    for name in "abc":
-        made.admit(name, 0.0, weight_bytes=10)
-    assert repr(made) == (
-        "Breaker(running 2 of 2, waiting 1 of 3, bytes 10 of 100, finished 0, cancelled 0, timed out 0, refused 0)"
-    )
-
-
-def test_repr_without_limits_says_so() -> None:
-    assert repr(breaker(None)) == (
-        "Breaker(running 0 of unlimited, waiting 0 of 3, bytes 0, finished 0, cancelled 0, timed out 0, refused 0)"
-    )
-
-
 @pytest.mark.parametrize("capacity", [-1, -10])
 def test_a_negative_capacity_is_our_bug(capacity: int) -> None:
     with pytest.raises(AssertionError, match=str(capacity)):

@@ -143,13 +143,6 @@ def test_the_stat_counts_per_second_of_the_period_that_is_set() -> None:
     assert (stat.request_count, stat.proxied_request_count) == (3.5, 1.5)
 
 
-def test_repr_is_one_line_of_what_is_inside_and_what_came() -> None:
-    meter = Meter(now_s=0.0)
-    meter.arrive(0.25, proxied=False)
-    meter.arrive(0.5, proxied=True)
-    assert repr(meter) == "Meter(inside 2, proxied 1, arrived 2 in 0.500 s)"
-
-
 def test_validate_tells_a_negative_level() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.leave(0.0, proxied=False)

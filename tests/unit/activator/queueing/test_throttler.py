@@ -294,15 +294,6 @@ def test_load_is_what_runs_and_what_waits() -> None:
     assert (report.concurrency, report.request_count) == (1.5, 1)
 
 
-def test_a_throttler_shows_what_is_inside() -> None:
-    made = held()
-    made.come("a")
-    made.listed("p")
-    assert repr(made) == (
-        "RevisionThrottler(hello-00001, 1 run, 0 wait, Balancer(first-free, 1 pods, 0 free, in flight 1, free slots 0))"
-    )
-
-
 @given(steps=STEPS, slots=st.integers(0, 3), seed=st.integers(0, 100))
 def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: int, seed: int) -> None:
     settings = ActivatorSettings(queue_depth_max=10, queue_wait_max_s=5.0)

@@ -9,8 +9,6 @@ from typing import Any
 from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SCALING_POLICY, SERVING_SERVICE, Kind
 from serving.home.schemas.schema import deep_copy
 
-__all__ = ["CASES", "Case", "revision", "service"]
-
 Json = dict[str, Any]
 # Name, kind, the object, and the one before it or None.
 Case = tuple[str, Kind, Json, Json | None]

@@ -5,8 +5,6 @@ from serving.placement.scores.metrics import NodeUsage, Usage
 from serving.placement.scores.nodes import Placing, ScoredNode, node_table, place
 from serving.placement.scores.pod import PodDemand
 
-__all__ = ["BYTES_PER_M", "GIB", "MEMORY_BYTES", "demand", "held", "load", "node"]
-
 GIB = 2**30
 CPU_M = 4000
 BYTES_PER_M = 2 * 2**20

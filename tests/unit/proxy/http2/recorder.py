@@ -8,8 +8,6 @@ from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.settings.http import HttpSettings
 
-__all__ = ["NotedStream", "Recorder"]
-
 
 class NotedStream(EngineStream):
     """A stream that records its input."""

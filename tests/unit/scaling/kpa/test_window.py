@@ -241,11 +241,6 @@ def test_a_window_can_be_read_as_another_kind(kind: WindowKind) -> None:
     assert window.average(3) == pytest.approx(8)
 
 
-def test_a_window_tells_itself_in_one_line() -> None:
-    assert repr(LinearWindow(60)) == "LinearWindow(60 s, nothing, total 0)"
-    assert repr(filled(LinearWindow(60), [1, 2])) == "LinearWindow(60 s, 2 buckets to 1, total 3)"
-
-
 def test_an_average_is_finite_at_any_size() -> None:
     assert math.isfinite(filled(LinearWindow(60), [1e300, -1e300]).average(1))
 

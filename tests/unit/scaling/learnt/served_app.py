@@ -10,8 +10,6 @@ from serving.scaling.learnt.learner import LearntTarget, TargetLearner
 from serving.scaling.spec import ScalingSpec
 from tests.unit.scaling.kpa_builders import DEFAULTS
 
-__all__ = ["MIB", "PERIOD_S", "ServedApp", "learn"]
-
 MIB = 2**20
 PERIOD_S = 15
 TOTAL_MAX = 1000.0

@@ -445,10 +445,6 @@ def test_the_classic_algorithm_does_not_follow_annotations_of_today() -> None:
     assert world.decide().decided == world.outcomes[-2].decided
 
 
-def test_what_it_is_fits_on_a_line() -> None:
-    assert repr(asleep().scaler) == "Scaler(inactive, None wanted)"
-
-
 def test_a_decision_is_like_another_that_says_the_same() -> None:
     world = awake()
     first, second = world.decide(), world.decide()

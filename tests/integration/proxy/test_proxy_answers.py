@@ -220,7 +220,7 @@ async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_m
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_an_undelivered_messageis_retried_with_its_body() -> None:
+async def test_an_undelivered_request_is_retried_with_its_body() -> None:
     async with proxied() as proxy:
         address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
         errors: list[OSError] = []
@@ -266,7 +266,7 @@ async def test_a_response_cut_short_resets_a_client_that_could_not_tell() -> Non
             await client.rest()
 
 
-async def test_a_client_that_leaves_takes_the_upstreams_messagewith_it() -> None:
+async def test_a_client_that_leaves_takes_the_upstreams_request_with_it() -> None:
     ended = asyncio.Event()
 
     async def script(link: Link) -> None:

@@ -28,9 +28,11 @@ from typing import NoReturn, cast
 import msgspec
 
 from serving.aio.startup import STOP_SIGNALS
+from serving.model.errors import InvalidValue
 from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
 from serving.queueproxy.io.asgi.lifespan import StopSignal, run_lifespan
 from serving.queueproxy.io.asgi.pod import AsgiPod, RunningCalls
+from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podservice import PodService
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment
@@ -41,6 +43,7 @@ _log = logging.getLogger(__name__)
 _MARK = "SERVING_POD_NAME"
 _PORT = 8080
 _USAGE_EXIT = 2
+_NO_TLS = "system-internal-tls Permissive or Disabled, or the app as a process behind a queue-proxy (docs/inner-tls.md)"
 
 
 class QueueProxyMiddleware:
@@ -86,8 +89,11 @@ class _InProcessPod:
         self._spec = spec
         # The process that was started as the pod leads its session; the server may be a child of it.
         self._pipe = ReadinessPipe(spec.ready_fd, pid=os.getsid(0))
+        if spec.settings.inner_tls.is_strict:
+            raise InvalidValue(text="an app that is its own queue-proxy, which speaks no inner TLS", expected=_NO_TLS)
         marked = msgspec.structs.replace(spec, readiness=probing_app(spec.readiness, secret=spec.secret), gauges=())
-        self._service = PodService(marked, self.requests, self._calls, pipe=self._pipe)
+        credentials = Credentials(marked)
+        self._service = PodService(marked, self.requests, self._calls, credentials=credentials, pipe=self._pipe)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         if spec.settings.logging.is_on:

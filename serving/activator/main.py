@@ -37,6 +37,7 @@ import msgspec
 from serving.activator.io.certificates import CertificateWatch
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ingress import Ingress
+from serving.activator.io.innerways import InnerWays
 from serving.activator.io.peers import PeerProcesses
 from serving.activator.io.reports import StatsClient, ejection_reports, report_loads
 from serving.activator.queueing.outcome import RevisionWake
@@ -104,7 +105,10 @@ class Activator:
         self.settings = settings
         self.access_log = stdout_log(settings.http)
         self.server = HttpServer(settings.http, access_log=self.access_log)
-        self.client = StatsClient(settings, key=key, draw=draw, on_connected=self._connected)
+        self.inner = inner = InnerWays(key, settings.inner_tls, self.server, environment=os.environ)
+        self.client = StatsClient(
+            settings, key=key, draw=draw, on_connected=self._connected, secured=inner.to_autoscaler
+        )
         router = RequestRouter[Exchange](settings, random=draw)
         self.peers = PeerProcesses(settings, router, clock=self.server.clock) if settings.count > 1 else None
         router.slots = self.peers.broker if self.peers is not None else None
@@ -117,6 +121,7 @@ class Activator:
             clock=self.server.clock,
             on_wake=self._wake,
         )
+        inner.reach(self.ingress.endpoints, self.ingress.prober)
         metrics, link = self.ingress.metrics, self.client.link
         metrics.lost_frames = lambda: link.dropped_count
         metrics.connection.set_function(lambda: link.is_connected)
@@ -167,9 +172,10 @@ class Activator:
         async with asyncio.TaskGroup() as group:
             view = group.create_task(self.view.run(), name="cluster view")
             probing = group.create_task(self.ingress.prober.run(), name="pod probes")
+            renewing = group.create_task(self.inner.keep_valid(), name="inner certificate")
             if not await _first(self.view.synced(), stop):
-                view.cancel()
-                probing.cancel()
+                for task in (view, probing, renewing):
+                    task.cancel()
                 return
             await self.certificates.reload()
             kept = []
@@ -197,8 +203,8 @@ class Activator:
             await asyncio.wait([stats])
             if self.peers is not None:
                 self.peers.close()
-            view.cancel()
-            probing.cancel()
+            for task in (view, probing, renewing):
+                task.cancel()
 
     async def _listen(self, sockets: Mapping[str, socket.socket]) -> None:
         await self._listen_for_tls(sockets)
@@ -206,21 +212,25 @@ class Activator:
         handlers = {Listener.PUBLIC: self._plain_handler(), Listener.INNER: self.ingress}
         for listener, address in given.items():
             where = sockets.get(listener.value) or _host_and_port(address)
-            self.addresses[listener] = await self.server.listen(
-                where, handlers[listener], listener=listener.value, takes_turns=self.settings.count > 1
-            )
+            self.addresses[listener] = await self._listen_on(where, handlers, listener)
         for name, one in sockets.items():
             which, _, rest = name.partition("-pods-")
             if rest:
-                await self.server.listen(
-                    one, handlers[Listener(which)], listener=which, takes_turns=self.settings.count > 1
-                )
+                await self._listen_on(one, handlers, Listener(which))
         self.is_serving.set()
         report_serving()
         addresses = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
         if self.tls_address is not None:
             addresses["tls"] = f"{self.tls_address[0]}:{self.tls_address[1]}"
         _log.info("activator.serving", extra=addresses)
+
+    async def _listen_on(
+        self, where: socket.socket | tuple[str, int], handlers: Mapping[Listener, Handler], listener: Listener
+    ) -> tuple[str, int]:
+        make, takes_turns = self.inner.front_of(listener), self.settings.count > 1
+        return await self.server.listen(
+            where, handlers[listener], listener=listener.value, takes_turns=takes_turns, make=make
+        )
 
     async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
         """Serve public hosts over TLS once there is a certificate. Both listeners route alike."""

@@ -32,10 +32,12 @@ from pathlib import Path
 from serving.aio.clock import now_s
 from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
+from serving.aio.mutualtls import PeerTls
 from serving.aio.startup import report_serving
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
+from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.scale_writes import Prober
 from serving.autoscaler.io.sharing import Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
@@ -51,6 +53,8 @@ from serving.metrics.export import exporting
 from serving.metrics.hosts import host_names_of
 from serving.metrics.page import wanted_type, watch_lag
 from serving.model.errors import InvalidValue, SettingsError
+from serving.model.identities import ACTIVATOR as ACTIVATOR_ID
+from serving.model.identities import AUTOSCALER as AUTOSCALER_ID
 from serving.model.knative import RevisionKey
 from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
@@ -65,6 +69,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
 from serving.settings.election import ElectionSettings
 from serving.settings.live import LiveSettings
+from serving.wire.issuing import daemon_tls
 from serving.wire.tokens import read_key
 
 _ACTIVATOR = "activator"
@@ -137,13 +142,14 @@ class AutoscalerDaemon:
         me: str = "",
     ) -> None:
         followers = Followers()
+        self.secured = daemon_tls(key, AUTOSCALER_ID, settings.inner_tls.resolved(os.environ))
         self._sharing = Sharing()
         self._events = ScaleEventWriter(cluster, self._sharing)
         self._publisher = DecisionPublisher(followers, log=log, change=self._changed)
         self.autoscaler = Autoscaler(
             cluster,
             settings=settings,
-            prove=Prober(settings.activator_address),
+            prove=Prober(settings.activator_address, secured=self._to(ACTIVATOR_ID)),
             on_decision=self._decided,
             on_gone=self._events.forget,
             sharing=self._sharing,
@@ -176,6 +182,7 @@ class AutoscalerDaemon:
                 elsewhere=self.relay.elsewhere,
                 host_names=host_names_of(settings.host_names),
                 reviewer=reviewer,
+                issuer=CredentialIssuer(key, pod=self.autoscaler.pod, secured=self.secured),
             ),
         )
         self.address: tuple[str, int] = ("", 0)
@@ -194,6 +201,8 @@ class AutoscalerDaemon:
                 asyncio.create_task(self._events.run(), name="autoscaler events"),
                 asyncio.create_task(watch_lag(self.metrics.page), name="autoscaler loop lag"),
             ]
+            if self.secured is not None:
+                beside.append(asyncio.create_task(self.secured.keep_valid(), name="autoscaler certificate"))
             try:
                 async with self._sharing_out():
                     await self.autoscaler.run(stop)
@@ -221,7 +230,11 @@ class AutoscalerDaemon:
             on_lost=self._lost,
             others=lambda: self.server.autoscalers,
         )
-        return sharing_out(self._sharing, self.relay, shards=shards, key=self._key)
+        secured = self._to(AUTOSCALER_ID)
+        return sharing_out(self._sharing, self.relay, shards=shards, key=self._key, secured=secured)
+
+    def _to(self, peer: str) -> PeerTls | None:
+        return None if self.secured is None else self.secured.to(peer)
 
     async def _lost(self, shard: int) -> None:
         await self.autoscaler.lost(shard)

@@ -61,6 +61,7 @@ from serving.metrics.export import exporting
 from serving.metrics.server import measured, running, serve_page
 from serving.model.objects import Object
 from serving.model.routehosts import HostRules
+from serving.wire.issuing import authority_of
 from serving.wire.tokens import read_key
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     config = ControllerConfig(os.environ)
     cluster, rules = _store(state.journal, config)
-    runtime, logs = ProcessRuntime(state.template), state.logs / "pods"
+    runtime, logs, virtual = ProcessRuntime(state.template), state.logs / "pods", _virtual_nodes()
     containers = await asyncio.to_thread(_container_host, state.path)
-    virtual = _virtual_nodes()
+    inner_tls = config.proxy.settings.inner_tls.resolved(os.environ)
     node = NodeContext(
         cluster=cluster,
         runtime=runtime,
@@ -87,21 +88,21 @@ async def _body(stop: asyncio.Event) -> None:
         snapshots=state.snapshots,
         stats_url=os.environ["SERVING_STATS_URL"],
         key=read_key(state.key),
+        authority=authority_of(read_key(state.key), inner_tls),
         containers=containers,
         hosts=state.hosts,
         virtual=virtual,
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
-        proxy=lambda: config.proxy.settings,
+        proxy=lambda: msgspec.structs.replace(config.proxy.settings, inner_tls=inner_tls),
         scaling=lambda: config.scaling.settings,
     )
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
     hosts.write()
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
-    reviews = TokenReviews(functools.partial(read_account_token, node.key))
     options = ApiOptions(
         token=state.token.read_text(),
-        token_reviews=reviews,
+        token_reviews=TokenReviews(functools.partial(read_account_token, node.key)),
         runs_images=containers is not None,
     )
     pod_logs = FilePodLogs(logs)

@@ -18,6 +18,8 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
   calls for it, "POST /sleep, POST /wake_up"; without the first never.
 - ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to freeze it by.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
+- ``SERVING_POD_AUTHORITY``: the certificate of the installation's authority as PEM; needed where
+  ``SERVING_QUEUEPROXY_INNER_TLS_MODE`` is Permissive or Enabled.
 - ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"pid": 7, "ready": true}``;
   ``{"pid": 7, "ready": false, "drained": true}`` when it drains and the app may end. SIGUSR1 repeats the last line.
 - ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
@@ -47,10 +49,14 @@ from collections.abc import Callable, Coroutine
 from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
 from serving.proxy.forwarding.accesslog import stdout_log
+from serving.proxy.forwarding.exchange import Wiring
+from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
-from serving.queueproxy.io.podrequests import PodHandler
+from serving.queueproxy.io.credentials import Credentials
+from serving.queueproxy.io.podrequests import NO_ACTIVATOR, PodHandler
 from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
+from serving.queueproxy.metrics import tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
 _USAGE_EXIT = 2
@@ -114,10 +120,13 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         from serving.queueproxy.io.dormant import Dormancy  # noqa: PLC0415 - most pods never sleep
 
         pod.dormancy = Dormancy(spec, clock=server.clock, pod=pod, on_sleep=server.close_idle_upstreams)
+    credentials = Credentials(spec)
     pipe = ReadinessPipe(spec.ready_fd)
     asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, pipe.push_again)
-    service = PodService(spec, pod, server, pipe=pipe, numbers=lambda: _numbers(server))
-    await server.listen(socket_of(spec, "requests", spec.listen), pod)
+    service = PodService(
+        spec, pod, server, credentials=credentials, pipe=pipe, numbers=lambda: _numbers(server, credentials)
+    )
+    await server.listen(socket_of(spec, "requests", spec.listen), pod, make=_connection(spec, credentials))
     await service.listen(stop.set)
     await service.run(stop)
     for one in (log, request_log):
@@ -125,8 +134,28 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
             await one.close()
 
 
-def _numbers(server: HttpServer) -> list[str]:
-    lines = []
+def _connection(spec: PodSpec, credentials: Credentials) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
+    """What a client of the requests' port meets first."""
+    tls = credentials.tls
+    if tls is None:
+        return Connection
+    from serving.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - without inner TLS a start is spared it
+    from serving.proxy.tls.layer import TlsLayer, TlsTerms  # noqa: PLC0415 - as above
+
+    terms = TlsTerms(
+        context=tls.server,
+        handshake_max_s=spec.settings.http.head_wait_max_s,
+        failures=tls.failures,
+        plain_refusal=(403, NO_ACTIVATOR),
+        takes_plain=not spec.settings.inner_tls.is_strict,
+        is_mutual=True,
+        on_failure=RefusalLog(tls).log,
+    )
+    return lambda server, wiring: TlsLayer(server, wiring, terms)
+
+
+def _numbers(server: HttpServer, credentials: Credentials) -> list[str]:
+    lines = [] if credentials.tls is None else tls_lines(credentials.tls.failures, credentials.tls.not_after_s)
     if server.access_log is not None:
         lines.append(f"queueproxy_access_log_dropped_total {server.access_log.dropped_count}")
     if server.request_log is not None:

@@ -6,6 +6,7 @@ sidecar needs no library for it. Buckets are cumulated when the page is asked fo
 """
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import accumulate
 
 import msgspec
@@ -94,3 +95,11 @@ def series(name: str, value: float, *, revision: str, status: str = "", le: str 
     inner = ",".join([f'{label}="{text}"' for label, text in labels if text])
     # As many digits as a reader needs to tell a count of millions from its neighbour.
     return f"{name}{{{inner}}} {value:.15g}"
+
+
+def tls_lines(failures: Mapping[str, int], not_after_s: float) -> list[str]:
+    """The lines of inner TLS: refused handshakes by reason, and the expiry of the pod's certificate."""
+    refused = [
+        f'queueproxy_tls_refused_total{{reason="{reason}"}} {count}' for reason, count in sorted(failures.items())
+    ]
+    return [*refused, f"queueproxy_certificate_expiry_timestamp_seconds {not_after_s:.0f}"]

@@ -66,7 +66,9 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported;
     the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
     ``secret`` is what a request must carry to be trusted; without one no request is. ``ready_fd`` is a pipe to push readiness
-    into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c. ``oom_folders`` are the
+    into. ``authority`` is the certificate of the installation's authority as PEM; with it and ``settings.inner_tls`` requests and
+    statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
+    ``oom_folders`` are the
     cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to report with each statistic: they are read from its
     page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and from ORCA headers, which requests then ask for.
 
@@ -89,6 +91,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     stats_network: str = ""
     secret: str = ""
     ready_fd: int | None = None
+    authority: str = ""
     is_http2: bool = False
     service: str = ""
     configuration: str = ""
@@ -179,7 +182,14 @@ def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
         problems += error.problems
     if problems:
         raise SettingsError(problems)
-    return msgspec.convert(given, PodSpec)
+    spec = msgspec.convert(given, PodSpec)
+    if spec.settings.inner_tls.is_on and not (spec.authority and spec.stats_url):
+        what, expected = (
+            "is missing, and inner TLS is on",
+            "the certificate of the authority, and SERVING_POD_STATS_URL",
+        )
+        raise SettingsError([Problem(where="environment SERVING_POD_AUTHORITY", what=what, expected=expected)])
+    return spec
 
 
 def _read_address(text: str) -> Address:
@@ -234,6 +244,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "stats_token_file": ("SERVING_POD_STATS_TOKEN_FILE", str, "the path of a file with a token"),
     "stats_network": ("SERVING_POD_STATS_NETWORK", str, "the path of a network namespace"),
     "secret": ("SERVING_POD_SECRET", str, "a secret"),
+    "authority": ("SERVING_POD_AUTHORITY", str, "a certificate as PEM"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
     "service": ("SERVING_POD_SERVICE", str, _A_NAME),
     "configuration": ("SERVING_POD_CONFIGURATION", str, _A_NAME),

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from serving.settings.http import HttpSettings
+from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord
 from serving.settings.otlp import OtlpSettings
 from serving.settings.tls import TlsSettings
@@ -170,6 +171,9 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
 
     tls: TlsSettings = TlsSettings()
     """TLS: its certificates, and how often they are read."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with queue-proxies and autoscalers."""
 
     trace_ratio: Annotated[float, Knob(key="trace-percentage", unit=PERCENT, low=0, high=1)] = 0.1
     """Part of the requests without a traceparent that get spans once otlp.endpoint is set; for the others their sampled flag

@@ -18,6 +18,7 @@ from serving.model.knative import (
 )
 from serving.settings.classic import ClassicSettings
 from serving.settings.dormancy import DORMANT, NEVER
+from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import (
     BYTES,
     COUNT,
@@ -341,6 +342,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """For whom the tokens are made out with which the pods of a cluster open their websockets; the API server is asked whose
     each is. Empty means that only tokens which are derived from the cluster key are taken, as on one machine. Default: ours,
     empty; in ``config/`` serving-stats, as the controller's sidecar.stats-audience."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with activators, queue-proxies, other autoscalers and the dashboard."""
 
     otlp: OtlpSettings = OtlpSettings()
     """Receiver of the page's numbers."""

@@ -12,6 +12,7 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.model.routehosts import HostRules
+from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, Unit, Value
 from serving.settings.load import FEATURES
 from serving.settings.otlp import OtlpSettings
@@ -314,6 +315,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     sidecar: SidecarSettings = SidecarSettings()
     """The queue-proxy as a container of its pods."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with activators, and what queue-proxies are started with."""
 
     otlp: OtlpSettings = OtlpSettings()
     """Receiver of the page's numbers."""

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import COUNT, TEXT, Knob, SettingsRecord
 
 
@@ -37,3 +38,6 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
 
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
     """Most open pages updated at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with the autoscalers and the activators."""

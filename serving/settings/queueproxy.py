@@ -12,6 +12,7 @@ import msgspec
 from serving.model.knative import LOAD_ANNOTATION, METRIC_ANNOTATION, METRICS_PATH_ANNOTATION, METRICS_PORT_ANNOTATION
 from serving.model.loadmetric import gauges_of
 from serving.settings.http import HttpSettings
+from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
 
 _PORT_MAX = 65535
@@ -157,6 +158,9 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
 
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with activators and autoscalers."""
 
     logging: RequestLogSettings = RequestLogSettings()
     """The request log."""

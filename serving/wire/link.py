@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from serving.aio.mutualtls import PeerTls
 from serving.traffic.backoff import backoff_s
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ class Link:
 
     ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` gives
     numbers from 0 to below 1, for the jitter of pauses. ``on_connected`` is called after each connect: resend all state. ``network`` is
-    the path of the network namespace to connect from, "" for our own.
+    the path of the network namespace to connect from, "" for our own. With ``secured`` it speaks TLS.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is wired with
         self,
         url: str,
         *,
@@ -53,6 +54,7 @@ class Link:
         settings: LinkSettings | None = None,
         on_connected: Callable[[], None] = lambda: None,
         network: str = "",
+        secured: PeerTls | None = None,
     ) -> None:
         self.is_connected = False
         self.sent_count = 0
@@ -66,6 +68,7 @@ class Link:
         self._settings = settings or LinkSettings()
         self._on_connected = on_connected
         self._network = network
+        self._secured = secured
         self._frames: deque[bytes] = deque()
         self._has_frames = asyncio.Event()
         self._is_empty = asyncio.Event()
@@ -112,7 +115,11 @@ class Link:
     async def _converse(self) -> None:
         """Use one connection until its end, which raises: ``run`` reconnects."""
         connect = await _library()
-        async with connect(self._url, token=self._token(), network=self._network) as socket:
+        secured = self._secured
+        if secured is not None and secured.takes_plain and self.failure_count % 2:
+            # Each second try without TLS: the peer may be one of before.
+            secured = None
+        async with connect(self._url, token=self._token(), network=self._network, secured=secured) as socket:
             self.is_connected = True
             self.failure_count = 0
             _log.info("link.connected", extra={"url": self._url})

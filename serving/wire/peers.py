@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
+from serving.aio.mutualtls import PeerTls
 from serving.wire.link import Link, LinkSettings
 
 # Some seconds of frames; a connection that is that far behind takes nothing.
@@ -17,10 +18,13 @@ class Peers:
     """Links by name. As a context manager, it closes them on exit.
 
     ``ask`` are the names and values that identify this side, ``token`` authenticates it; ``draw`` gives numbers from 0 to
-    below 1, for the jitter of pauses.
+    below 1, for the jitter of pauses. With ``secured`` links speak TLS.
     """
 
-    def __init__(self, ask: Mapping[str, str], *, token: str, draw: Callable[[], float]) -> None:
+    def __init__(
+        self, ask: Mapping[str, str], *, token: str, draw: Callable[[], float], secured: PeerTls | None = None
+    ) -> None:
+        self._secured = secured
         self._ask = urlencode(ask)
         self._token = token
         self._draw = draw
@@ -69,7 +73,8 @@ class Peers:
 
     def _reached(self, address: str) -> "_Peer":
         url = f"ws://{address}/stats?{self._ask}"
-        return _Peer(address, Link(url, token=lambda: self._token, draw=self._draw, settings=_SETTINGS))
+        link = Link(url, token=lambda: self._token, draw=self._draw, settings=_SETTINGS, secured=self._secured)
+        return _Peer(address, link)
 
     def _ended(self, link: Link, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)

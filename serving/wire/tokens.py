@@ -7,17 +7,28 @@ purpose/names) in hexadecimal; names in Kubernetes contain no slash, so no two p
 (autoscaler, activator, controller, local) derive secrets; a queue-proxy gets its own two and never the key.
 """
 
+import base64
 import hashlib
 import hmac
 import os
 
+import msgspec
+
 from serving.model.errors import InvalidValue
+from serving.model.identities import CallerIdentity
 
 # As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
 KEY_BYTES = 32
 
 KEY_SECRET = "serving-key"  # noqa: S105 - the name of a Secret
 """The Secret of a cluster that has the cluster key."""
+
+
+_CALLER_VERSION = "v1"
+
+
+class _CallerClaims(CallerIdentity, frozen=True, kw_only=True):
+    until_s: float
 
 
 def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:
@@ -76,6 +87,16 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
     if len(key) != KEY_BYTES:
         raise InvalidValue(text=f"{path} with {len(key)} bytes", expected=f"a key file of {KEY_BYTES} bytes")
     return key
+
+
+def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
+    """A token by which a pod names itself to other services until ``until_s``, in unix seconds.
+
+    It is "v1.CLAIMS.SIGNATURE", the claims as JSON in base64url.
+    """
+    claims = _CallerClaims(**msgspec.structs.asdict(caller), until_s=until_s)
+    body = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
+    return f"{_CALLER_VERSION}.{body}.{_derived(key, 'caller', body)}"
 
 
 def _derived(key: bytes, *parts: str) -> str:

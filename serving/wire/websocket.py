@@ -2,11 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from serving.aio.mutualtls import PeerTls, check_peer
 from serving.aio.netns import connected_socket
 
 _HTTP_PORT = 80
@@ -42,15 +44,34 @@ class Websocket:
         return f"closed by the peer with {code} {reason}".rstrip()
 
 
+class _CheckedConnection(ClientConnection):
+    """A connection that looks at the peer's identity before it sends our token."""
+
+    secured: PeerTls
+
+    async def handshake(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - the library's own
+        """Check the peer, and go on as ever."""
+        check_peer(self.transport.get_extra_info("ssl_object"), self.secured)
+        await super().handshake(*arguments, **named)
+
+
 @contextlib.asynccontextmanager
-async def connected(url: str, *, token: str, network: str = "") -> AsyncIterator[Websocket]:
-    """Open a websocket from the network namespace at a path ("" is our own) as a context.
+async def connected(
+    url: str, *, token: str, network: str = "", secured: PeerTls | None = None
+) -> AsyncIterator[Websocket]:
+    """Open a websocket from the network namespace at a path ("" is our own) as a context, over TLS if ``secured``.
 
     Raises:
         ConnectionError: when it cannot be opened, or fails meanwhile.
     """
     parts = urlsplit(url)
     where = parts.hostname or "", parts.port or _HTTP_PORT
+    over_tls: dict[str, Any] = {}
+    if secured is not None:
+        url = f"wss{url.removeprefix('ws')}"
+        # No server name is sent, because none is checked.
+        checked = type("CheckedConnection", (_CheckedConnection,), {"secured": secured})
+        over_tls = {"ssl": secured.tls.client, "server_hostname": "", "create_connection": checked}
     connecting = connect(
         url,
         sock=await connected_socket(*where, network=network) if network else None,
@@ -60,6 +81,7 @@ async def connected(url: str, *, token: str, network: str = "") -> AsyncIterator
         close_timeout=_CLOSE_MAX_S,
         max_size=_MESSAGE_BYTES_MAX,
         proxy=None,
+        **over_tls,
     )
     try:
         async with connecting as connection:

@@ -111,10 +111,12 @@ class Ingress:
         """Makes spans of some requests; None without a collector."""
         revision = router.directory.revision
         credentials = PodCredentials(key, secrets_of=settings.secrets_of, revision=revision)
-        self._endpoints = PodEndpoints(settings.pod_address_override, lines_to=credentials.lines)
+        self.endpoints = PodEndpoints(settings.pod_address_override, lines_to=credentials.lines)
         self._timeouts = RevisionTimeouts(revision, unknown_s=settings.queue_wait_max_s)
         self.prober = PodProber(
-            lambda probe: self._endpoints.to(probe.pod, probe.key).address, credentials.secret, self._probed
+            lambda probe: self.endpoints.to(probe.pod, probe.key).address,
+            credentials.secret,
+            self._probed,
         )
         self.ticker = Ticker(router, apply=self.apply, clock=clock)
 
@@ -324,7 +326,7 @@ class Ingress:
                 visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
                 exchange.response_headers += _COLD_START
-        endpoint = self._endpoints.to(dispatch.pod, visit.key)
+        endpoint = self.endpoints.to(dispatch.pod, visit.key)
         # Trailers, cancellation and flow control of a call pass from end to end.
         over_http2 = visit.is_grpc and exchange.is_http2
         exchange.forward(endpoint.address, extra=endpoint.lines, over_http2=over_http2)

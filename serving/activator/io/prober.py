@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.slices import ServedPod
+from serving.aio.mutualtls import PeerTls, open_tls
 from serving.model.knative import RevisionKey
 from serving.wire.tokens import matches, probe_proof
 
@@ -29,6 +30,8 @@ class PodProber:
         secret_of: Callable[[ServedPod, RevisionKey], str],
         on_response: Callable[[PodProbe, bool], None],
     ) -> None:
+        self.secured_to: Callable[[tuple[str, int]], PeerTls | None] = lambda _: None
+        """How an address is spoken to over TLS; None is without."""
         self._address_of = address_of
         self._secret_of = secret_of
         self._on_response = on_response
@@ -51,11 +54,14 @@ class PodProber:
         is_ready = False
         secret = self._secret_of(probe.pod, probe.key)
         if secret:
-            is_ready = await is_pod_ready(self._address_of(probe), secret)
+            address = self._address_of(probe)
+            is_ready = await is_pod_ready(address, secret, secured=self.secured_to(address))
         self._on_response(probe, is_ready)
 
 
-async def is_pod_ready(address: tuple[str, int], secret: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
+async def is_pod_ready(
+    address: tuple[str, int], secret: str, *, timeout_s: float = _TIMEOUT_S, secured: PeerTls | None = None
+) -> bool:
     """Whether the queue-proxy at an address proves the secret and reports its app as ready."""
     nonce = secrets.token_hex(16)
     request = (
@@ -65,7 +71,10 @@ async def is_pod_ready(address: tuple[str, int], secret: str, *, timeout_s: floa
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(*address, limit=_HEAD_BYTES_MAX)
+            if secured is None:
+                reader, writer = await asyncio.open_connection(*address, limit=_HEAD_BYTES_MAX)
+            else:
+                reader, writer = await open_tls(*address, secured, limit=_HEAD_BYTES_MAX)
             writer.write(request.encode())
             head = await reader.readuntil(b"\r\n\r\n")
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from serving.activator.io.ingress import Ingress
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.wake import RevisionLoad
+from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
 from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
@@ -37,11 +38,12 @@ class StatsClient:
         key: bytes,
         draw: Callable[[], float],
         on_connected: Callable[[], None] = lambda: None,
+        secured: PeerTls | None = None,
     ) -> None:
         url = f"{settings.stats_url}?{urlencode({'activator': settings.name})}"
         token = activator_token(key, name=settings.name)
         # 64 frames are a second of pokes; a connection that is so far behind takes no more.
-        self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected)
+        self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected, secured=secured)
 
     def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
         """Send loads as soon as the connection takes them."""

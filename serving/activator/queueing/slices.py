@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from serving.model.identities import pods_of
 from serving.model.knative import REVISION_LABEL, RevisionKey
 from serving.model.nodata import NoData
 
@@ -160,25 +161,33 @@ class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 class PodEndpoints:
     """The endpoints of all pods. ``override`` is the setting ``pod_address_override``; ``lines_to`` makes a pod's header lines."""
 
-    __slots__ = ("_endpoints", "_lines_to", "_listed_prefix", "_used_prefix")
+    __slots__ = ("_endpoints", "_identities", "_lines_to", "_listed_prefix", "_used_prefix")
 
     def __init__(self, override: str, *, lines_to: Callable[[ServedPod, RevisionKey], bytes]) -> None:
         self._listed_prefix, _, self._used_prefix = override.partition("=")
         self._lines_to = lines_to
         self._endpoints: dict[str, PodEndpoint] = {}
+        self._identities: dict[tuple[str, int], str] = {}
 
     def to(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
         """The endpoint of a pod of a revision."""
         endpoint = self._endpoints.get(pod.address)
         return self._make(pod, revision) if endpoint is None or endpoint.pod != pod else endpoint
 
+    def identity_at(self, address: tuple[str, int]) -> str:
+        """The SPIFFE id of the pod at an address that ``to`` gave; "" for any other address."""
+        return self._identities.get(address, "")
+
     def _make(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
         if len(self._endpoints) >= _ENDPOINTS_MAX:
             self._endpoints.clear()
+            self._identities.clear()
         address = pod.address
         if address.startswith(self._listed_prefix):
             address = self._used_prefix + address.removeprefix(self._listed_prefix)
         host, _, port = address.rpartition(":")
         endpoint = PodEndpoint(pod=pod, address=(host.strip("[]"), int(port)), lines=self._lines_to(pod, revision))
         self._endpoints[pod.address] = endpoint
+        # A slice may name no pod: then any of the revision.
+        self._identities[endpoint.address] = pods_of(*revision) + pod.name
         return endpoint

@@ -16,6 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.autoscaler.io.senders import Sender
+from serving.autoscaler.peer_rules import StatsPeer
 from serving.model.errors import ClusterError, InvalidValue
 
 HEAD_END = b"\r\n\r\n"
@@ -105,11 +106,13 @@ class StatsConnection(asyncio.Protocol):
         "_silent_checks",
         "_transport",
         "_unfollow",
+        "peer",
         "sender",
     )
 
     def __init__(self, server: StatsHost) -> None:
         self.sender: Sender | None = None
+        self.peer = StatsPeer()
         self._server = server
         self._protocol = ServerProtocol(max_size=_FRAME_BYTES_MAX, logger=_log)
         self._transport: asyncio.Transport | None = None
@@ -123,6 +126,12 @@ class StatsConnection(asyncio.Protocol):
         """A client connects."""
         # uvloop's transports are none of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        self.peer = StatsPeer(
+            is_tls=bool(transport.get_extra_info("sslcontext")),
+            identity=transport.get_extra_info("identity", ""),
+            is_loopback=isinstance(name, tuple) and (name[0].startswith("127.") or name[0] == "::1"),
+        )
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from serving.aio.mutualtls import PeerTls, open_tls
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, Conflict, NotFound
@@ -161,9 +162,10 @@ class ScaleClient:
 
 
 class Prober:
-    """Probes one address, "127.0.0.1:8080"."""
+    """Probes one address, "127.0.0.1:8080", over TLS if ``secured``."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, secured: PeerTls | None = None) -> None:
+        self._secured = secured
         self._address = address
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
@@ -177,7 +179,10 @@ class Prober:
         response = b""
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(self._host, self._port)
+                if self._secured is None:
+                    reader, writer = await asyncio.open_connection(self._host, self._port)
+                else:
+                    reader, writer = await open_tls(self._host, self._port, self._secured)
                 try:
                     writer.write(head.encode())
                     while len(response) < _RESPONSE_BYTES_MAX and (piece := await reader.read(_RESPONSE_BYTES_MAX)):

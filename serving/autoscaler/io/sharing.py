@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+from serving.aio.mutualtls import PeerTls
 from serving.cluster.fenced import fencing
 from serving.cluster.leases.shards import Shards
 from serving.model.knative import RevisionKey
@@ -140,12 +141,15 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
 
 
 @contextlib.asynccontextmanager
-async def sharing_out(sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes) -> AsyncIterator[None]:
+async def sharing_out(
+    sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes, secured: PeerTls | None = None
+) -> AsyncIterator[None]:
     """Hold this process's part of the shards while the context lasts, with connections to all other holders."""
     me, stop = shards.options.me, asyncio.Event()
     token = autoscaler_token(key, name=me)
     sharing.shards = shards
-    async with Peers({"autoscaler": me}, token=token, draw=random.random) as relay.peers, asyncio.TaskGroup() as group:
+    peers = Peers({"autoscaler": me}, token=token, draw=random.random, secured=secured)
+    async with peers as relay.peers, asyncio.TaskGroup() as group:
         group.create_task(shards.run(stop), name="autoscaler shards")
         keeping = group.create_task(_keep_in_touch(shards, relay), name="autoscaler peers")
         try:

@@ -6,6 +6,7 @@ is (``reviewer``). Who speaks is known from the connection, so that a frame spea
 decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays, so that a bad frame costs
 one pod one second. A new connection of the same pod takes the place of the old one.
 
+``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other services.
 ``/healthz`` says whether the cluster has been seen, ``/metrics`` the counts, ``/decisions?namespace=&revision=`` why; with
 ``&follow`` as events while it happens. ``/policies?namespace=&revision=`` says what the adaptive policy saves, ``&curve`` by what.
 """
@@ -25,8 +26,10 @@ from websockets.server import ServerProtocol
 from serving.aio.clock import now_s
 from serving.autoscaler.decision_events import DecisionBook, parse_target
 from serving.autoscaler.io.connection import StatsConnection
+from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, PodSender, Record, Sender, ServerCounts
 from serving.autoscaler.io.token_reviewer import TokenReviewer
+from serving.autoscaler.peer_rules import objection
 from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
@@ -36,6 +39,7 @@ _BACKLOG = 4096
 # Seconds between looks for silent connections; clients ping each 20 s.
 _CHECK_PERIOD_S = 15.0
 _BEARER = "Bearer "
+_NO_TOKEN = "a token for just this name is needed\n"  # noqa: S105 - a message
 # An autoscaler says each half second that it is there.
 _RECEIVED_WITHIN_S = 2.5
 
@@ -45,13 +49,15 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
 
     ``relayed`` takes what another autoscaler passes on, and must not pass it on again. ``elsewhere`` gives the address of the
     autoscaler that answers a query, "" for this one. ``host_names`` may be asked beside those of ``hosts``. ``reviewer``
-    judges tokens that are not derived from the key; without one they are refused.
+    judges tokens that are not derived from the key; without one they are refused. ``issuer`` makes the credentials of pods; with its
+    inner TLS the port speaks that beside plain HTTP.
     """
 
     relayed: Record | None = None
     elsewhere: Callable[[Mapping[str, str]], str] = lambda _: ""
     host_names: Collection[str] = ()
     reviewer: TokenReviewer | None = None
+    issuer: CredentialIssuer | None = None
 
 
 class StatsServer:
@@ -75,6 +81,7 @@ class StatsServer:
         self.elsewhere = sharing.elsewhere
         self.host_names = sharing.host_names
         self.reviewer = sharing.reviewer
+        self.issuer = sharing.issuer
         self._key = key
         self._decisions = decisions
         self._page = page
@@ -101,9 +108,9 @@ class StatsServer:
         """Listen on a bound socket or an address while the context lasts; gives the address."""
         loop = asyncio.get_running_loop()
         if isinstance(where, socket.socket):
-            server = await loop.create_server(lambda: StatsConnection(self), sock=where, backlog=_BACKLOG)
+            server = await loop.create_server(self._factory(), sock=where, backlog=_BACKLOG)
         else:
-            server = await loop.create_server(lambda: StatsConnection(self), *where, backlog=_BACKLOG)
+            server = await loop.create_server(self._factory(), *where, backlog=_BACKLOG)
         looking = asyncio.create_task(self._drop_silent(), name="silent connections")
         try:
             yield server.sockets[0].getsockname()[:2]
@@ -113,6 +120,19 @@ class StatsServer:
             for one in list(self._all):
                 one.end(CloseCode.GOING_AWAY)
             await server.wait_closed()
+
+    def _factory(self) -> Callable[[], asyncio.Protocol]:
+        if self.issuer is None or self.issuer.secured is None:
+            return lambda: StatsConnection(self)
+        # A start without inner TLS is spared the proxy.
+        from serving.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - as above
+        from serving.proxy.tls.front import TlsFront  # noqa: PLC0415 - as above
+
+        tls = self.issuer.secured.tls
+        # Pods come for their first certificate, and kubelets with plain probes.
+        tls.make_certificates_optional()
+        refusals = RefusalLog(tls)
+        return lambda: TlsFront(tls.server, lambda: StatsConnection(self), refusals=refusals)
 
     def end_followers(self) -> None:
         """Disconnect followers of decisions: they reconnect and are redirected."""
@@ -134,9 +154,24 @@ class StatsServer:
     def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
         """The response to a request's head; a switch to websockets for authenticated peers. None: it follows later."""
         path, names = parse_target(request.path)
+        secured = self.issuer.secured if self.issuer is not None else None
+        if secured is not None:
+            refusal = objection(path, names, connection.peer, is_strict=secured.settings.is_strict)
+            if refusal is not None:
+                self.counts.unauthorized_connections += 1
+                return protocol.reject(http.HTTPStatus.FORBIDDEN, f"{refusal}\n")
         match path:
             case "/stats":
-                return self._let_in(protocol, request, connection, names=names)
+                return self._let_in(
+                    request,
+                    connection,
+                    lambda sender: self._connect_sender(protocol, request, connection, sender=sender),
+                    names=names,
+                )
+            case "/credentials":
+                return self._let_in(
+                    request, connection, lambda sender: self._issue(protocol, connection, sender), names=names
+                )
             case "/healthz":
                 status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
                 return protocol.reject(status, "ok\n" if status == http.HTTPStatus.OK else "not synced yet\n")
@@ -167,15 +202,20 @@ class StatsServer:
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
 
     def _let_in(
-        self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, names: dict[str, str]
+        self,
+        request: Request,
+        connection: StatsConnection,
+        respond: Callable[[Sender | None], Response],
+        *,
+        names: dict[str, str],
     ) -> Response | None:
+        """What ``respond`` says to the proved sender, or to None; None if its token has to be reviewed first."""
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
         if sender is not None or claim is None or token is None or self.reviewer is None:
-            return self._connect_sender(protocol, request, connection, sender=sender)
+            return respond(sender)
 
         def judged(is_proved: bool) -> Response:  # noqa: FBT001 - what a judge says
-            sender = self._pod_sender(claim) if is_proved else None
-            return self._connect_sender(protocol, request, connection, sender=sender)
+            return respond(self._pod_sender(claim) if is_proved else None)
 
         is_proved = self.reviewer.judged(claim, token)
         if is_proved is not None:
@@ -183,12 +223,23 @@ class StatsServer:
         connection.judge(self.reviewer.judge(claim, token), judged)
         return None
 
+    def _issue(self, protocol: ServerProtocol, connection: StatsConnection, sender: Sender | None) -> Response:
+        if not isinstance(sender, PodSender) or self.issuer is None:
+            self.counts.unauthorized_connections += 1
+            return protocol.reject(http.HTTPStatus.UNAUTHORIZED, _NO_TOKEN)
+        namespace, revision, pod = sender.identity
+        claim = PodClaim(namespace=namespace, revision=revision, pod=pod)
+        credentials = self.issuer.issue(claim, is_tls=connection.peer.is_tls)
+        if credentials is None:
+            return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, "this pod has not been seen yet; try again\n")
+        return _typed(protocol, credentials, "application/json")
+
     def _connect_sender(
         self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, sender: Sender | None
     ) -> Response:
         if sender is None:
             self.counts.unauthorized_connections += 1
-            return protocol.reject(http.HTTPStatus.UNAUTHORIZED, "a token for just this name is needed\n")
+            return protocol.reject(http.HTTPStatus.UNAUTHORIZED, _NO_TOKEN)
         if len(self._senders) >= self._connections_max:
             self.counts.refused_connections += 1
             return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")

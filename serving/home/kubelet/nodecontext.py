@@ -22,7 +22,8 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``pacer`` bounds how many pods
     start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
-    settings of queue-proxies, ``scaling`` those of the autoscaler. ``isolation`` is that of processes, None for none.
+    settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is the certificate by which queue-proxies know
+    daemons, "" without inner TLS. ``isolation`` is that of processes, None for none.
     """
 
     cluster: Cluster
@@ -39,5 +40,6 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     pacer: StartPacer = msgspec.field(default_factory=StartPacer)
     virtual: VirtualNodes | None = None
     isolation: Isolation | None = None
+    authority: str = ""
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
     scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings

@@ -163,6 +163,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             ),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
+            **({"SERVING_POD_AUTHORITY": self.node.authority} if self.node.authority else {}),
             "SERVING_POD_SECRET": self.secret,
             "SERVING_POD_OOM_FOLDERS": msgspec.json.encode(oom_folders).decode(),
             **dormant_variables(self.scaling_spec),

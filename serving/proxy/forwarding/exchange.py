@@ -89,9 +89,10 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
         idle_s, age_s = self.tunnel_limits
         return min(started_s + age_s, used_s + idle_s)
 
-    def peer_at(self, address: str, *, is_tls: bool) -> ClientPeer:
-        """The remote peer of a connection."""
-        return ClientPeer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))
+    def peer_at(self, address: str, *, is_tls: bool, identity: str = "") -> ClientPeer:
+        """The remote peer of a connection. One with an ``identity`` came over inner TLS, not over https."""
+        scheme = b"https" if is_tls and not identity else b"http"
+        return ClientPeer(address, scheme, is_trusted=self.trusts(address), identity=identity)
 
 
 class Exchange:

@@ -9,13 +9,38 @@ by its upstream just now, and then it is unknown whether the request arrived.
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from serving.proxy.http1.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
 
 # Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
 _SURE_IDLE_MAX_S = 1.0
+
+
+UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
+
+
+class Connector(Protocol):
+    """Opens connections to upstreams. ``turn`` changes when connections from before must carry no further request."""
+
+    @property
+    def turn(self) -> int:
+        """Which connections may carry a further request."""
+
+    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        """Connect; returns the protocol that ``make`` made. Raises ``OSError``."""
+
+
+class PlainConnector:
+    """Connections as they are."""
+
+    turn = 0
+
+    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        """As the protocol says."""
+        _, made = await asyncio.get_running_loop().create_connection(make, *address)
+        return made
 
 
 class Waiter(Protocol):
@@ -38,12 +63,14 @@ class Pool:
         "_idle_max_s",
         "_open",
         "clock",
+        "connector",
         "head_bytes_max",
         "header_count_max",
     )
 
     def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
         self.clock = clock
+        self.connector: Connector = PlainConnector()
         self.head_bytes_max = settings.head_bytes_max
         self.header_count_max = settings.header_count_max
         self._idle_max_s = settings.upstream_idle_max_s
@@ -71,7 +98,9 @@ class Pool:
         idle = self._idle.get(address)
         while idle:
             upstream, _ = idle.popitem()
-            if upstream.is_usable:
+            if upstream.turn != self.connector.turn:
+                upstream.close()
+            elif upstream.is_usable:
                 if sure and self.clock() - upstream.idle_since_s > _SURE_IDLE_MAX_S:
                     idle[upstream] = None
                     return None
@@ -127,15 +156,16 @@ class Pool:
         self._idle.clear()
 
     async def _connect(self, address: Address, waiter: Waiter) -> None:
-        loop = asyncio.get_running_loop()
         host, port = address
+        turn = self.connector.turn
         try:
             async with asyncio.timeout(self._connect_max_s):
-                _, upstream = await loop.create_connection(lambda: Upstream(self, address), host, port)
+                upstream = await self.connector.connect(lambda: Upstream(self, address), address)
         except TimeoutError:
             waiter.unreachable(TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"))
         except OSError as error:
             waiter.unreachable(error)
         else:
+            upstream.turn = turn
             self._open.add(upstream)
             waiter.connected(upstream)

@@ -18,16 +18,21 @@ _CLOSE = b"Connection: close\r\n"
 # A shorter time in the queue counts as none.
 _NO_QUEUE_S = 0.0005
 
+IDENTITY = "identity"
+"""The ``get_extra_info`` of a transport for the SPIFFE id of its peer; "" without inner TLS."""
+
 _ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class ClientPeer:
     """The remote client: its address, and header lines that repeat on its connection."""
 
-    __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "known")
+    __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "identity", "known")
 
-    def __init__(self, address: str, scheme: bytes = b"http", *, is_trusted: bool = False) -> None:
+    def __init__(self, address: str, scheme: bytes = b"http", *, is_trusted: bool = False, identity: str = "") -> None:
         self.address = address.encode()
+        self.identity = identity
+        """The SPIFFE id of its certificate; "" without inner TLS."""
         self._scheme = scheme
         self._is_trusted = is_trusted
         self.known: object = None

@@ -136,12 +136,15 @@ class Upstream(asyncio.Protocol):
         "address",
         "idle_since_s",
         "is_reused",
+        "turn",
     )
 
     def __init__(self, home: Home, address: Address) -> None:
         self.address = address
         self.is_reused = False
         self.idle_since_s = 0.0
+        self.turn = 0
+        """The turn of the connector that made it."""
         self._home = home
         self._receiver: ResponseReceiver | None = None
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None

@@ -103,18 +103,22 @@ class Http2Pool(Pool):
                 raise ConnectionResetError(f"{address[0]}:{address[1]}: {why}")
 
     async def _make(self, address: Address) -> UpstreamSession:
-        loop = asyncio.get_running_loop()
         host, port = address
+        turn = self.connector.turn
         try:
             async with asyncio.timeout(self._connect_max_s):
-                _, link = await loop.create_connection(lambda: UpstreamSession(self, address), host, port)
+                link = await self.connector.connect(lambda: UpstreamSession(self, address), address)
         except TimeoutError:
             raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
+        link.turn = turn
         self._links.setdefault(address, []).append(link)
         return link
 
     def _link_with_room(self, address: Address, *, sure: bool = False) -> UpstreamSession | None:
         for link in list(self._links.get(address, ())):
+            if link.turn != self.connector.turn:
+                # Its streams end on it, and ``expire`` closes it then.
+                continue
             if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
                 # The app may be closing it just now, and then it is unknown whether the request arrived.
                 link.close()

@@ -42,6 +42,8 @@ class UpstreamSession(FrameSender):
         """When its last stream ended; undefined while a stream is open."""
         self.carried_count = 0
         """Streams opened so far."""
+        self.turn = 0
+        """The turn of the connector that made it."""
         self.engine = Http2Engine(self, home.settings, is_server=False, now_s=self.used_s)
         self.violation = ""
         """How the app broke the protocol, if that ended the connection."""

@@ -18,7 +18,7 @@ from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
-from serving.proxy.http1.rendering import ClientPeer, render_response
+from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_response
 from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal
 from serving.proxy.server.preface import PREFACE, hand_over
 
@@ -83,7 +83,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         name = self._transport.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
-        self._peer = self._wiring.peer_at(self._address, is_tls=bool(transport.get_extra_info("sslcontext")))
+        is_tls, identity = bool(transport.get_extra_info("sslcontext")), transport.get_extra_info(IDENTITY, "")
+        self._peer = self._wiring.peer_at(self._address, is_tls=is_tls, identity=identity)
         too_many = self._registry.opened(self, self._address)
         if too_many is not None:
             self._refuse(RequestRefusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")

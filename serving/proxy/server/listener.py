@@ -213,6 +213,7 @@ class HttpServer:
             return self.pool
         if self._streams is None:
             self._streams = Http2Pool(self.settings, clock=self.clock)
+            self._streams.connector = self.pool.connector
         return self._streams
 
     # What connections call.

@@ -5,13 +5,13 @@ to work with its key. One that has expired is taken all the same, because an exp
 none; who loads it says so. Keys with a password are refused. Refuses with ``InvalidCertificate``, which says why in words.
 """
 
-import os
 import ssl
 import typing
 from collections.abc import Iterable
 
 import msgspec
 
+from serving.aio.mutualtls import load_chain
 from serving.model.errors import InvalidCertificate
 
 # Names in order of preference.
@@ -131,20 +131,13 @@ def load_certificate(name: str, pair: Pair) -> Certificate:
 
 
 def _load_chain(context: ssl.SSLContext, pair: Pair) -> None:
-    """Load a certificate chain from memory; OpenSSL reads files only, so it gets one that exists in memory alone."""
-    descriptor = os.memfd_create("certificate")
     try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(pair.certificate_pem + b"\n" + pair.key_pem)
-        # Without a password it would ask the terminal for one.
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
+        load_chain(context, pair.certificate_pem, pair.key_pem)
     except ssl.SSLError as error:
         is_encrypted = b"ENCRYPTED" in pair.key_pem
         reason = "the key has a password" if is_encrypted else _REASONS.get(error.reason or "", "")
         text = reason or f"the certificate or the key cannot be read ({error.reason or 'damaged PEM'})"
         raise InvalidCertificate(where=pair.where, reason=text) from error
-    finally:
-        os.close(descriptor)
 
 
 def _facts_of(context: ssl.SSLContext, pair: Pair) -> dict[str, typing.Any]:

@@ -13,58 +13,55 @@ import asyncio
 import math
 import ssl
 from collections import Counter
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
+from serving.aio.mutualtls import identity_of, reason_of
 from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.rendering import render_response
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.preface import start_session
 from serving.proxy.tls.records import Records
+from serving.proxy.tls.transport import TlsTransport
 
 _HANDSHAKE_RECORD = 0x16
-_WRONG_PORT = b"this port speaks HTTPS only\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # An alert has the time of a bad line's round trip to leave.
 _CLOSE_WAIT_S = 1.0
 
 
 class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings shared by all connections of a TLS listener. ``failures`` counts failed handshakes by reason."""
+    """Settings shared by all connections of a TLS listener. ``failures`` counts failed handshakes by reason.
+
+    With ``is_mutual`` clients show certificates of our own authority. ``plain_refusal`` answers plain HTTP; with ``takes_plain``
+    it is served instead. ``on_failure`` gets the address and the reason of each failed handshake.
+    """
 
     context: ssl.SSLContext
     handshake_max_s: float
     failures: Counter[str]
+    plain_refusal: tuple[int, bytes] = (400, b"this port speaks HTTPS only\n")
+    takes_plain: bool = False
+    is_mutual: bool = False
+    on_failure: Callable[[str, str], None] | None = None
 
 
-class TlsLayer(asyncio.Transport, asyncio.Protocol):
+class TlsLayer(TlsTransport):
     """One client's connection over TLS."""
 
-    __slots__ = (
-        *("_address", "_app", "_begun", "_closing", "_due_s", "_eof_passed", "_is_truncated", "_outer", "_outer_ended"),
-        *("_paused", "_records", "_registry", "_terms", "_wiring", "_write_ended"),
-    )
+    __slots__ = ("_address", "_begun", "_due_s", "_registry", "_terms", "_wiring")
 
     def __init__(self, registry: Registry, wiring: Wiring, terms: TlsTerms) -> None:
         super().__init__()
         self._registry = registry
         self._wiring = wiring
         self._terms = terms
-        self._outer: asyncio.Transport
-        self._records: Records
-        # None until the handshake is over.
-        self._app: asyncio.Protocol | None = None
         self._address = ""
         self._due_s = math.inf
         self._begun = False
-        self._paused = False
-        self._closing = False
-        self._write_ended = False
-        self._outer_ended = False
-        self._eof_passed = False
-        self._is_truncated = False
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "handshake" if self._app is None else repr(self._app)
@@ -96,16 +93,10 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         elif self._begun or data[0] == _HANDSHAKE_RECORD:
             self._begun = True
             self._shake()
+        elif self._terms.takes_plain:
+            self._step_aside(data)
         else:
             self._refuse_plain(data)
-
-    def eof_received(self) -> bool:
-        """Keep this direction open until all received data is processed."""
-        self._outer_ended = True
-        if self._app is None:
-            return False
-        self._pass_on()
-        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection has ended."""
@@ -116,85 +107,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
                 self._fail("client left")
             self._registry.closed(self, self._address)
         self._closing = True
-
-    def pause_writing(self) -> None:
-        """Pause the protocol: the client reads too slowly."""
-        if self._app is not None:
-            self._app.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Resume the protocol."""
-        if self._app is not None:
-            self._app.resume_writing()
-
-    # What the connection calls, as of any transport.
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt and send."""
-        if not data or self._write_ended or self._closing:
-            return
-        self._outer.write(self._records.write(data))
-
-    def write_eof(self) -> None:
-        """Close the sending direction; the other stays open."""
-        if not self._write_ended and not self._closing:
-            self._send_close_notify()
-            self._outer.write_eof()
-
-    def close(self) -> None:
-        """Send pending data and close_notify, then close."""
-        if not self._closing:
-            self._closing = True
-            self._send_close_notify()
-            self._outer.close()
-
-    def truncate(self) -> None:
-        """Close without close_notify from now on, so that the client can detect a truncated response."""
-        self._is_truncated = True
-
-    def abort(self) -> None:
-        """Close at once without close_notify, so that a truncated response does not look complete."""
-        self._closing = True
-        self._outer.abort()
-
-    def is_closing(self) -> bool:
-        """Whether the connection is closed or closing."""
-        return self._closing or self._outer.is_closing()
-
-    def pause_reading(self) -> None:
-        """Stop reading from the client."""
-        if not self._paused:
-            self._paused = True
-            if not self._outer_ended:
-                self._outer.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read from the client again."""
-        if self._paused:
-            self._paused = False
-            if not self._outer_ended:
-                self._outer.resume_reading()
-            if self._records.has_more or self._outer_ended:
-                # Not now: the caller is in the middle of something.
-                asyncio.get_running_loop().call_soon(self._pass_on)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
-        """Return transport information: TLS facts from this layer, the rest from the transport below."""
-        if name == "ssl_object":
-            return self._records.ssl
-        return self._records.ssl.context if name == "sslcontext" else self._outer.get_extra_info(name, default)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Replace the protocol behind TLS."""
-        self._app = cast("asyncio.Protocol", protocol)
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that are encrypted but not sent."""
-        return self._outer.get_write_buffer_size()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the limits for ``pause_writing`` and ``resume_writing``."""
-        self._outer.set_write_buffer_limits(high, low)
 
     # What the server calls, as long as the handshake lasts.
 
@@ -229,26 +141,43 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         try:
             is_over = self._records.shake()
         except ssl.SSLError as error:
-            self._fail(error.reason or type(error).__name__)
+            self._fail(reason_of(error) if self._terms.is_mutual else error.reason or type(error).__name__)
             self._leave()
             return
         self._flush()
         if not is_over:
             return
         self._registry.closed(self, self._address)
+        if self._terms.is_mutual:
+            self._identity = identity_of(self._records.ssl)
         if self._records.ssl.selected_alpn_protocol() == "h2":
-            peer = self._wiring.peer_at(self._address, is_tls=True)
+            peer = self._wiring.peer_at(self._address, is_tls=True, identity=self._identity)
             start_session(self._registry, self._wiring, transport=self, peer=peer)
         else:
             self._app = Connection(self._registry, self._wiring)
             self._app.connection_made(self)
         self._pass_on()
 
+    def _step_aside(self, data: bytes) -> None:
+        """Leave a connection without TLS to a plain ``Connection``."""
+        self._registry.closed(self, self._address)
+        connection = Connection(self._registry, self._wiring)
+        self._outer.set_protocol(connection)
+        connection.connection_made(self._outer)
+        connection.data_received(data)
+
+    def _break(self, error: ssl.SSLError) -> None:
+        if self._terms.is_mutual and not self._write_ended:
+            # In TLS 1.3 a client has done its part before the server looks at its certificate, and the other way round.
+            self._fail(reason_of(error))
+        super()._break(error)
+
     def _refuse_plain(self, data: bytes) -> None:
-        """Respond to plain HTTP with 400; close anything else."""
+        """Respond to plain HTTP with the refusal; close anything else."""
         self._fail("no TLS")
         if data[:1].isalpha():
-            self._outer.write(render_response(400, body=_WRONG_PORT, headers=_TEXT, close=True))
+            status, text = self._terms.plain_refusal
+            self._outer.write(render_response(status, body=text, headers=_TEXT, close=True))
         self._leave()
 
     def _leave(self) -> None:
@@ -260,44 +189,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def _fail(self, reason: str) -> None:
         self._terms.failures[reason] += 1
-
-    def _pass_on(self) -> None:
-        """Pass decrypted bytes to the protocol while it reads, then the end of the stream."""
-        records = self._records
-        while not (self._paused or self._closing or self._eof_passed):
-            try:
-                data = records.read()
-            except ssl.SSLError:
-                # Not TLS any more; after our own close_notify that does not matter.
-                if not self._write_ended:
-                    self.abort()
-                break
-            if data:
-                assert self._app is not None
-                self._app.data_received(data)
-            elif data is not None or self._outer_ended:
-                self._report_eof()
-            if data is None or not (records.has_more or self._outer_ended):
-                break
-        if records.outgoing.pending and not self._closing:
-            # A change of keys wants a response.
-            self._flush()
-
-    def _report_eof(self) -> None:
-        assert self._app is not None
-        self._eof_passed = True
-        if not self._app.eof_received():
-            self.close()
-
-    def _send_close_notify(self) -> None:
-        if not self._write_ended:
-            self._write_ended = True
-            if not self._is_truncated and (close_notify := self._records.close_notify()):
-                self._outer.write(close_notify)
-
-    def _flush(self) -> None:
-        if self._records.outgoing.pending:
-            self._outer.write(self._records.outgoing.read())
+        if self._terms.on_failure is not None:
+            self._terms.on_failure(self._address, reason)
 
     def _wait_until(self, due_s: float) -> None:
         self._due_s = due_s

@@ -13,17 +13,17 @@ _PIECE_BYTES = 65_536
 
 
 class Records:
-    """The TLS state of one connection. ``ssl`` has the negotiated parameters."""
+    """The TLS state of one end of a connection. ``ssl`` has the negotiated parameters."""
 
     __slots__ = ("_ahead", "_incoming", "_is_over", "_read", "_write", "outgoing", "put", "ssl")
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool = True) -> None:
         self._incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         """Bytes that are to be sent; how many is its ``pending``."""
         self.put = self._incoming.write
         """Takes bytes that have come."""
-        self.ssl = context.wrap_bio(self._incoming, self.outgoing, server_side=True)
+        self.ssl = context.wrap_bio(self._incoming, self.outgoing, server_side=is_server)
         self._read = self.ssl.read
         self._write = self.ssl.write
         # Decrypted when we said goodbye, and not read yet.

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from serving.model.identities import ACTIVATOR
 from serving.proxy.forwarding.attempt import UNDELIVERED
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
@@ -36,6 +37,7 @@ DIRECT: Origin = (False, None)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
+NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
 OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 WAITED_TOO_LONG = b"waited too long for a free slot"
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
@@ -171,12 +173,17 @@ class PodHandler(PodRequests[Exchange]):
         super().__init__(spec, clock=clock)
         self._app = spec.app
         self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
+        # A pod's certificate passes the handshake too; requests come from activators only.
+        self._is_guarded = spec.settings.inner_tls.is_strict
         self._oom_folders = spec.oom_folders
         self._oom_kill_count = 0
         self._oom_at_s = -math.inf
 
     def begin(self, exchange: Exchange) -> None:
         """Count a new request, and run, queue or reject it."""
+        if self._is_guarded and exchange.peer.identity != ACTIVATOR:
+            exchange.respond(403, NO_ACTIVATOR)
+            return
         origin = DIRECT
         head = exchange.head
         if head.reserved and self._is_believed(head):

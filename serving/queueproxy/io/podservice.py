@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.appmetrics import watch_gauges
+from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
 from serving.queueproxy.io.stats import dormant_frame, report_stats, stats_link
@@ -87,13 +88,16 @@ class PodService:
         pod: PodRequests[Any],
         front: Front,
         *,
+        credentials: Credentials,
         pipe: ReadinessPipe,
         numbers: Callable[[], list[str]] = list,
     ) -> None:
         self._spec, self._pod, self._front, self._pipe, self._numbers = spec, pod, front, pipe, numbers
+        self._credentials = credentials
         self._link: Link | None = None
         if spec.stats_url:
-            self._link = stats_link(spec, draw=random.random, on_connected=self._connected)
+            secured = credentials.secured
+            self._link = stats_link(spec, draw=random.random, on_connected=self._connected, secured=secured)
         self._admin_server = HttpServer(spec.settings.http)
         self._admin: AdminHandler
 
@@ -120,8 +124,8 @@ class PodService:
             admin.drained()
 
         async with asyncio.TaskGroup() as group:
-            watch = group.create_task(watch_app(spec, pod, changed), name="watch app")
-            tasks = [watch]
+            watch = group.create_task(self._watch(changed), name="watch app")
+            tasks = [watch, group.create_task(self._credentials.keep_valid(), name="credentials")]
             reports = None
             if self._link is not None:
                 tasks.append(group.create_task(self._connect(self._link, known), name="stats connection"))
@@ -165,6 +169,11 @@ class PodService:
 
         dormancy.on_change = changed
         await dormancy.recover()
+
+    async def _watch(self, changed: Callable[[bool], None]) -> None:
+        """Watch the app once this pod can be spoken to: without its certificate no request would come through."""
+        await self._credentials.wait()
+        await watch_app(self._spec, self._pod, changed)
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
         """Keep the connection for statistics. Requests need the app's readiness first, so that is awaited before."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
@@ -18,7 +19,13 @@ _LOG = logging.getLogger(__name__)
 _FLUSH_S = 0.5
 
 
-def stats_link(spec: PodSpec, *, draw: Callable[[], float], on_connected: Callable[[], None] = lambda: None) -> Link:
+def stats_link(
+    spec: PodSpec,
+    *,
+    draw: Callable[[], float],
+    on_connected: Callable[[], None] = lambda: None,
+    secured: PeerTls | None = None,
+) -> Link:
     """The link to the autoscaler that takes the statistics of this pod; ``draw`` spreads its pauses.
 
     One statistic waits at most: the newest.
@@ -34,10 +41,11 @@ def stats_link(spec: PodSpec, *, draw: Callable[[], float], on_connected: Callab
     )
     return Link(
         url,
-        token=lambda: _token(spec),
+        token=lambda: stats_token(spec),
         draw=draw,
         settings=settings,
         network=spec.stats_network,
+        secured=secured,
         on_connected=on_connected,
     )
 
@@ -83,7 +91,7 @@ def dormant_frame() -> bytes:
     return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True))
 
 
-def _token(spec: PodSpec) -> str:
+def stats_token(spec: PodSpec) -> str:
     """Read the token again: its file is rewritten before the token expires.
 
     Raises:

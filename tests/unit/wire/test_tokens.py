@@ -4,12 +4,15 @@ import hashlib
 import hmac
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from serving.model.errors import InvalidValue
+from serving.model.identities import CallerIdentity
 from serving.wire.tokens import (
     activator_token,
     autoscaler_token,
+    caller_token,
     matches,
     pod_secret,
     pod_token,
@@ -62,3 +65,18 @@ def test_a_key_is_32_bytes_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(KEY[1:])
     with pytest.raises(InvalidValue, match="32 bytes"):
         read_key(path)
+
+
+def test_a_caller_token_depends_on_all_its_claims() -> None:
+    caller = CallerIdentity(namespace="shop", account="cart", service="front")
+    tokens = {
+        caller_token(KEY, one, until_s=until_s)
+        for one in (
+            caller,
+            msgspec.structs.replace(caller, account="other"),
+            CallerIdentity(namespace="shop", account="cart"),
+        )
+        for until_s in (1.0, 2.0)
+    }
+    assert len(tokens) == 6
+    assert all(one.startswith("v1.") for one in tokens)

@@ -166,3 +166,10 @@ def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         known.to(pod(f"10.0.0.{number}:1"), REVISION)
     assert len(known._endpoints) == 1
+
+
+def test_an_address_has_the_identity_of_its_pod() -> None:
+    known = ways()
+    address = known.to(pod(), ("default", "hello-00001")).address
+    assert known.identity_at(address).endswith("/ns/default/revision/hello-00001/pod/p")
+    assert known.identity_at(("10.9.9.9", 1)) == ""

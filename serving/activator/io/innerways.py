@@ -1,0 +1,71 @@
+"""The inner ways of an activator over TLS: to pods and autoscalers, and in by the inner listener."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from serving.activator.io.prober import PodProber
+from serving.activator.queueing.slices import PodEndpoints
+from serving.activator.routing.sites import Listener
+from serving.aio.mutualtls import PeerTls
+from serving.model.identities import ACTIVATOR, AUTOSCALER
+from serving.proxy.forwarding.exchange import Wiring
+from serving.proxy.server.connection import Connection
+from serving.proxy.server.listener import HttpServer
+from serving.proxy.tls.connector import RefusalLog, TlsConnector
+from serving.proxy.tls.layer import TlsLayer, TlsTerms
+from serving.settings.innertls import InnerTlsSettings
+from serving.wire.issuing import DaemonTls
+
+
+class InnerWays:
+    """Reaches pods and autoscalers over TLS, and speaks it on the inner listener beside the plain HTTP of apps.
+
+    Clients of that listener may show a certificate: autoscalers do, and pods may. All is plain where the settings say so.
+    ``environment`` has the mode where they have none.
+    """
+
+    def __init__(
+        self, key: bytes, settings: InnerTlsSettings, server: HttpServer, *, environment: Mapping[str, str]
+    ) -> None:
+        resolved = settings.resolved(environment)
+        self.secured = DaemonTls(key, ACTIVATOR, resolved) if resolved.is_on else None
+        self._server = server
+        if self.secured is not None:
+            self.secured.tls.make_certificates_optional()
+            self._refusals = RefusalLog(self.secured.tls)
+            self._terms = TlsTerms(
+                context=self.secured.tls.server,
+                handshake_max_s=server.settings.head_wait_max_s,
+                failures=self.secured.tls.failures,
+                takes_plain=True,
+                is_mutual=True,
+                on_failure=self._refusals.log,
+            )
+
+    @property
+    def to_autoscaler(self) -> PeerTls | None:
+        """How an autoscaler is spoken to; None without TLS."""
+        return None if self.secured is None else self.secured.to(AUTOSCALER)
+
+    def reach(self, endpoints: PodEndpoints, prober: PodProber) -> None:
+        """Send requests and probes to these pods over TLS, each to the one that is expected at its address."""
+        secured = self.secured
+        if secured is not None:
+            takes_plain = not secured.settings.is_strict
+            expected, refusals = endpoints.identity_at, self._refusals
+            # Before the first request: connections that speak HTTP/2 are made by the same connector.
+            self._server.pool.connector = TlsConnector(
+                secured.tls, expected=expected, takes_plain=takes_plain, refusals=refusals
+            )
+            prober.secured_to = lambda address: secured.to(endpoints.identity_at(address))
+
+    def front_of(self, listener: Listener) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
+        """What makes the server's end of a connection to a listener."""
+        if self.secured is None or listener is not Listener.INNER:
+            return Connection
+        return lambda server, wiring: TlsLayer(server, wiring, self._terms)
+
+    async def keep_valid(self) -> None:
+        """Renew the certificate until cancelled."""
+        if self.secured is not None:
+            await self.secured.keep_valid()

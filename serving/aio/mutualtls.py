@@ -1,0 +1,172 @@
+"""TLS between daemons and pods, in which both ends show a certificate of our own authority.
+
+``MutualTls`` has the contexts of one process. Its certificate is replaced while they are in use: handshakes from then on show
+the new one, and connections that exist go on. Who the peer is says ``identity_of``: the SPIFFE id of its certificate. That the
+authority signed it is not enough, because each pod has such a certificate.
+"""
+
+import asyncio
+import os
+import ssl
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from serving.aio.netns import connected_socket, open_connection
+
+NO_TLS = "no TLS"
+"""A peer that spoke something else."""
+
+WRONG_IDENTITY = "wrong identity"
+"""A peer with a certificate of our authority that is not the one expected."""
+
+# No server name is sent, because none is checked.
+_NO_NAME = ""
+# X509_V_ERR_*, which the standard library does not name.
+_NOT_YET_VALID, _EXPIRED = 9, 10
+# 7 is a signature that the authority of that name did not make.
+_OTHER_AUTHORITY = {2, 7, 18, 19, 20, 21}
+# Of our own end, and of the other's, which tells by an alert.
+_REASONS = {
+    "UNSUPPORTED_PROTOCOL": "older than TLS 1.3",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "older than TLS 1.3",
+    "NO_PROTOCOLS_AVAILABLE": "older than TLS 1.3",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "peer wants a certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "peer says expired",
+    "TLSV1_ALERT_UNKNOWN_CA": "peer says other authority",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "peer says bad certificate",
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "HTTP_REQUEST": NO_TLS,
+    "HTTPS_PROXY_REQUEST": NO_TLS,
+    "NO_SHARED_CIPHER": "no own certificate yet",
+    "NO_SUITABLE_SIGNATURE_ALGORITHM": "no own certificate yet",
+}
+
+
+class MutualTls:
+    """The contexts of one process. Until ``replace`` is called, it is an end without a certificate.
+
+    ``failures`` counts refused handshakes by reason. ``turn`` grows with each new certificate.
+    """
+
+    def __init__(self, authority: str) -> None:
+        self.client = _context(ssl.PROTOCOL_TLS_CLIENT, authority)
+        self.server = _context(ssl.PROTOCOL_TLS_SERVER, authority)
+        # Connections are kept, so that nothing is resumed; a ticket would outlive the certificate.
+        self.server.num_tickets = 0
+        self.failures: Counter[str] = Counter()
+        self.turn = 0
+        self.not_after_s = 0.0
+        """Expiry of the certificate in unix seconds; 0 without one."""
+
+    def replace(self, certificate: str, key: str, *, not_after_s: float) -> None:
+        """Show another certificate from the next handshake on. Raises ``ssl.SSLError`` if it cannot be read."""
+        for context in (self.client, self.server):
+            load_chain(context, certificate.encode(), key.encode())
+        self.not_after_s = not_after_s
+        self.turn += 1
+
+    def make_certificates_optional(self) -> None:
+        """Let clients without a certificate in; what they may ask is for the protocol to decide."""
+        self.server.verify_mode = ssl.CERT_OPTIONAL
+
+
+def _context(protocol: int, authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Certificates name a SPIFFE id and no host: ``identity_of`` takes the place of this check.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load a certificate with its chain and its key, both as PEM. Raises ``ssl.SSLError``.
+
+    OpenSSL reads files only, so it gets one that is nowhere but in memory.
+    """
+    descriptor = os.memfd_create("certificate")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(certificate + b"\n" + key)
+        # Without a password it would ask the terminal for one.
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
+    finally:
+        os.close(descriptor)
+
+
+def identity_of(connection: Any) -> str:  # noqa: ANN401 - an SSLObject, or the one of a transport; None without TLS
+    """The SPIFFE id of the peer's verified certificate; "" without one, or if it names several."""
+    certificate = connection.getpeercert() if connection is not None else None
+    ids = [name for kind, name in (certificate or {}).get("subjectAltName", ()) if kind == "URI"]
+    return ids[0] if len(ids) == 1 else ""
+
+
+class PeerTls(msgspec.Struct, frozen=True, kw_only=True):
+    """The contexts of this end, and the SPIFFE id that the other must have, or begin with where it ends in a slash.
+
+    With ``takes_plain`` a peer that speaks no TLS is spoken to without.
+    """
+
+    tls: MutualTls
+    expected: str
+    takes_plain: bool = False
+
+
+async def open_tls(
+    host: str, port: int, secured: PeerTls, *, network: str = "", limit: int = 65_536
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open streams over TLS from the network namespace at a path ("" is our own).
+
+    Raises:
+        OSError: when the peer cannot be reached, the handshake fails, or it is another than expected.
+    """
+    context = secured.tls.client
+    try:
+        if network:
+            made = await connected_socket(host, port, network=network)
+            streams = await asyncio.open_connection(sock=made, ssl=context, server_hostname=_NO_NAME, limit=limit)
+        else:
+            streams = await asyncio.open_connection(host, port, ssl=context, server_hostname=_NO_NAME, limit=limit)
+    except ssl.SSLError as error:
+        reason = reason_of(error)
+        if reason == NO_TLS and secured.takes_plain:
+            return await open_connection(host, port, network=network)
+        secured.tls.failures[reason] += 1
+        raise ConnectionError(f"no TLS handshake with {host}:{port}: {reason}") from error
+    try:
+        check_peer(streams[1].get_extra_info("ssl_object"), secured)
+    except OSError:
+        streams[1].transport.abort()
+        raise
+    return streams
+
+
+def check_peer(connection: Any, secured: PeerTls) -> None:  # noqa: ANN401 - as identity_of
+    """Raise ``ConnectionError`` unless the peer is the one expected."""
+    identity = identity_of(connection)
+    if not is_expected(identity, secured.expected):
+        secured.tls.failures[WRONG_IDENTITY] += 1
+        raise ConnectionError(f"the peer is {identity or 'without an identity'}, expected {secured.expected}")
+
+
+def is_expected(identity: str, expected: str) -> bool:
+    """Whether a SPIFFE id is the expected one, or begins with it where that ends in a slash. A peer without one never is."""
+    if not identity or not expected:
+        return False
+    return identity.startswith(expected) if expected.endswith("/") else identity == expected
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Why a handshake failed, in words for a metric."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        code = error.verify_code
+        if code == _EXPIRED:
+            return "expired"
+        if code == _NOT_YET_VALID:
+            return "not yet valid"
+        return "other authority" if code in _OTHER_AUTHORITY else "bad certificate"
+    return _REASONS.get(error.reason or "", (error.reason or type(error).__name__).lower().replace("_", " "))

@@ -1,0 +1,60 @@
+"""Issues the credentials of pods: a certificate with its key, and a token that names the pod to other services.
+
+The key is made here and not by the queue-proxy, whose image has no library for it. It leaves over TLS only, to a pod that has
+proved its name. A holder of the cluster key could sign itself any certificate, so that this adds no power.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from serving.aio.clock import wall_s
+from serving.autoscaler.token_review import PodClaim
+from serving.model.identities import CallerIdentity, PodIdentity
+from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import Object, labels_of
+from serving.wire.issuing import DaemonTls
+from serving.wire.podcredentials import IssuedCredentials
+from serving.wire.tokens import caller_token
+
+# Long enough for an autoscaler that is away, short enough for a token that leaked.
+TOKEN_LIFE_S = 3600.0
+
+
+class CredentialIssuer:
+    """Makes credentials. ``pod`` finds a pod as last seen, by namespace and name; ``secured`` is None without inner TLS."""
+
+    def __init__(
+        self, key: bytes, *, pod: Callable[[str, str], Object | None], secured: DaemonTls | None = None
+    ) -> None:
+        self.secured = secured
+        self.issued_count = 0
+        self._key = key
+        self._pod = pod
+
+    def issue(self, claim: PodClaim, *, is_tls: bool) -> str | None:
+        """Credentials of a pod as JSON, the certificate over TLS only; None while the pod has not been seen."""
+        seen = self._pod(claim.namespace, claim.pod)
+        if seen is None:
+            return None
+        now_s = wall_s()
+        until_s = now_s + TOKEN_LIFE_S
+        caller = CallerIdentity(
+            namespace=claim.namespace,
+            account=seen["spec"].get("serviceAccountName") or "default",
+            service=labels_of(seen).get(SERVICE_LABEL, ""),
+        )
+        made = IssuedCredentials(
+            caller_token=caller_token(self._key, caller, until_s=until_s),
+            caller_token_not_after_s=until_s,
+            caller_token_life_s=TOKEN_LIFE_S,
+        )
+        if is_tls and self.secured is not None:
+            identity = PodIdentity(namespace=claim.namespace, revision=claim.revision, pod=claim.pod).spiffe_id
+            life_s = self.secured.settings.certificate_life_s
+            signed = self.secured.authority.issue(identity, now_s=now_s, life_s=life_s)
+            made = msgspec.structs.replace(
+                made, certificate=signed.certificate, key=signed.key, not_after_s=signed.not_after_s, life_s=life_s
+            )
+        self.issued_count += 1
+        return msgspec.json.encode(made).decode()

@@ -1,0 +1,49 @@
+"""Decides what a peer may ask of the autoscaler, by its certificate.
+
+Input: the path and the names of a request, and who asks. Output: the reason to refuse it, or None. Tokens are checked beside it:
+a certificate names the pod or the daemon that a token must be of.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.model.identities import ACTIVATOR, AUTOSCALER, DAEMONS, PodIdentity
+
+CREDENTIALS_PATH = "/credentials"
+HEALTH_PATH = "/healthz"
+_STATS_PATH = "/stats"
+_POD_NAMES = {"namespace", "revision", "pod"}
+
+
+class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks: whether over TLS, the SPIFFE id of its certificate ("" without one), and whether from this pod itself."""
+
+    is_tls: bool = False
+    identity: str = ""
+    is_loopback: bool = False
+
+
+def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict: bool) -> str | None:
+    """Why a request is refused; None if certificates have nothing against it. ``is_strict`` refuses plain HTTP."""
+    if path == HEALTH_PATH:
+        # Kubelets ask it, which have no certificate.
+        return None
+    if not peer.is_tls and is_strict and not (peer.is_loopback and path != _STATS_PATH):
+        return "this needs TLS with a certificate of this installation (system-internal-tls is Enabled)"
+    if path == CREDENTIALS_PATH or not peer.is_tls:
+        return None
+    if not peer.identity:
+        return "this needs a certificate of this installation"
+    if path != _STATS_PATH:
+        return None if peer.identity in DAEMONS else f"{peer.identity} may not ask this"
+    expected = _sender_id(names)
+    return None if peer.identity == expected else f"{peer.identity} may not report for {expected or 'this name'}"
+
+
+def _sender_id(names: Mapping[str, str]) -> str:
+    if names.keys() == {"activator"}:
+        return ACTIVATOR
+    if names.keys() == {"autoscaler"}:
+        return AUTOSCALER
+    return PodIdentity(**names).spiffe_id if names.keys() == _POD_NAMES else ""

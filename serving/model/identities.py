@@ -1,0 +1,43 @@
+"""The names of daemons and pods in certificates, as SPIFFE ids.
+
+``spiffe://serving.local/daemon/activator`` is any activator, ``spiffe://serving.local/ns/shop/revision/front-00001/pod/front-x``
+one pod. The trust domain is a constant: the authority's key already is another in each cluster. Source of the form: SPIFFE-ID,
+section 2.
+"""
+
+import msgspec
+
+TRUST_DOMAIN = "serving.local"
+_SCHEME = f"spiffe://{TRUST_DOMAIN}/"
+
+ACTIVATOR = f"{_SCHEME}daemon/activator"
+AUTOSCALER = f"{_SCHEME}daemon/autoscaler"
+CONTROLLER = f"{_SCHEME}daemon/controller"
+DASHBOARD = f"{_SCHEME}daemon/dashboard"
+DAEMONS = frozenset({ACTIVATOR, AUTOSCALER, CONTROLLER, DASHBOARD})
+
+
+class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls a service: a pod of a service, in a namespace, under a ServiceAccount; ``service`` is "" for one of none."""
+
+    namespace: str
+    account: str
+    service: str = ""
+
+
+class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod and its revision."""
+
+    namespace: str
+    revision: str
+    pod: str
+
+    @property
+    def spiffe_id(self) -> str:
+        """The pod's SPIFFE id."""
+        return f"{pods_of(self.namespace, self.revision)}{self.pod}"
+
+
+def pods_of(namespace: str, revision: str) -> str:
+    """What the SPIFFE ids of all pods of a revision begin with; no other id begins with it."""
+    return f"{_SCHEME}ns/{namespace}/revision/{revision}/pod/"

@@ -1,0 +1,110 @@
+"""The pod's credentials: its certificate for inner TLS, and the token by which its app names itself to other services.
+
+An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the pod is ready,
+and again when half of its life is over; the token when the app asks. While no autoscaler answers, the last ones stay.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+from typing import TYPE_CHECKING
+
+from serving.aio.clock import wall_s
+from serving.aio.mutualtls import MutualTls, PeerTls
+from serving.model.identities import AUTOSCALER
+from serving.queueproxy.io.stats import stats_token
+from serving.queueproxy.podspec import PodSpec
+from serving.traffic.backoff import backoff_s
+
+if TYPE_CHECKING:
+    from serving.wire.podcredentials import IssuedCredentials
+
+_LOG = logging.getLogger("tls")
+
+_RETRY_FIRST_S = 0.05
+_RETRY_MAX_S = 5.0
+# A machine that slept, or whose clock was set, is noticed within this time.
+_LOOK_S = 30.0
+# A pod that need not speak TLS does not wait longer for its certificate.
+_PERMISSIVE_WAIT_S = 2.0
+
+
+class Credentials:
+    """``tls`` are the contexts, None where inner TLS is off; ``secured`` is how an autoscaler is spoken to."""
+
+    def __init__(self, spec: PodSpec) -> None:
+        settings = spec.settings.inner_tls
+        self.tls = MutualTls(spec.authority) if settings.is_on else None
+        self.secured: PeerTls | None = None
+        if self.tls is not None:
+            self.secured = PeerTls(tls=self.tls, expected=AUTOSCALER, takes_plain=not settings.is_strict)
+        self._spec = spec
+        self._has_certificate = asyncio.Event()
+        self._life_s = settings.certificate_life_s
+        self._last: IssuedCredentials | None = None
+        self._fetching = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait for the first certificate; where plain HTTP is taken too, for a bounded time."""
+        if self.tls is None:
+            return
+        within_s = None if self._spec.settings.inner_tls.is_strict else _PERMISSIVE_WAIT_S
+        try:
+            async with asyncio.timeout(within_s):
+                await self._has_certificate.wait()
+        except TimeoutError:
+            _LOG.warning("tls.no-certificate", extra={"waited_s": within_s})
+
+    async def keep_valid(self) -> None:
+        """Fetch the certificate, and fetch another when half of its life is over, until cancelled."""
+        failure_count = 0
+        while self.tls is not None:
+            left_s = self.tls.not_after_s - wall_s()
+            if self._life_s / 2 < left_s <= self._life_s + 1:
+                await asyncio.sleep(min(_LOOK_S, left_s - self._life_s / 2))
+                continue
+            try:
+                await self._fetch()
+                failure_count = 0
+            except OSError as error:
+                failure_count += 1
+                if failure_count == 1:
+                    _LOG.warning("tls.not-renewed", extra={"error": str(error), "left_s": left_s})
+                pause_s = backoff_s(failure_count, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)
+                await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - spreads pods
+
+    async def caller_token(self) -> str:
+        """The token for other services, with at least half of its life left, or the last one. Raises ``OSError``."""
+        async with self._fetching:
+            last = self._last
+            if last is not None and last.caller_token_not_after_s - wall_s() > last.caller_token_life_s / 2:
+                return last.caller_token
+        try:
+            return (await self._fetch()).caller_token
+        except OSError:
+            if last is not None and last.caller_token_not_after_s > wall_s():
+                return last.caller_token
+            raise
+
+    async def _fetch(self) -> "IssuedCredentials":
+        from serving.wire.podcredentials import fetch_credentials  # noqa: PLC0415 - most pods fetch none
+
+        async with self._fetching:
+            spec = self._spec
+            assert spec.stats_url is not None
+            names = {"namespace": spec.namespace, "revision": spec.revision, "pod": spec.pod}
+            made = await fetch_credentials(
+                spec.stats_url, names, token=stats_token(spec), network=spec.stats_network, secured=self.secured
+            )
+            self._last = made
+            if self.tls is not None:
+                if not made.certificate:
+                    raise ConnectionError("the autoscaler speaks no inner TLS, and gave no certificate")
+                try:
+                    self.tls.replace(made.certificate, made.key, not_after_s=made.not_after_s)
+                except ssl.SSLError as error:
+                    raise ConnectionError(f"the autoscaler's certificate cannot be read: {error}") from error
+                self._life_s = made.life_s
+                self._has_certificate.set()
+            return made

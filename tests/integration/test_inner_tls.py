@@ -1,0 +1,177 @@
+"""Inner TLS between an activator, a queue-proxy and an autoscaler, over real sockets with a recorder."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+import pytest
+
+from serving.aio.clock import wall_s
+from serving.aio.mutualtls import MutualTls, PeerTls, open_tls
+from serving.model.identities import ACTIVATOR, AUTOSCALER, PodIdentity
+from serving.scaling.scaler.scaler import StatSource
+from serving.settings.innertls import DISABLED, PERMISSIVE, InnerTlsSettings
+from serving.wire.tokens import pod_secret, pod_token
+from serving.wire.websocket import connected
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, send_request
+from tests.integration.inner_stage import REVISION, SETTINGS, Inner, secured
+
+POD = PodIdentity(namespace="default", revision=REVISION, pod="hello-1").spiffe_id
+OTHER_POD = PodIdentity(namespace="other", revision="thief-00001", pod="thief-1").spiffe_id
+SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
+# Words that plain HTTP, a websocket's handshake or a token would show.
+CLEARTEXT = (b"HTTP/1.1", b"GET /", b"Host:", b"K-Pod-Secret", b"Bearer", b"secret-body", SECRET.encode())
+
+
+async def direct_response(inner: Inner, tls: MutualTls, *, expected: str = POD) -> bytes:
+    """What the pod's own port answers to a request of this peer; b"" if the handshake or the connection ends."""
+    request = f"GET /direct HTTP/1.1\r\nHost: h\r\nK-Pod-Secret: {SECRET}\r\nConnection: close\r\n\r\n"
+    try:
+        reader, writer = await open_tls(*inner.requests, PeerTls(tls=tls, expected=expected))
+        writer.write(request.encode())
+        return await reader.read()
+    except OSError:
+        return b""
+
+
+async def refusals(inner: Inner) -> bytes:
+    """The lines about refused handshakes on the pod's page."""
+    reader, writer = await asyncio.open_connection(*inner.admin)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    page = await reader.read()
+    writer.close()
+    return b"\n".join(line for line in page.splitlines() if b"tls_refused" in line)
+
+
+async def test_no_cleartext_passes_between_the_daemons() -> None:
+    async with secured() as inner:
+        response = await send_request(inner.stage.public, "/wanted", method="POST", body="secret-body")
+        assert response.status == 200
+        assert "/wanted" in response.body
+        await until(lambda: StatSource.POD in inner.sources)
+        for relay in (inner.to_pod, inner.to_autoscaler):
+            assert relay.recorded[0][0] == 0x16
+            assert [word for word in CLEARTEXT if word in relay.text] == []
+
+
+async def test_without_inner_tls_the_recorder_sees_the_requests() -> None:
+    off = InnerTlsSettings(mode=DISABLED)
+    async with secured(InnerTlsSettings(mode=PERMISSIVE), pod_settings=off) as inner:
+        assert (await send_request(inner.stage.public, "/wanted")).status == 200
+        assert b"GET /wanted" in inner.to_pod.text
+
+
+async def test_permissive_takes_plain_requests_and_prefers_tls() -> None:
+    async with secured(InnerTlsSettings(mode=PERMISSIVE)) as inner:
+        assert (await send_request(inner.stage.public, "/wanted")).status == 200
+        assert b"GET /wanted" not in inner.to_pod.text
+        assert (await send_request(inner.requests, "/direct")).status == 200
+
+
+async def test_a_plain_request_to_the_pod_is_forbidden() -> None:
+    async with secured() as inner:
+        response = await send_request(inner.requests, "/direct", headers=[f"K-Pod-Secret: {SECRET}"])
+        assert response.status == 403
+        assert "activators only" in response.body
+        assert b'queueproxy_tls_refused_total{reason="no TLS"}' in await refusals(inner)
+
+
+@pytest.mark.parametrize("identity", [OTHER_POD, POD, AUTOSCALER])
+async def test_a_peer_that_is_no_activator_is_forbidden(identity: str) -> None:
+    async with secured() as inner:
+        assert (await direct_response(inner, inner.contexts(identity))).startswith(b"HTTP/1.1 403 ")
+        assert (await direct_response(inner, inner.contexts(ACTIVATOR))).startswith(b"HTTP/1.1 200 ")
+
+
+def expired(inner: Inner) -> MutualTls:
+    return inner.contexts(ACTIVATOR, at_s=wall_s() - 100, life_s=60)
+
+
+def not_yet_valid(inner: Inner) -> MutualTls:
+    return inner.contexts(ACTIVATOR, at_s=wall_s() + 1000)
+
+
+def of_another_authority(inner: Inner) -> MutualTls:
+    return inner.contexts(ACTIVATOR, key=bytes(32))
+
+
+def without_certificate(inner: Inner) -> MutualTls:
+    return MutualTls(inner.secured.authority.certificate)
+
+
+def with_tls_1_2(inner: Inner) -> MutualTls:
+    tls = inner.contexts(ACTIVATOR)
+    tls.client.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.client.maximum_version = ssl.TLSVersion.TLSv1_2
+    return tls
+
+
+@pytest.mark.parametrize(
+    ("peer", "reason"),
+    [
+        (expired, "expired"),
+        (not_yet_valid, "not yet valid"),
+        (of_another_authority, "other authority"),
+        (without_certificate, "no certificate"),
+        (with_tls_1_2, "older than TLS 1.3"),
+    ],
+)
+async def test_a_wrong_handshake_is_refused_and_counted(
+    peer: Callable[[Inner], MutualTls], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with secured() as inner:
+        assert await direct_response(inner, peer(inner)) == b""
+        line = f'queueproxy_tls_refused_total{{reason="{reason}"}} 1'.encode()
+        assert line in await refusals(inner)
+        logged = [record for record in caplog.records if record.message == "tls.refused"]
+        assert [record.__dict__["reason"] for record in logged] == [reason]
+
+
+async def test_another_pod_at_the_address_gets_no_request() -> None:
+    async with secured(pod="hello-2") as inner:
+        response = await send_request(inner.stage.public, "/wanted", headers=["X-Word: secret-body"])
+        assert response.status == 502
+        assert f"is {POD.replace('hello-1', 'hello-2')}, expected {POD}" in response.body
+        assert b"secret-body" not in inner.to_pod.text
+        assert inner.stage.activator.inner.secured is not None
+        assert inner.stage.activator.inner.secured.tls.failures["wrong identity"] > 0
+
+
+async def test_a_pod_reports_for_itself_only() -> None:
+    names = f"namespace=default&revision={REVISION}&pod=hello-1"
+    token = pod_token(KEY, namespace="default", revision=REVISION, pod="hello-1")
+    async with secured() as inner:
+        url = "ws://{}:{}/stats?{}".format(*inner.stats_address, names)
+        with pytest.raises(ConnectionError, match="403"):
+            async with connected(url, token=token):
+                pass
+        to = PeerTls(tls=inner.contexts(OTHER_POD), expected=AUTOSCALER)
+        with pytest.raises(ConnectionError, match="403"):
+            async with connected(url, token=token, secured=to):
+                pass
+
+
+async def test_a_token_is_not_sent_to_another_than_the_autoscaler() -> None:
+    async with secured() as inner:
+        # The pod's own port has a certificate of the authority too.
+        to = PeerTls(tls=inner.contexts(POD), expected=AUTOSCALER)
+        url = "ws://{}:{}/stats".format(*inner.to_pod.address)
+        with pytest.raises(ConnectionError, match=r"expected .*/daemon/autoscaler"):
+            async with connected(url, token=SECRET, secured=to):
+                pass
+
+
+async def test_certificates_are_renewed_without_a_failed_request() -> None:
+    # Two renewals of each end take three seconds: the shortest life is two.
+    settings = InnerTlsSettings(mode=SETTINGS.mode, certificate_life_s=2.0)
+    async with secured(settings) as inner:
+        assert inner.stage.activator.inner.secured is not None
+        tls = inner.stage.activator.inner.secured.tls
+        statuses: list[int] = []
+        while tls.turn < 3 or inner.secured.tls.turn < 3:
+            statuses += [
+                one.status for one in await asyncio.gather(*(send_request(inner.stage.public) for _ in range(8)))
+            ]
+        assert set(statuses) == {200}
+        assert len(statuses) > 8

@@ -1,0 +1,37 @@
+"""The authority of a cluster key, and the certificates that it signs."""
+
+import datetime as dt
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from serving.model.identities import ACTIVATOR
+from serving.wire.authority import SKEW_MAX_S, Authority
+
+KEY = bytes(range(32))
+NOW_S = 1_800_000_000.0
+
+
+def test_all_holders_of_a_key_have_the_same_authority() -> None:
+    assert Authority(KEY).certificate == Authority(KEY).certificate
+    assert Authority(KEY).certificate != Authority(bytes(32)).certificate
+
+
+def test_a_certificate_names_one_id_and_no_host() -> None:
+    made = Authority(KEY).issue(ACTIVATOR, now_s=NOW_S, life_s=86_400)
+    found = x509.load_pem_x509_certificate(made.certificate.encode())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert [one.value for one in names.value] == [ACTIVATOR]
+    assert names.critical
+    assert len(found.subject) == 0
+    assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    found.verify_directly_issued_by(x509.load_pem_x509_certificate(made.authority.encode()))
+    assert load_pem_private_key(made.key.encode(), None).public_key() == found.public_key()
+
+
+def test_a_certificate_lives_as_long_as_it_should_and_forgives_clocks_that_are_behind() -> None:
+    made = Authority(KEY).issue(ACTIVATOR, now_s=NOW_S, life_s=86_400)
+    found = x509.load_pem_x509_certificate(made.certificate.encode())
+    assert found.not_valid_after_utc == dt.datetime.fromtimestamp(made.not_after_s, dt.UTC)
+    assert made.not_after_s == NOW_S + 86_400
+    assert found.not_valid_before_utc == dt.datetime.fromtimestamp(NOW_S - SKEW_MAX_S, dt.UTC)

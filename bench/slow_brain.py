@@ -1,8 +1,8 @@
 """The learnt target against the fixed default, on apps short of cpu, memory or neither.
 
-    python bench/slow_brain.py [--part RATIO] [--quick] [cpu] [io] [memory]
+    python bench/slow_brain.py [--part RATIO] [--mode learnt|protect] [--quick] [cpu] [io] [memory]
 
-Each app runs twice, with ``autoscaling.serving.dev/target: learnt`` and without; both get the same closed loop of clients at the
+Each app runs twice, with ``autoscaling.serving.dev/target: learnt`` (or protect) and in shadow; both get the same closed loop of clients at the
 same time, which grows for a while. Then both are measured: requests a second, response times, pods, failed requests, and
 containers that were killed for their memory. The learner's period and the stable window are shorter than by default, for both,
 so that the three apps take three minutes; ``--part`` shortens all of it. The last lines have the ratios of learnt to fixed.
@@ -93,12 +93,11 @@ class Measured:
         return statistics.mean(self.pods) if self.pods else 0.0
 
 
-def service(name: str, bound: str, *, is_learnt: bool) -> dict[str, Any]:
+def service(name: str, bound: str, *, mode: str) -> dict[str, Any]:
     """The manifest of one app. Both keep a pod, so that neither is measured with a start."""
     app = APPS[bound]
     annotations = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/min-scale": "1"}
-    if is_learnt:
-        annotations["autoscaling.serving.dev/target"] = "learnt"
+    annotations["autoscaling.serving.dev/target"] = mode
     environment = [{"name": key, "value": value} for key, value in {"BOUND": bound, **app.environment}.items()]
     return service_of(name, annotations=annotations, env=environment, resources={"limits": app.limits})
 
@@ -167,12 +166,14 @@ def _ratio(one: float, other: float) -> str:
 
 def main() -> None:
     """Measure the apps that are named, all of them without a name."""
-    options = options_of(__doc__, names=tuple(APPS), part=1.0, quick={"names": ("io",), "part": 0.2})
+    options = options_of(__doc__, names=tuple(APPS), part=1.0, mode="learnt", quick={"names": ("io",), "part": 0.2})
     with running_system(environment=SETTINGS) as system:
         for bound in options.names:
             for kind in ("fixed", "learnt"):
                 name = f"{bound}-{kind}"
-                system.send_request(SERVICES, service(name, bound, is_learnt=kind == "learnt"), method="POST")
+                system.send_request(
+                    SERVICES, service(name, bound, mode=options.mode if kind == "learnt" else "shadow"), method="POST"
+                )
         system.until_ready(2 * len(options.names), READY_WITHIN_S)
         for bound in options.names:
             found = asyncio.run(load(system, bound, options.part))

@@ -12,11 +12,11 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     AUTOSCALING_GROUP,
-    LEARNT_TARGET,
     LEARNT_TARGET_ANNOTATION,
     REVISION_LABEL,
     SERVICE_LABEL,
     TARGET_ANNOTATION,
+    TargetMode,
 )
 from serving.model.quantity import parse_bytes, parse_millicores
 
@@ -81,8 +81,11 @@ def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
     except (msgspec.DecodeError, msgspec.ValidationError):
         return {}
     why = "" if learnt.bound is None or learnt.above is None else f" ({learnt.bound}-bound above {learnt.above:.3g})"
-    used = "in force" if annotations.get(TARGET_ANNOTATION) == LEARNT_TARGET else "not used"
-    return {"learnt target": f"{learnt.total:.3g}{why}, {used}"}
+    mode = {"learnt": TargetMode.USE.value}.get(
+        annotations.get(TARGET_ANNOTATION, ""), annotations.get(TARGET_ANNOTATION)
+    )
+    used = "" if mode is None else ", in force" if mode == TargetMode.USE else f", {mode}"
+    return {"learnt target": f"{learnt.total:.3g}{why}{used}"}
 
 
 def pod_view(found: Mapping[str, Any]) -> View | None:

@@ -84,8 +84,7 @@ LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
 SAVINGS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/savings"
 """On a revision: costs of both policies by hour of the last day, written by the autoscaler only."""
 TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/target"
-"""On a revision: ``LEARNT_TARGET`` scales it by the learnt target. Knative's "target" is a number."""
-LEARNT_TARGET = "learnt"
+"""On a revision: a ``TargetMode``. Knative's "target" is a number."""
 LOAD_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/metric"
 """On a revision: the metrics that it is scaled by, each with its target (``model/loadmetric.py``)."""
 LEARNT_TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt-target"
@@ -174,6 +173,23 @@ class TrafficPath(enum.StrEnum):
 
     SERVE = "serve"
     PROXY = "proxy"
+
+
+class TargetMode(enum.StrEnum):
+    """The use of the learnt target of requests per pod.
+
+    off: nothing is learnt. shadow: it is shown. protect: it may lower a target that cpu or memory bound. use: it is the target.
+    """
+
+    OFF = "off"
+    SHADOW = "shadow"
+    PROTECT = "protect"
+    USE = "use"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "TargetMode | None":
+        """Earlier spellings: "learnt" on a revision, true and false in the settings."""
+        return {"learnt": cls.USE, "true": cls.SHADOW, "false": cls.OFF}.get(str(value))
 
 
 class QueueProxyPlace(enum.StrEnum):

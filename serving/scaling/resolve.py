@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from typing import TypeVar
 
-from serving.model.knative import LEARNT_TARGET
+from serving.model.knative import TargetMode
 from serving.model.loadmetric import CONCURRENCY, LoadMetric, LoadWish, load_metric
 from serving.scaling.spec import MeasuredMetric, ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
@@ -94,8 +94,7 @@ def resolve(
         scale_to_zero_pod_retention_s=own.scale_to_zero_pod_retention_period_s,
         container_concurrency=container_concurrency,
         policy=policy,
-        # The learner counts requests in flight; another metric, and the classic algorithm, keep the target that is set.
-        learns_target=scaling.target_source == LEARNT_TARGET and metric is CONCURRENCY and class_name == KPA_CLASS,
+        target_mode=_target_mode(settings, scaling, class_name),
         cold_start_worth_s=own.cold_start_worth_s,
         decision_period_s=own.decision_period_s,
         further_metrics=tuple(further),
@@ -135,6 +134,12 @@ def _total_value(
         return _or(wish.target, settings.container_concurrency_target_default)
     # More than the hard limit never runs in a pod, so a higher target would never be met.
     return min(_or(wish.target, float(container_concurrency)), float(container_concurrency))
+
+
+def _target_mode(settings: AutoscalerSettings, scaling: ScalingAnnotations, class_name: str) -> TargetMode:
+    """The use of the learnt target; the classic algorithm keeps the target that is set."""
+    mode = TargetMode(scaling.target_source or settings.adaptive.learnt_target)
+    return mode if class_name == KPA_CLASS or mode is TargetMode.OFF else TargetMode.SHADOW
 
 
 def _has_own_pace(scaling: ScalingAnnotations) -> bool:

@@ -26,6 +26,7 @@ from serving.model.knative import (
     TRAFFIC_PATH_ANNOTATION,
     RevisionKey,
     ServingState,
+    TargetMode,
     TrafficPath,
 )
 from serving.model.objects import key_of
@@ -98,6 +99,13 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     container: ServingContainer = ServingContainer()
     """The container that takes requests, and its limits; without name or limits where the revision has none."""
+
+    @property
+    def depends_on_usage(self) -> bool:
+        """Whether measurements of cpu and memory may change its target. Protection acts within limits only."""
+        mode, limits = self.spec.target_mode, self.container.limits
+        has_limit = limits.cpu_m is not None or limits.memory_bytes is not None
+        return mode is TargetMode.USE or (mode is TargetMode.PROTECT and has_limit)
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):

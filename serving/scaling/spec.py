@@ -10,6 +10,7 @@ import math
 
 import msgspec
 
+from serving.model.knative import TargetMode
 from serving.model.loadmetric import LoadMetric, load_metric
 from serving.settings.autoscaler import DECISION_PERIOD_S, KNATIVE_POLICY, KPA_CLASS
 
@@ -115,8 +116,8 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = KNATIVE_POLICY
     """The policy for the last pod and for spare capacity. Source: annotation ``policy``."""
 
-    learns_target: bool = False
-    """Whether the learnt target is in force, rather than shown only. Source: annotation ``autoscaling.serving.dev/target``."""
+    target_mode: TargetMode = TargetMode.SHADOW
+    """The use of the learnt target. Source: annotation ``autoscaling.serving.dev/target``, else ``adaptive.learnt-target``."""
 
     cold_start_worth_s: float = 60.0
     """Worth of a cold start under ``policy: adaptive``, in pod-seconds. At least 1."""

@@ -16,11 +16,11 @@ from serving.model.knative import (
     AUTOSCALING_GROUP,
     CLASS_ANNOTATION,
     DORMANT_CALL_ANNOTATION,
-    LEARNT_TARGET,
     LOAD_ANNOTATION,
     METRIC_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     TARGET_ANNOTATION,
+    TargetMode,
 )
 from serving.model.loadmetric import CONCURRENCY, LoadWish, expected_metrics, is_load_metric, load_metric, read_load
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
@@ -98,8 +98,9 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     dormant_call: Annotated[str | None, Knob(key=DORMANT_CALL_ANNOTATION, unit=CALLS)] = None
     """The app's own calls to sleep and to wake, in place of being frozen."""
 
-    target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=(LEARNT_TARGET,))] = None
-    """"learnt" puts the target learnt from response times, cpu and memory in force; ``target`` is its start."""
+    target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=("learnt", *TargetMode))] = None
+    """Use of the learnt target: use (or learnt), protect, shadow or off; ``target`` is its start. Default: the setting
+    ``adaptive.learnt-target``."""
 
 
 class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from serving.model.knative import (
     POLICY_ANNOTATION,
     PROGRESS_DEADLINE_ANNOTATION,
     WINDOW_ANNOTATION,
+    TargetMode,
 )
 from serving.settings.classic import ClassicSettings
 from serving.settings.dormancy import DORMANT, NEVER
@@ -83,10 +84,12 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether pods with a hard limit get room for the load that is expected when a new pod is ready, with a margin of standard
     deviations, rather than for the mean of the stable window over the utilisation. Default: ours, true."""
 
-    learnt_target: Annotated[bool, Knob(key="learnt-target", unit=FLAG)] = True
-    """Whether the autoscaler learns how many requests at once a pod should have, from response times, cpu and memory. The
-    target is shown; it is in force only where a revision has the annotation ``autoscaling.serving.dev/target: learnt``.
-    Default: ours, true."""
+    learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
+        TargetMode.SHADOW.value
+    )
+    """Use of the target that the autoscaler learns for a pod from response times, cpu and memory, for revisions without the
+    annotation ``autoscaling.serving.dev/target``: off, shadow (it is only shown), protect (it may lower a target that cpu or
+    memory bound) or use. true is shadow, false is off. Default: ours, shadow."""
 
     learnt_target_period_s: Annotated[float, Knob(key="learnt-target-period", unit=DURATION, low=1, high=3600)] = 30.0
     """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Range: 1s to 1h.

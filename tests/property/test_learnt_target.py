@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.model.knative import TargetMode
 from serving.model.quantity import Resources
 from serving.model.stat import Stat
 from serving.scaling.learnt.learner import TargetLearner
@@ -78,7 +79,7 @@ def test_scaling_by_the_learnt_target_keeps_the_maximum_and_room_for_the_live_lo
     load: float, answered: float, response_s: float, max_scale: int
 ) -> None:
     revision = msgspec.structs.replace(
-        revision_with(spec_with(learns_target=True, max_scale=max_scale)),
+        revision_with(spec_with(target_mode=TargetMode.USE, max_scale=max_scale)),
         container=ServingContainer(limits=Resources(cpu_m=1000, memory_bytes=2**27)),
     )
     scaler, scale = Scaler(revision, facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0), 1
@@ -108,7 +109,7 @@ def test_scaling_by_the_learnt_target_keeps_the_maximum_and_room_for_the_live_lo
 @given(loads=st.lists(st.floats(0, 300), min_size=1, max_size=40), learns=st.booleans())
 def test_a_revision_without_a_history_of_answers_is_scaled_by_its_own_target(loads: list[float], learns: bool) -> None:
     with_it, without = (
-        Scaler(revision_with(spec_with(learns_target=one)), facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0)
+        Scaler(revision_with(spec_with(target_mode=one)), facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0)
         for one in (learns, False)
     )
     for second, load in enumerate(loads):

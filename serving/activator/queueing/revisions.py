@@ -9,9 +9,17 @@ from typing import Any
 
 import msgspec
 
-from serving.model.knative import CONDITION_READY, CONFIGURATION_LABEL, ConditionStatus, RevisionKey, ServingState
+from serving.model.knative import (
+    CONDITION_READY,
+    CONFIGURATION_LABEL,
+    LEARNT_TARGET_ANNOTATION,
+    ConditionStatus,
+    RevisionKey,
+    ServingState,
+)
 from serving.model.nodata import NoData
 from serving.model.objects import Object, condition_of, kubelet_decides
+from serving.scaling.learnt.target import with_saved_target
 from serving.scaling.resolve import resolve_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -25,7 +33,7 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a revision that the activator needs. Times are in seconds, None without a limit.
 
     ``container_concurrency`` 0 means no limit. ``target_concurrency`` is how many requests in flight a pod should have, as
-    the autoscaler resolves it. ``desired_count`` is the number of pods in its status.
+    the autoscaler resolves it, learnt or set. ``desired_count`` is the number of pods in its status.
 
     ``failure`` is the message of a Ready condition that is False: its pods fail, or none came up in time. ``delay`` is the
     message of one that is False because no node has room for a pod: requests wait for that. ``kubelet_decides`` says that the
@@ -88,8 +96,11 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
     is_delayed = ready.get("reason") in _WAITS_FOR_ROOM
     message = _message_of(ready) if ready.get("status") == ConditionStatus.FALSE else None
     container_concurrency = max(0, spec.container_concurrency or 0)
-    resolved = resolve_annotations(
-        metadata.annotations or {}, scaling, container_concurrency=container_concurrency, reachable=True
+    annotations = metadata.annotations or {}
+    resolved = with_saved_target(
+        resolve_annotations(annotations, scaling, container_concurrency=container_concurrency, reachable=True),
+        annotations.get(LEARNT_TARGET_ANNOTATION, ""),
+        total_max=scaling.adaptive.learnt_target_max,
     )
     return ServedRevision(
         key=(metadata.namespace, metadata.name),

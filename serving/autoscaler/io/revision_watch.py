@@ -96,7 +96,7 @@ class RevisionWatch:
     def learns_target(self) -> bool:
         """Whether decisions about a revision with pods depend on its learnt target."""
         return any(
-            entry.ready_names and entry.revision is not None and entry.revision.spec.learns_target
+            entry.ready_names and entry.revision is not None and entry.revision.depends_on_usage
             for entry in self.entries.values()
         )
 

@@ -21,7 +21,7 @@ from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.home.pods.machine import Machine, MachineReading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
-from serving.model.knative import LEARNT_TARGET, TARGET_ANNOTATION
+from serving.model.knative import TARGET_ANNOTATION, TargetMode
 from serving.model.objects import Key, Object, annotations_of, labels_of
 
 _log = logging.getLogger("kubelet")
@@ -36,6 +36,9 @@ _PERIOD_S = 15.0
 _MEASURED_TYPES = frozenset({"cpu", "mem"})
 # Objects that are written before the loop may do something else.
 _WRITTEN_AT_ONCE = 50
+
+# Values of the annotation with which decisions depend on usage.
+_LEARNING = ("learnt", TargetMode.USE, TargetMode.PROTECT)
 
 
 class SessionTotals(msgspec.Struct, frozen=True):
@@ -220,7 +223,7 @@ class UsageReporter:
                 await self._cluster.delete(POD_METRICS, *key)
         self._reported = reported
         self._has_learner = any(
-            annotations_of(pod.manifest).get(TARGET_ANNOTATION) == LEARNT_TARGET for pod in self._pods()
+            annotations_of(pod.manifest).get(TARGET_ANNOTATION) in _LEARNING for pod in self._pods()
         )
         self._check_policies()
         if self._is_per_node:

@@ -18,17 +18,24 @@ At a utilisation u of what bounds it, a pod has u / (1 - u) requests at the bott
 of which 7.2 are aimed at. Without a bound it is half more than was seen to work at most.
 """
 
-import enum
 import math
-from typing import Annotated
 
 import msgspec
 
-from serving.model.errors import InvalidValue
-from serving.model.loadmetric import CONCURRENCY
+from serving.model.knative import TargetMode
 from serving.model.quantity import Resources
 from serving.model.stat import Stat
 from serving.scaling.learnt.curve import Knee, LatencyCurve, MemoryLine
+from serving.scaling.learnt.target import (
+    LearntState,
+    LearntTarget,
+    TargetBound,
+    bounded,
+    in_flight,
+    learnt_target,
+    read_state,
+    with_target,
+)
 from serving.scaling.revision import ScaledRevision, ServingContainer
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AdaptiveSettings
@@ -70,49 +77,6 @@ _KNEE_MIN = 0.01
 # Time for which a target that changes is not saved, in seconds: each save is a write to the API.
 _SAVE_PERIOD_S = 60.0
 
-_Known = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class TargetBound(enum.StrEnum):
-    """The resource that bounds a pod's concurrency."""
-
-    LATENCY = "latency"
-    CPU = "cpu"
-    MEMORY = "memory"
-
-
-class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target in requests in flight, before the utilisation, as ``ScalingSpec.total_value``."""
-
-    total: float
-
-    bound: TargetBound | None
-    """None: no bound was found."""
-
-    above: float | None
-    """Requests in flight beyond which the resource limits a pod; None without a bound."""
-
-    is_used: bool
-    """Whether the target replaces the revision's own, rather than being shown only."""
-
-
-class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The state that survives a restart. None means unknown."""
-
-    total: _Known | None = None
-    bound: TargetBound | None = None
-    above: _Known | None = None
-    response_s: _Known | None = None
-    knee: _Known | None = None
-    cpu_s: _Known | None = None
-    """Cpu time of a request."""
-
-    memory: _Known | None = None
-    """Requests in flight that fit below the memory limit."""
-
-    killed: _Known | None = None
-    """Half of the fewest requests in flight at an OOM kill of a container."""
-
 
 class TargetLearner:
     """Learns the target of one revision."""
@@ -127,13 +91,13 @@ class TargetLearner:
         "_peak",
         "_saved_s",
         "_saved_total",
-        "_state",
+        "state",
     )
 
     def __init__(self) -> None:
         self._curve = LatencyCurve()
         self._memory = MemoryLine()
-        self._state = _State()
+        self.state = LearntState()
         # Measurements, cpu seconds a second, requests a second, requests in flight: sums of those with enough load.
         self._cpu = (0.0, 0.0, 0.0, 0.0)
         self._peak = 0.0
@@ -167,7 +131,7 @@ class TargetLearner:
         if self._peak <= 0:
             return
         safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
-        self._state.killed = safe if self._state.killed is None else min(safe, self._state.killed)
+        self.state.killed = safe if self.state.killed is None else min(safe, self.state.killed)
         # What was measured before says too little of what the pod took.
         self._peak, self._is_new, self._checked_s = 0.0, True, None
 
@@ -178,25 +142,20 @@ class TargetLearner:
 
         Learns at most once a period, and only after new samples.
         """
-        if spec.metric != CONCURRENCY.name:
-            return None
+        own, spec = spec, in_flight(spec)
         checked_s = self._checked_s
         if self._is_new and (checked_s is None or not 0 <= now_s - checked_s < period_s):
             self._checked_s, self._is_new = now_s, False
-            if checked_s is not None or self._state.killed is not None:
+            if checked_s is not None or self.state.killed is not None:
                 self._learn(spec, limits, total_max)
-        state = self._state
-        if state.total is None:
-            return None
-        total = _bounded(state.total, spec, total_max)
-        return LearntTarget(total=total, bound=state.bound, above=state.above, is_used=spec.learns_target)
+        return learnt_target(self.state, own, total_max=total_max)
 
     def due_save(self, spec: ScalingSpec, now_s: float) -> str | None:
         """Return the learnt state as text for ``load`` if a save is due, otherwise None.
 
         It is due once the target has moved by more than the smallest step, and has settled or was saved long ago.
         """
-        total, saved = self._state.total, self._saved_total or spec.total_value
+        total, saved = self.state.total, self._saved_total or in_flight(spec).total_value
         if total is None or abs(total / saved - 1) <= _STEP_MIN_RATIO:
             return None
         if self._saved_s is None:
@@ -204,18 +163,15 @@ class TargetLearner:
         if not self._is_settled and 0 <= now_s - self._saved_s < _SAVE_PERIOD_S:
             return None
         self._saved_total, self._saved_s = total, now_s
-        return msgspec.json.encode(self._state).decode()
+        return msgspec.json.encode(self.state).decode()
 
     def load(self, learnt: str) -> None:
         """Restore the learnt state. Raises ``InvalidValue``."""
-        try:
-            self._state = msgspec.json.decode(learnt, type=_State)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise InvalidValue(text=learnt, expected="a learnt target, as JSON") from error
-        self._saved_total = self._state.total
+        self.state = read_state(learnt)
+        self._saved_total = self.state.total
 
     def _learn(self, spec: ScalingSpec, limits: Resources, total_max: float) -> None:
-        state, knee = self._state, self._curve.knee()
+        state, knee = self.state, self._curve.knee()
         utilisation = min(_UTILISATION_MAX, spec.target_value / spec.total_value)
         found: list[tuple[float, TargetBound | None, float | None]] = []
         if knee is not None:
@@ -235,8 +191,8 @@ class TargetLearner:
             found.append((state.killed / utilisation, TargetBound.MEMORY, state.killed))
         if found:
             total, bound, above = min(found, key=lambda one: one[0])
-            start = _bounded(spec.total_value, spec, total_max)
-            self._step(_bounded(total, spec, total_max), bound, above, start=start)
+            start = bounded(spec.total_value, spec, total_max)
+            self._step(bounded(total, spec, total_max), bound, above, start=start)
         self._curve.fade(_FADE_RATIO)
         self._memory.fade(_FADE_RATIO)
         weight, cpu_s, ended, inside = self._cpu
@@ -248,7 +204,7 @@ class TargetLearner:
         Pods that are busy all the time do not show how fast an idle one is, so that the least response time is kept. An app
         that became slower looks like a busy one at first. It is found out by fewer requests that take as long.
         """
-        state = self._state
+        state = self.state
         is_flat = knee.slowdown < _SLOWDOWN_MIN and knee.top >= _FLAT_RATIO * knee.bottom
         if state.response_s is None or is_flat:
             state.response_s = knee.response_s
@@ -260,7 +216,7 @@ class TargetLearner:
 
     def _cpu_knee(self, limits: Resources) -> float | None:
         """The knee from the cpu time of a request; when cpu runs out, at most the recent load less the excess."""
-        state, (weight, cpu, ended, inside) = self._state, self._cpu
+        state, (weight, cpu, ended, inside) = self.state, self._cpu
         if not limits.cpu_m:
             return None
         cores = limits.cpu_m / 1000
@@ -276,7 +232,7 @@ class TargetLearner:
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
         """One bounded step towards ``total``. A memory bound lowers the target at once, before the pod is killed."""
-        state, wanted = self._state, total
+        state, wanted = self.state, total
         present = start if state.total is None else state.total
         if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
             total = wanted = present
@@ -285,12 +241,6 @@ class TargetLearner:
         state.total = min(total, _STEP_UP_RATIO * present)
         self._is_settled = state.total == wanted
         state.bound, state.above = bound, above
-
-
-def _bounded(total: float, spec: ScalingSpec, total_max: float) -> float:
-    """Limit a target to 1, the hard limit, and the largest allowed."""
-    high = min(total_max, spec.container_concurrency or total_max)
-    return min(max(total, _TARGET_MIN), high)
 
 
 def _with_queue(knee: float, utilisation: float) -> float:
@@ -315,13 +265,19 @@ class RevisionTarget:
         self._learner = TargetLearner()
         self.learnt: LearntTarget | None = None
 
+    @property
+    def _is_on(self) -> bool:
+        return self._own.target_mode is not TargetMode.OFF
+
     def follow(self, revision: ScaledRevision) -> bool:
         """Apply changed numbers of the revision; return whether they have changed."""
         self._container = revision.container
         if revision.spec == self._own:
             return False
         self._own = revision.spec
-        self.spec = self._with(self.learnt)
+        state, most = self._learner.state, self._settings.learnt_target_max
+        self.learnt = learnt_target(state, self._own, total_max=most)
+        self.spec = with_target(self._own, self.learnt, state)
         return True
 
     def load(self, learnt: str) -> None:
@@ -330,22 +286,22 @@ class RevisionTarget:
 
     def take(self, stat: Stat) -> None:
         """Add a pod's report."""
-        if self._settings.learnt_target:
+        if self._is_on:
             self._learner.take(stat.concurrency, stat.ended_count, stat.response_time_s)
 
     def measure(self, stat: Stat, used: Resources) -> None:
         """Add the usage of a pod's container, with the pod's latest report."""
-        if self._settings.learnt_target:
+        if self._is_on:
             self._learner.measure(stat.concurrency, stat.ended_count, used=used, limits=self._container.limits)
 
     def killed(self) -> None:
         """Record a container's OOM kill."""
-        if self._settings.learnt_target:
+        if self._is_on:
             self._learner.killed()
 
     def update(self, now_s: float) -> None:
         """Update ``learnt`` and ``spec``."""
-        if not self._settings.learnt_target:
+        if not self._is_on:
             return
         learnt = self._learner.update(
             self._own,
@@ -355,16 +311,8 @@ class RevisionTarget:
             now_s=now_s,
         )
         if learnt != self.learnt:
-            self.learnt, self.spec = learnt, self._with(learnt)
+            self.learnt, self.spec = learnt, with_target(self._own, learnt, self._learner.state)
 
     def due_save(self, now_s: float) -> str | None:
         """The learnt state as text for ``load``; None without changes, or after a recent save."""
         return self._learner.due_save(self._own, now_s)
-
-    def _with(self, learnt: LearntTarget | None) -> ScalingSpec:
-        """The revision's numbers with the learnt target, if it is in force."""
-        own = self._own
-        if learnt is None or not own.learns_target or not self._settings.learnt_target:
-            return own
-        target = learnt.total * own.target_value / own.total_value
-        return msgspec.structs.replace(own, total_value=learnt.total, target_value=target, target_concurrency=target)

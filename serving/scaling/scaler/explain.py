@@ -5,6 +5,7 @@ max-scale 8". The parts stand in the order in which the count came about: algori
 deciders, the bounds, the gate to zero. A part that changed nothing is not said. Nothing is computed here.
 """
 
+from serving.model.knative import TargetMode
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.policy import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
@@ -133,7 +134,7 @@ def _learnt(outcome: ScalerOutcome) -> str:
     """The learnt target as text; empty unless it is in force or differs from the configured one."""
     learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
     if learnt is None:
-        return f"no target is learnt yet: {spec.total_value:g}" if spec.learns_target else ""
+        return f"no target is learnt yet: {spec.total_value:g}" if spec.target_mode is TargetMode.USE else ""
     if learnt.bound is None and not learnt.is_used and learnt.total <= spec.total_value:
         return ""
     why = "nothing bounds it yet" if learnt.bound is None else f"{learnt.bound}-bound above {learnt.above:.3g}"

@@ -24,7 +24,8 @@ from serving.scaling.kpa.decide import KpaState
 from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
 from serving.scaling.kpa.window import WindowContents
 from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, step
-from serving.scaling.learnt.learner import LearntTarget, RevisionTarget
+from serving.scaling.learnt.learner import RevisionTarget
+from serving.scaling.learnt.target import LearntTarget
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
 from serving.scaling.scaler.further import FurtherDeciders

@@ -93,7 +93,8 @@ def test_an_amount_that_cannot_be_read_is_none() -> None:
     ("saved", "target", "shown"),
     [
         ('{"total":10.33,"bound":"cpu","above":8.0,"cpu_s":0.01}', "learnt", "10.3 (cpu-bound above 8), in force"),
-        ('{"total":250.0}', None, "250, not used"),
+        ('{"total":250.0}', None, "250"),
+        ('{"total":250.0}', "protect", "250, protect"),
         ("{}", "learnt", None),
         ("garbage", "learnt", None),
         (None, "learnt", None),

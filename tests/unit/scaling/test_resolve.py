@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from serving.model.knative import TargetMode
 from serving.scaling.resolve import classic_target, resolve, resolve_annotations
 from serving.scaling.spec import ScalingSpec, WindowKind, dormant_variables
 from serving.settings.annotations import ScalingAnnotations
@@ -10,6 +11,7 @@ from serving.settings.autoscaler import (
     CLASSIC_CLASS,
     HPA_CLASS,
     KNATIVE_POLICY,
+    AdaptiveSettings,
     AutoscalerSettings,
 )
 from serving.settings.dormancy import DORMANT
@@ -122,11 +124,22 @@ def test_a_metric_of_an_hpa_is_not_measured() -> None:
     assert (found.class_name, found.metric) == (HPA_CLASS, "concurrency")
 
 
-def test_a_learnt_target_is_in_force_where_requests_in_flight_are_counted() -> None:
-    assert spec(ScalingAnnotations(target_source="learnt")).learns_target
-    assert not spec().learns_target
-    assert not spec(ScalingAnnotations(target_source="learnt", metric="rps")).learns_target
-    assert not spec(ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)).learns_target
+def test_a_revision_says_how_its_learnt_target_is_used_else_the_settings_do() -> None:
+    assert spec().target_mode is TargetMode.SHADOW
+    for text, mode in (("learnt", "use"), ("use", "use"), ("protect", "protect"), ("shadow", "shadow"), ("off", "off")):
+        assert spec(ScalingAnnotations(target_source=text)).target_mode == mode
+    cluster = {"true": "shadow", "false": "off", "protect": "protect"}
+    for text, mode in cluster.items():
+        settings = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target=text))
+        assert spec(settings=settings).target_mode == mode
+        assert spec(ScalingAnnotations(target_source="use"), settings).target_mode is TargetMode.USE
+
+
+def test_the_classic_algorithm_keeps_the_target_that_is_set() -> None:
+    classic = ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)
+    assert spec(classic).target_mode is TargetMode.SHADOW
+    off = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target="off"))
+    assert spec(ScalingAnnotations(class_name=CLASSIC_CLASS), off).target_mode is TargetMode.OFF
 
 
 @pytest.mark.parametrize(

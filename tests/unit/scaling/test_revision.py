@@ -202,7 +202,7 @@ def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_t
     found = revision_of(revision({"containers": [container]}, annotations=annotations), SETTINGS)
     assert found is not None
     assert (found.container.name, found.container.limits.memory_bytes) == ("c", 1024)
-    assert (found.learnt_target, found.spec.learns_target) == (learnt, True)
+    assert (found.learnt_target, found.spec.target_mode) == (learnt, "use")
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,12 @@ def test_a_readiness_probe_of_the_kubelet_is_seen() -> None:
     probed = {"readinessProbe": {"exec": {"command": ["true"]}}}
     assert revision(spec={"containers": [probed]}).kubelet_decides
     assert not revision(spec={"containers": [{}]}).kubelet_decides
+
+
+def test_the_saved_learnt_target_is_asked_by_where_it_is_in_force() -> None:
+    learnt = {
+        "autoscaling.serving.dev/learnt-target": '{"total": 10.0, "bound": "cpu", "above": 8.0, "response_s": 0.1}'
+    }
+    for mode, target in (("use", 7.0), ("protect", 7.0), ("shadow", 70.0), ("off", 70.0)):
+        annotations = {**learnt, "autoscaling.serving.dev/target": mode}
+        assert revision(annotations=annotations).target_concurrency == target

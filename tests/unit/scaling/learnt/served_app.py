@@ -6,7 +6,8 @@ import random
 import msgspec
 
 from serving.model.quantity import Resources
-from serving.scaling.learnt.learner import LearntTarget, TargetLearner
+from serving.scaling.learnt.learner import TargetLearner
+from serving.scaling.learnt.target import LearntTarget
 from serving.scaling.spec import ScalingSpec
 from tests.unit.scaling.kpa_builders import DEFAULTS
 

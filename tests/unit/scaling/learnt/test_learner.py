@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from serving.model.errors import InvalidValue
+from serving.model.knative import TargetMode
 from serving.model.quantity import Resources
 from serving.model.stat import Stat
-from serving.scaling.learnt.learner import LearntTarget, RevisionTarget, TargetBound, TargetLearner
+from serving.scaling.learnt.learner import RevisionTarget, TargetLearner
+from serving.scaling.learnt.target import LearntTarget, TargetBound
 from serving.scaling.revision import ServingContainer
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
@@ -19,7 +21,7 @@ from tests.unit.scaling.scaler_builders import facts_of, revision_with
 RISING = [2.0 + 2 * step for step in range(10)] + [20.0] * 20
 
 LEARNT = '{"total": 10.0, "bound": "cpu", "above": 7.7}'
-ACTING = spec_with(learns_target=True)
+ACTING = spec_with(target_mode=TargetMode.USE)
 SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))
 
 
@@ -133,7 +135,16 @@ def test_an_app_that_became_slower_is_found_out_by_fewer_requests_that_take_as_l
 
 
 def test_another_load_metric_has_no_learnt_target() -> None:
-    assert learn(ServedApp(), loads=RISING, spec=spec_with(metric="rps"))[-1] is None
+    assert learn(ServedApp(), loads=RISING, spec=spec_with(metric="queue-length"))[-1] is None
+
+
+def test_requests_a_second_have_the_rate_at_the_knee_as_their_target() -> None:
+    in_flight = learn(ServedApp(), loads=RISING)[-1]
+    rate = learn(ServedApp(), loads=RISING, spec=spec_with(metric="rps", total_value=200.0, target_value=140.0))[-1]
+    assert in_flight is not None
+    assert rate is not None
+    assert rate.bound is in_flight.bound is TargetBound.LATENCY
+    assert rate.total == rate.above
 
 
 def test_it_never_exceeds_the_hard_limit() -> None:
@@ -151,7 +162,9 @@ def test_what_was_learnt_survives_a_restart() -> None:
 
     again = TargetLearner()
     again.load(saved)
-    update = again.update(spec_with(learns_target=True), Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=5.0)
+    update = again.update(
+        spec_with(target_mode=TargetMode.USE), Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=5.0
+    )
     assert update == msgspec.structs.replace(before, is_used=True)
     assert again.due_save(DEFAULTS, 6.0) is None
     assert last(learn(ServedApp(cpu_s=0.02), loads=[20.0] * 5, limits=Resources(cpu_m=1000), learner=again)).total < 6
@@ -241,20 +254,22 @@ def test_a_revision_that_asks_for_it_gets_it_with_its_utilisation() -> None:
 
 
 def test_without_the_setting_nothing_is_learnt() -> None:
-    settings = AdaptiveSettings(learnt_target=False)
-    target = target_of(ACTING, settings=settings)
+    off = spec_with(target_mode=TargetMode.OFF)
+    target = target_of(off)
     stat = Stat(pod="p", concurrency=5.0, ended_count=5.0, response_time_s=1.0)
     target.update(1.0)
     target.take(stat)
     target.measure(stat, Resources())
     target.killed()
-    assert target.spec is ACTING
+    assert target.spec is off
     assert target.learnt is None
+    target.follow(revision_with(ACTING))
+    assert target.spec.total_value == 10.0
 
 
 def test_numbers_that_change_keep_the_learnt_target() -> None:
     target = target_of(ACTING)
-    target.follow(revision_with(spec_with(learns_target=True, max_scale=3)))
+    target.follow(revision_with(spec_with(target_mode=TargetMode.USE, max_scale=3)))
     assert (target.spec.total_value, target.spec.max_scale) == (10.0, 3)
     target.follow(revision_with(target.spec))
     target.follow(revision_with(DEFAULTS))

@@ -5,12 +5,23 @@ Input: the scale, and the times at which pods become ready. Which free pod gets 
 that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end, draining included.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from serving.simulator.results import PodSeries, RevisionResult
 from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
+
+
+class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a pod drains, and is idle before it goes dormant, in seconds; and the price of a second of a dormant pod."""
+
+    drain_s: float
+    dormant_after_s: float = math.inf
+    dormant_cost: float = 1.0
 
 
 class SimulatedPod(BalancedPod):
@@ -50,12 +61,13 @@ class PodSet:
         *,
         concurrency: int,
         policy: BalancingPolicy,
-        drain_s: float,
+        times: PodTimes,
         on_end: Callable[[SimulatedPod, float], None] | None = None,
     ) -> None:
         """``on_end`` receives each ended pod and the time it leaves its node."""
         self._on_end = on_end
-        self._result, self._series, self._drain_s = result, series, drain_s
+        self._result, self._series = result, series
+        self._times = times
         self._slots = concurrency or None
         self._dice = random.Random(f"pods:{result.name}")  # noqa: S311 - a simulated world
         self._pods: dict[str, SimulatedPod] = {}
@@ -103,7 +115,7 @@ class PodSet:
     def take(self, pod: SimulatedPod, now_s: float) -> None:
         """Start one more request on the pod."""
         if not pod.in_flight:
-            self._result.wasted_pod_seconds += now_s - pod.idle_since_s
+            self._count_idle(pod, now_s)
         pod.in_flight += 1
         if pod.is_in_line and pod.in_flight == pod.slots:
             self._free.remove(pod)
@@ -136,7 +148,7 @@ class PodSet:
         if pod.ready_s is not None:
             self.ready.remove(pod)
             if not pod.in_flight:
-                self._result.wasted_pod_seconds += now_s - pod.idle_since_s
+                self._count_idle(pod, now_s)
         if not pod.in_flight and not pod.queue:
             self._end(pod, now_s)
 
@@ -144,16 +156,25 @@ class PodSet:
         """Count the remaining pods at the end of the simulation."""
         for pod in self._pods.values():
             if pod.ready_s is not None and not pod.in_flight:
-                self._result.wasted_pod_seconds += until_s - pod.idle_since_s
+                self._count_idle(pod, until_s)
             self._count(pod, until_s)
 
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
         """End a pod, after the drain lag if it has served: its senders must notice first."""
-        lag_s = 0.0 if pod.ready_s is None else self._drain_s
+        lag_s = 0.0 if pod.ready_s is None else self._times.drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)
         if self._on_end is not None:
             self._on_end(pod, end_s)
+
+    def _count_idle(self, pod: SimulatedPod, until_s: float) -> None:
+        """Count the idle time of a pod, and what is saved while it is dormant."""
+        idle_s = until_s - pod.idle_since_s
+        dormant_s = max(0.0, idle_s - self._times.dormant_after_s)
+        saved_s = dormant_s * (1.0 - self._times.dormant_cost)
+        self._result.wasted_pod_seconds += idle_s - saved_s
+        self._result.pod_seconds -= saved_s
+        self._result.dormant_seconds += dormant_s
 
     def _count(self, pod: SimulatedPod, end_s: float) -> None:
         self._result.pod_seconds += end_s - pod.created_s

@@ -22,7 +22,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     pod_starts: float
     pod_seconds: float
-    """From the creation of each pod to its end, draining included."""
+    """From the creation of each pod to its end, draining included; a second of a dormant pod counts at its price."""
 
     wasted_pod_seconds: float
     """Pod-seconds with a ready pod and no request in flight."""
@@ -41,6 +41,9 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over the revisions with requests, and the 75th percentile of their cold share."""
 
     failed_starts: float = 0
+    dormant_seconds: float = 0
+    """Seconds of dormant pods, each counted as one."""
+
     decisions: float = 0
     pod_series: list[float] = []
     """Mean pods of all revisions in equal parts of the simulated time."""
@@ -70,6 +73,7 @@ def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: Node
         refused=sum(one.refused for one in results),
         per_revision=_medians([one for one in results if one.requests]),
         failed_starts=sum(one.failed_starts for one in results),
+        dormant_seconds=round(sum(one.dormant_seconds for one in results), 3),
         decisions=sum(one.decisions for one in results),
         pod_series=summed([one.pod_series for one in results]),
         nodes=nodes,

@@ -93,6 +93,7 @@ class RevisionResult(msgspec.Struct, kw_only=True):
     failed_starts: int = 0
     pod_seconds: float = 0.0
     wasted_pod_seconds: float = 0.0
+    dormant_seconds: float = 0.0
     flaps: int = 0
     decisions: int = 0
     waits: WaitHistogram = msgspec.field(default_factory=WaitHistogram)

@@ -27,7 +27,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.decisions import Decisions, PolicyOf, RevisionCounts
 from serving.simulator.nodes import NodeRoom
-from serving.simulator.pods import PodSet, SimulatedPod
+from serving.simulator.pods import PodSet, PodTimes, SimulatedPod
 from serving.simulator.results import Durations, Moment, PodSeries, Quantiles, RevisionResult, RunLog, durations_of
 from serving.traffic.backoff import backoff_s
 from serving.traffic.policy import policy_for
@@ -108,7 +108,11 @@ class RevisionRun:
             self._series,
             concurrency=config.concurrency,
             policy=balancing,
-            drain_s=config.queue_proxy.drain_lag_s,
+            times=PodTimes(
+                drain_s=config.queue_proxy.drain_lag_s,
+                dormant_after_s=math.inf if config.spec.dormant_after_s is None else config.spec.dormant_after_s,
+                dormant_cost=config.spec.dormant_cost,
+            ),
             on_end=None if nodes is None else partial(nodes.leave, self),
         )
         self._decisions = Decisions(

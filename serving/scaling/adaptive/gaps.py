@@ -9,6 +9,7 @@ group's to that of the population of all revisions. Counts, not clocks: no time 
 """
 
 import bisect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -180,6 +181,9 @@ def _ends_by_group(rates: Array) -> Array:
 
 
 _BOUNDED_WIDTHS_S = np.diff(BIN_STARTS_S)
+_BIN_STARTS_ARRAY = BIN_STARTS_S[:-1]
+# A price of nothing would keep a pod for ever.
+_COST_MIN = 0.01
 
 
 class KeepWindow(msgspec.Struct, frozen=True):
@@ -203,15 +207,48 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     pre_warms: bool
 
+    dormant_after_s: float = math.inf
+    """Idle time after which a pod is dormant."""
+
+    dormant_cost: float = 1.0
+    """Price of a second of a dormant pod; a running one costs 1."""
+
+    @property
+    def kept_max_s(self) -> float:
+        """Longest first window. A gap may cost ``max_s`` pod-seconds: with 30 min, 10 s and a fifth it is 150 min less 40 s."""
+        longest_s = max(self.max_s, self.min_s)
+        if self.dormant_after_s >= longest_s:
+            return longest_s
+        dormant_s = (longest_s - self.dormant_after_s) / max(self.dormant_cost, _COST_MIN)
+        return min(self.dormant_after_s + dormant_s, _LONGEST_S)
+
+    @property
+    def warming_s(self) -> float:
+        """Pod-seconds that a pod costs before its window is worth anything: its start, and its time until it is dormant."""
+        if self.dormant_after_s == math.inf:
+            return self.start_s
+        return self.start_s + self.dormant_after_s * (1.0 - self.dormant_cost)
+
+    @property
+    def prices(self) -> "Array | float":
+        """Price of a second in each bin but the last; a pod that is kept until then is dormant or runs."""
+        if self.dormant_after_s == math.inf:
+            return 1.0
+        return np.where(self.dormant_after_s <= _BIN_STARTS_ARRAY, self.dormant_cost, 1.0)
+
 
 def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     """The windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
 
     ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window has to be worth the start
     of its pod too: what it is expected to save, less what it costs, is at least the time that the pod takes to start.
+
+    A pod stays while the rate times what a cold start is worth is at least the price of a second, which is less for a dormant pod: at a
+    price of 0.2 and a worth of 100 s from 0.002 a second on, which a running pod needs 0.01 for.
     """
+    prices = bounds.prices
     kept = np.zeros(len(hazard) + 1, dtype=bool)
-    np.greater_equal(hazard[:-1] * bounds.worth_s, 1.0, out=kept[1:-1])
+    np.greater_equal(hazard[:-1] * bounds.worth_s, prices, out=kept[1:-1])
     edges = (kept[1:] != kept[:-1]).nonzero()[0].tolist()
     found = [(0.0, bounds.min_s)]
     for first, last in zip(edges[::2], edges[1::2], strict=True):
@@ -220,17 +257,17 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
             found[-1] = (found[-1][0], max(found[-1][1], to_s))
         elif not bounds.pre_warms:
             break
-        elif _saved_s(hazard[first:last], _BOUNDED_WIDTHS_S[first:last], bounds.worth_s) >= bounds.start_s:
+        elif _saved_s(hazard[first:last], _BOUNDED_WIDTHS_S[first:last], bounds) >= bounds.warming_s:
             found.append((from_s, to_s))
-    found[0] = (0.0, min(found[0][1], max(bounds.max_s, bounds.min_s)))
+    found[0] = (0.0, min(found[0][1], bounds.kept_max_s))
     return tuple(KeepWindow(from_s, to_s) for from_s, to_s in found)
 
 
-def _saved_s(hazard: Array, widths_s: Array, worth_s: float) -> float:
+def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
     """Expected pod-seconds saved by keeping a pod through a window, net of its cost, if no request came before."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
-    return float((waiting * (hazard * worth_s - 1.0) * widths_s).sum())
+    return float((waiting * (hazard * bounds.worth_s - bounds.dormant_cost) * widths_s).sum())
 
 
 def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, gap_count: int) -> HazardCurve:

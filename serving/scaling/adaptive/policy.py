@@ -305,15 +305,17 @@ class RevisionPolicy:
 
     def _plan(self) -> GapPlan:
         hazard = self._gaps.hazard(self._prior)
-        settings = self._settings
+        settings, spec = self._settings, self._spec
         bounds = KeepBounds(
             # One start makes all cold that come meanwhile.
-            worth_s=self._spec.cold_start_worth_s * self._arrivals_per_start,
+            worth_s=spec.cold_start_worth_s * self._arrivals_per_start,
             min_s=self._kept_min_s,
             max_s=settings.keep_alive_max_s,
             bridge_s=settings.keep_alive_bridge_s,
             start_s=self.start_s,
             pre_warms=settings.pre_warming,
+            dormant_after_s=math.inf if spec.dormant_after_s is None else spec.dormant_after_s,
+            dormant_cost=spec.dormant_cost,
         )
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 

@@ -247,3 +247,18 @@ def test_each_request_of_a_run_is_answered(times_s: list[float], concurrency: in
     log, result = logged(*times_s, given_config=config(concurrency=concurrency, start_s=start_s), until_s=1000.0)
     assert len(log.latencies_s) + result.refused == len(times_s)
     assert log.moments[-1].scale == 0
+
+
+def test_a_second_of_a_dormant_pod_counts_at_its_price() -> None:
+    plain = simulated(10.0)
+    asked = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
+    dormant = simulated(10.0, given_config=config(scaling=asked))
+    assert dormant.dormant_seconds == pytest.approx(plain.wasted_pod_seconds - 10.0)
+    saved_s = 0.8 * dormant.dormant_seconds
+    assert dormant.pod_seconds == pytest.approx(plain.pod_seconds - saved_s)
+    assert dormant.wasted_pod_seconds == pytest.approx(plain.wasted_pod_seconds - saved_s)
+
+
+def test_a_request_to_a_dormant_pod_is_not_cold() -> None:
+    asked = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
+    assert simulated(10.0, 40.0, given_config=config(scaling=asked)).cold_requests == 1

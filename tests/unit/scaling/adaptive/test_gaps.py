@@ -12,6 +12,7 @@ from serving.scaling.adaptive.gaps import (
     GapHistory,
     GapPrior,
     KeepBounds,
+    KeepWindow,
     keep_windows,
 )
 
@@ -143,3 +144,29 @@ def test_a_window_that_saves_less_than_a_start_costs_is_none() -> None:
 
 def test_a_pod_never_stays_for_longer_than_the_longest_time() -> None:
     assert windows((0, 20000), bounds=msgspec.structs.replace(BOUNDS, max_s=900.0)) == [(0, 900)]
+
+
+DORMANT = msgspec.structs.replace(BOUNDS, dormant_after_s=10.0, dormant_cost=0.2)
+
+
+def test_a_dormant_pod_stays_by_a_lower_rate() -> None:
+    hazard = np.full(len(BIN_STARTS_S), 0.3 / BOUNDS.worth_s)
+    assert keep_windows(hazard, BOUNDS) == (KeepWindow(0.0, 6.0),)
+    assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, DORMANT.kept_max_s),)
+
+
+def test_a_rate_below_the_price_of_a_dormant_pod_keeps_none() -> None:
+    hazard = np.full(len(BIN_STARTS_S), 0.1 / BOUNDS.worth_s)
+    assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, 6.0),)
+
+
+def test_the_longest_window_is_a_bound_of_what_a_gap_costs() -> None:
+    # 10 s that run, and 1,790 s at a fifth of the price.
+    assert DORMANT.kept_max_s == pytest.approx(10.0 + 1790.0 / 0.2)
+    assert BOUNDS.kept_max_s == 1800.0
+    assert msgspec.structs.replace(DORMANT, dormant_after_s=3600.0).kept_max_s == 1800.0
+    assert msgspec.structs.replace(DORMANT, dormant_cost=0.0).kept_max_s == 6 * 3600.0
+
+
+def test_a_pod_is_started_ahead_only_if_it_saves_its_time_until_it_is_dormant_too() -> None:
+    assert (BOUNDS.warming_s, DORMANT.warming_s) == (2.0, 10.0)

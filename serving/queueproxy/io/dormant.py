@@ -10,17 +10,28 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol
 
 from serving.queueproxy.dormancy import Activity, AppEvent, DormancyState, Phase, after_event, held_awake, sleep_due_s
 from serving.queueproxy.io.freezers import Freezer, freezer_of
-from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 
 _LOG = logging.getLogger(__name__)
 
 WAKE_HOLD_S = 30.0
 """How long an order to wake keeps the app awake, in seconds; a sender repeats the order to extend it."""
+
+
+class IdlePod(Protocol):
+    """What keeps an app awake. ``PodRequests`` is one."""
+
+    is_ready: bool
+    is_draining: bool
+
+    @property
+    def inside_count(self) -> int:
+        """Requests that run or wait, tunnels included."""
+        ...
 
 
 class Dormancy:
@@ -35,7 +46,7 @@ class Dormancy:
         spec: PodSpec,
         *,
         clock: Callable[[], float],
-        pod: PodRequests[Any],
+        pod: IdlePod,
         on_sleep: Callable[[], None] = lambda: None,
     ) -> None:
         assert spec.dormant_after_s is not None

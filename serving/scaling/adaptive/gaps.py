@@ -27,6 +27,8 @@ _BIN_RATIO = 1.03
 # Longer gaps are one bin: nothing is kept or pre-warmed for them.
 _LONGEST_S = 6 * 3600.0
 _LAST_WIDTH_S = 3600.0
+# A price of nothing would keep a pod for ever.
+_COST_MIN = 0.01
 # Gaps after which one counts half: the history follows a change of the calls within some 100 of them.
 _HALF_LIFE_GAPS = 50.0
 _GROWTH = 2.0 ** (1.0 / _HALF_LIFE_GAPS)
@@ -182,8 +184,6 @@ def _ends_by_group(rates: Array) -> Array:
 
 _BOUNDED_WIDTHS_S = np.diff(BIN_STARTS_S)
 _BIN_STARTS_ARRAY = BIN_STARTS_S[:-1]
-# A price of nothing would keep a pod for ever.
-_COST_MIN = 0.01
 
 
 class KeepWindow(msgspec.Struct, frozen=True):

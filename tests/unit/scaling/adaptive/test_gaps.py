@@ -17,6 +17,7 @@ from serving.scaling.adaptive.gaps import (
 )
 
 BOUNDS = KeepBounds(worth_s=100.0, min_s=6.0, max_s=1800.0, bridge_s=60.0, start_s=2.0, pre_warms=True)
+DORMANT = msgspec.structs.replace(BOUNDS, dormant_after_s=10.0, dormant_cost=0.2)
 LOW, HIGH = 0.001, 0.05
 
 
@@ -144,9 +145,6 @@ def test_a_window_that_saves_less_than_a_start_costs_is_none() -> None:
 
 def test_a_pod_never_stays_for_longer_than_the_longest_time() -> None:
     assert windows((0, 20000), bounds=msgspec.structs.replace(BOUNDS, max_s=900.0)) == [(0, 900)]
-
-
-DORMANT = msgspec.structs.replace(BOUNDS, dormant_after_s=10.0, dormant_cost=0.2)
 
 
 def test_a_dormant_pod_stays_by_a_lower_rate() -> None:

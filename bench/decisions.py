@@ -14,7 +14,7 @@ import msgspec
 from bench.parts.program import options_of
 from bench.parts.timing import ROUND_S, ROUNDS, Row, timed
 
-PARTS = ("classic", "kpa", "adaptive", "scores", "nodegroup", "metrics")
+PARTS = ("classic", "kpa", "adaptive", "scores", "nodegroup", "metrics", "gauges")
 
 
 def line(row: Row) -> str:

@@ -95,20 +95,32 @@ async def forwarding(
 
 @contextlib.asynccontextmanager
 async def in_process(
-    script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
+    script: Script = ok,
+    readiness: Probe | None = None,
+    url: str | None = None,
+    more: Mapping[str, object] = MappingProxyType({}),
+    **knobs: float,
 ) -> AsyncIterator[Pod]:
     """A queue-proxy in the process of an app, which is this one, with uvicorn."""
-    async with backed(script) as backend, served(scripted_app(backend.address), readiness, url, **knobs) as running:
+    async with (
+        backed(script) as backend,
+        served(scripted_app(backend.address), readiness, url, more, **knobs) as running,
+    ):
         running.app = backend
         yield running
 
 
 @contextlib.asynccontextmanager
 async def served(
-    app: App, readiness: Probe | None = None, url: str | None = None, **knobs: float
+    app: App,
+    readiness: Probe | None = None,
+    url: str | None = None,
+    more: Mapping[str, object] = MappingProxyType({}),
+    **knobs: float,
 ) -> AsyncIterator[Pod]:
-    """An app in this process, with its own queue-proxy."""
-    async with _staged(None, readiness, url, knobs) as (running, spec, sockets):
+    """An app in this process, with its own queue-proxy. ``more`` are further fields of its pod."""
+    async with _staged(None, readiness, url, knobs) as (running, plain, sockets):
+        spec = msgspec.structs.replace(plain, **more)
         config = uvicorn.Config(
             QueueProxyMiddleware(app, spec=spec),
             lifespan="on",

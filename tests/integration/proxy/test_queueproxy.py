@@ -289,3 +289,53 @@ async def test_what_cannot_be_sent_is_counted(pod: PodMaker) -> None:
             _, numbers = await running.get_admin(get(b"/metrics"))
             await asyncio.sleep(0.01)
         assert b"queueproxy_stats_sent_total 0" in numbers
+
+
+async def model_server(link: Link) -> None:
+    """A model server: a page with one gauge, and a report of another on responses to requests that ask for it."""
+    while True:
+        head = (await link.head()).lower()
+        if head.startswith(b"get /metrics "):
+            body = b'vllm:waiting{engine="0"} 4\nvllm:waiting{engine="1"} 3\n'
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            continue
+        report = b""
+        if b"\r\nendpoint-load-metrics-format: json\r\n" in head:
+            report = b'endpoint-load-metrics: JSON {"named_metrics": {"cache": 0.5}}\r\n'
+        link.send(b"HTTP/1.1 200 OK\r\n%bContent-Length: 0\r\n\r\n" % report)
+
+
+async def gauges_of(pod: PodMaker, *names: str) -> dict[str, float]:
+    """The gauges in the statistics of a pod, once as many are reported."""
+    frames: list[bytes] = []
+
+    async def take(socket: ServerConnection) -> None:
+        async for message in socket:
+            assert isinstance(message, bytes)
+            frames.append(message)
+
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
+        async with pod(model_server, url=url, more={"gauges": names}, report_period_s=0.1) as running:
+            client = await running.client()
+            client.send(get())
+            await client.message()
+            await until(lambda: frames and len(decode_pod_stat(frames[-1]).gauges) >= len(names))
+    return dict(decode_pod_stat(frames[-1]).gauges)
+
+
+async def test_chosen_gauges_of_a_report_are_asked_for_and_sent_with_each_statistic(pod: PodMaker) -> None:
+    assert await gauges_of(pod, "vllm:cache") == {"vllm:cache": 0.5, "cache": 0.5}
+
+
+async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> None:
+    found = await gauges_of(forwarding, "vllm:waiting", "vllm:cache")
+    assert found == {"vllm:waiting": 7.0, "vllm:cache": 0.5, "cache": 0.5}
+
+
+async def test_a_pod_without_chosen_gauges_asks_for_none(pod: PodMaker) -> None:
+    async with pod(model_server) as running:
+        client = await running.client()
+        client.send(get())
+        head, _ = await client.message()
+    assert b"endpoint-load-metrics" not in head.lower()

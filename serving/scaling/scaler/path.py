@@ -88,4 +88,4 @@ def wanted_path(
         ready_count=ready_count,
         # What is possible without any, the controller sees.
         ready_activator_count=1,
-    ).path
+    )

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from tests.tidy.sources import ROOT, named, product_files
 from tests.tidy.test_circles import circles, import_graph
 
-LINES_MAX = 87_040
+LINES_MAX = 87_000
 FILES_MAX = 554
 # Lines and files of features that came after the house was counted, on top of the limits above.
 FEATURES: dict[str, tuple[int, int]] = {

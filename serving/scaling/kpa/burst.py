@@ -37,7 +37,7 @@ def traffic_path(
     ready_count: int,
     ready_activator_count: int,
 ) -> TrafficPath:
-    """Endpoints are the pods if there is enough excess, else the activators; the others take no traffic.
+    """The pods are the endpoints if there is enough excess; otherwise the activators are.
 
     ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. With neither pod nor activator the
     path leads to the activators, which hold requests once they return.

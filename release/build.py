@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("dist", type=Path)
     parser.add_argument("--key", type=Path, help="EC private key in PEM, as cosign imports it: signs SHA256SUMS")
+    parser.add_argument("--image", action="append", choices=NAMES, help="only these images; all without it")
     given = parser.parse_args()
     try:
-        build(given.dist.absolute(), key=given.key)
+        build(given.dist.absolute(), given.image or list(NAMES), key=given.key)
     except (Unbuildable, WrongTag, signing.BadKey) as error:
         sys.exit(f"release: {error}")
 
 
-def build(dist: Path, *, key: Path | None) -> None:
+def build(dist: Path, targets: Sequence[str], *, key: Path | None) -> None:
     """Write the release into ``dist``, which is emptied first."""
     if key is not None:
         signing.load(key)
@@ -72,7 +73,7 @@ def build(dist: Path, *, key: Path | None) -> None:
         }
         run("-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(dist), at=tree, environment=environment)
         (wheel,) = dist.glob("*.whl")
-        sizes = {target: build_image(target, wheel, Path(scratch), dist, number, made_s) for target in NAMES}
+        sizes = {target: build_image(target, wheel, Path(scratch), dist, number, made_s) for target in targets}
         write_manifests(tree, dist, number, made_s)
         lock = tree / "release/locks/serving.txt"
         bill = [

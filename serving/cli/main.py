@@ -31,6 +31,8 @@ SECTIONS: dict[str, Section] = {
         "doctor": ("serving.cli.system.doctor:doctor", "Is this machine fit, does the system run and answer."),
         "completion": ("serving.cli.client.completion:completion", "Make a shell complete commands and names."),
         "install": ("serving.cli.system.install:install", "Put the system on a Kubernetes cluster, or take it off."),
+        "backup": ("serving.cli.system.backup:backup", "Save the services and secrets of this machine to a file."),
+        "restore": ("serving.cli.system.backup:restore", "Fill an empty state folder from such a file."),
         "config": ("serving.cli.system.config:config", "Show, check and print settings."),
     },
     "Services": {

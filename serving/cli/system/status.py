@@ -100,13 +100,14 @@ def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
     found = {"client": __version__, "commit": _commit(), "python": platform.python_version(), "packages": packages}
     if output == "text":
         click.echo(f"serving {__version__}, commit {found['commit'] or 'unknown'}, Python {found['python']}")
-        click.echo("with    " + ", ".join(f"{name} {number}" for name, number in packages.items()))
     if not client:
         found["server"] = str(api().done("GET", _PATH).get("gitVersion", ""))
+        if output == "text":
+            click.echo(f"server  {found['server']}")
     if output == "json":
         click.echo(json.dumps(found, indent=2))
-    elif "server" in found:
-        click.echo(f"server  {found['server']}")
+    else:
+        click.echo("with    " + ", ".join(f"{name} {number}" for name, number in packages.items()))
 
 
 def _commit() -> str:

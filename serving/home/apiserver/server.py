@@ -56,6 +56,7 @@ from serving.home.apiserver.reviews import (
 )
 from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
+from serving.home.backup import BACKUP_PATH
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
@@ -128,9 +129,15 @@ def application(
     app.router.add_post(SELF_REVIEW_PATH, api.review_self)
     app.router.add_post(TOKEN_REVIEW_PATH, api.review_token)
     app.router.add_get(KEPT_LOGS_PATH.format(namespace="{namespace:[a-z0-9-]+}"), api.kept_logs)
+    app.router.add_post(BACKUP_PATH, functools.partial(_copy_journal, cluster))
     app.router.add_route("*", "/{path:.*}", api.resource)
     app.on_shutdown.append(api.end_streams)
     return app
+
+
+async def _copy_journal(cluster: MemoryCluster, _: web.Request) -> web.Response:
+    """The journal as one SQLite file, for ``serving backup``."""
+    return web.Response(body=await cluster.journal_copy(), content_type="application/vnd.sqlite3")
 
 
 class _ApiHandlers:

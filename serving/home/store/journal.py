@@ -76,6 +76,7 @@ class Journal:
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._reserve = self.path.with_name(f"{self.path.name}.reserve")
         self._is_reserving = self._is_full = False
+        self._writing = threading.Lock()
         try:
             self.start_version = self._open(bytes_max)
         except Unavailable as error:
@@ -255,7 +256,19 @@ class Journal:
         ).fetchone()
         return row is not None and len(item.data) <= row[0] + _GROWTH_BYTES_MAX
 
+    def copy(self) -> bytes:
+        """All that is committed, as one SQLite file. Call it in a thread: writes wait meanwhile. Raises ``Unavailable``."""
+        with self._writing:
+            try:
+                return copy_of(self._connection)
+            except sqlite3.Error as error:
+                raise Unavailable(f"the journal {self.path} cannot be copied: {error}") from error
+
     def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
+        with self._writing:
+            self._commit_items(items)
+
+    def _commit_items(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -277,6 +290,16 @@ class Journal:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def copy_of(connection: sqlite3.Connection) -> bytes:
+    """All committed content of an open database, as one SQLite file."""
+    copy = sqlite3.connect(":memory:")
+    try:
+        connection.backup(copy)
+        return copy.serialize()
+    finally:
+        copy.close()
 
 
 def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ The store has no backends to choose from: another one is another home, which ser
 ``home/controllers/garbage.py``, run beside the store, collects dependents and the contents of terminating namespaces.
 """
 
+import asyncio
 import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,7 @@ from serving.home.store.writes import (
     settled,
     with_generation,
 )
-from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unsupported
 from serving.model.objects import Key, Object
 
 # How often a generated name that exists is replaced by another; one in 14 million exists.
@@ -146,6 +147,12 @@ class MemoryCluster(Cluster):
         self._state.close_watches()
         if self._journal is not None:
             await self._journal.close()
+
+    async def journal_copy(self) -> bytes:
+        """A copy of the journal as one SQLite file. Raises ``Unsupported`` without a journal, ``Unavailable``."""
+        if self._journal is None:
+            raise Unsupported("this server has no journal")
+        return await asyncio.to_thread(self._journal.copy)
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         """Read one object, decoded for the caller."""

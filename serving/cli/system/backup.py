@@ -1,0 +1,54 @@
+"""``serving backup`` and ``serving restore``: save the state folder of one machine to a file, and start from one."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from serving import __version__
+from serving.cli.client.api import ApiCall, ApiClient, fail, state_option
+from serving.home.backup import BACKUP_PATH, FORMAT, BackupManifest, journal_copy, restore_backup, write_backup
+from serving.home.state import StateFolder, default_state_path
+from serving.model.errors import Unavailable
+
+_MIB = 2**20
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--images", is_flag=True, help="With the images of this machine; they can be imported again otherwise.")
+@state_option
+def backup(*, file: Path, images: bool, state_path: Path | None) -> None:
+    """Save services, settings, secrets, app snapshots and decisions to FILE.
+
+    The system may run: the file has what was acknowledged when the command began. It holds secrets, and only its owner can read it.
+    """
+    state = StateFolder((state_path or default_state_path()).absolute())
+    if not state.journal.exists():
+        fail(f"{state.path} has nothing to save: there is no {state.journal.name}; `serving up` makes one")
+    content = journal_copy(state.journal) if state.holder() is None else _running_copy(ApiClient(state.path))
+    manifest = BackupManifest(format=FORMAT, version=__version__, created_s=time.time(), has_images=images)
+    size = write_backup(file, state, journal=content, manifest=manifest)
+    click.echo(f"{file}: {size / _MIB:.1f} MiB, {'with' if images else 'without'} images")
+
+
+def _running_copy(api: ApiClient) -> bytes:
+    try:
+        with api.stream(ApiCall(method="POST", path=BACKUP_PATH, accept="*/*")) as response:
+            return b"".join(response.pieces())
+    except Unavailable as error:
+        fail(api.absence(error))
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@state_option
+def restore(*, file: Path, state_path: Path | None) -> None:
+    """Fill an empty state folder from FILE; `serving up` then starts its services."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    manifest = restore_backup(file, state)
+    made = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")
+    click.echo(f"{state.path}: restored from a backup of {made} by serving {manifest.version}")
+    if not manifest.has_images:
+        click.echo("images are not in it: import those that your services name, or pods wait for them")

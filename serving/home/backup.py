@@ -1,0 +1,179 @@
+"""Archives of a state folder: writes and restores what a machine needs to serve the same services.
+
+An archive is a gzipped tar with ``backup.json``, the journal as one SQLite file, secrets and certificates, snapshots of apps, the
+decision log, and on request the images. ``backup.json`` names the format: a reader ignores fields that it does not know and
+refuses a newer format. Needs the standard library and msgspec.
+"""
+
+import io
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from serving.home.state import StateFolder
+from serving.home.store.journal import copy_of
+from serving.model.errors import ServingError
+
+FORMAT = 1
+"""Raise it when an older program would restore an archive wrongly."""
+
+BACKUP_PATH = "/serving.dev/backup"
+"""Where the API returns a copy of its journal."""
+
+_MANIFEST = "backup.json"
+_JOURNAL = "journal.db"
+# Secrets first: without the key no token of an earlier client is valid.
+_KEPT = ("key", "token", "dashboard-token", "certificates", "snapshots", "decisions.jsonl")
+_IMAGES = "images"
+_MANIFEST_BYTES_MAX = 64 * 2**10
+_PRIVATE_FOLDER = 0o700
+
+
+class BadBackup(ServingError):
+    """A file is no archive that this program can restore, or the place for it is not empty."""
+
+
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """``backup.json``."""
+
+    format: int
+    version: str
+    """The program that wrote the archive."""
+
+    created_s: float
+    has_images: bool = False
+
+
+def journal_copy(path: Path) -> bytes:
+    """The content of a journal that no process holds, as one SQLite file. Raises ``BadBackup``."""
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            return copy_of(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise BadBackup(f"the journal {path} cannot be read: {error}") from error
+
+
+def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
+    """Write an archive, complete or not at all; return its size in bytes. Raises ``OSError``."""
+    names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ())]
+    descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            with tarfile.open(fileobj=out, mode="w:gz", compresslevel=6) as archive:
+                _add(archive, _MANIFEST, msgspec.json.encode(manifest))
+                _add(archive, _JOURNAL, journal)
+                for name in names:
+                    if (state.path / name).exists():
+                        _add_tree(archive, state.path / name, name)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(made).rename(file)
+    except BaseException:
+        Path(made).unlink(missing_ok=True)
+        raise
+    return file.stat().st_size
+
+
+def _add_tree(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    """Add a file or folder. A snapshot's absolute link, such as ``node_modules``, becomes its target."""
+    if path.is_symlink() and name.startswith("snapshots/") and path.readlink().is_absolute():
+        path = path.resolve()
+    if not path.is_symlink() and path.is_dir():
+        archive.add(path, arcname=name, recursive=False)
+        for child in sorted(path.iterdir()):
+            _add_tree(archive, child, f"{name}/{child.name}")
+    elif path.is_symlink() or path.is_file():
+        archive.add(path, arcname=name)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o600
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def read_manifest(file: Path) -> BackupManifest:
+    """What an archive says of itself. Raises ``BadBackup``."""
+    try:
+        with tarfile.open(file, "r:gz") as archive:
+            first = archive.next()
+            content = archive.extractfile(first) if first is not None and first.name == _MANIFEST else None
+            if content is None:
+                raise BadBackup(f"{file} is no backup of serving: its first member is not {_MANIFEST}")
+            manifest = msgspec.json.decode(content.read(_MANIFEST_BYTES_MAX), type=BackupManifest)
+    except FileNotFoundError as error:
+        raise BadBackup(f"{file}: there is no such file") from error
+    except (tarfile.TarError, EOFError, OSError, msgspec.MsgspecError) as error:
+        raise BadBackup(f"{file} is no backup of serving: {error}") from error
+    if manifest.format > FORMAT:
+        raise BadBackup(
+            f"{file} has format {manifest.format}, written by serving {manifest.version}; this program knows up to {FORMAT}: "
+            f"restore it with that version"
+        )
+    return manifest
+
+
+def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
+    """Restore an archive into a state folder without a journal; nothing is left there if it fails. Raises ``BadBackup``."""
+    manifest = read_manifest(file)
+    if state.holder() is not None:
+        raise BadBackup(
+            f"{state.path} is in use by process {state.holder()}; end it with `serving down`, or take another --state"
+        )
+    if state.journal.exists():
+        raise BadBackup(f"{state.path} has services already; move the folder away, or take another --state")
+    state.path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".restore-", dir=state.path))
+    try:
+        with tarfile.open(file, "r:gz") as archive:
+            archive.extractall(made, members=_members(archive, file), filter=_filtered)  # noqa: S202 - the filter is the check
+        _check_journal(made / _JOURNAL, file)
+        # The journal last: without it the folder counts as empty, and the next try is not refused.
+        for path in sorted(made.iterdir(), key=lambda one: one.name == _JOURNAL):
+            if path.name != _MANIFEST:
+                target = state.path / path.name
+                if target.is_dir():
+                    shutil.rmtree(target)
+                path.rename(target)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise BadBackup(f"{file} cannot be restored: {error}; {state.path} is as it was but for secrets") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return manifest
+
+
+def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Refuse what leads out of the folder. An image's links are absolute: they hold inside its container."""
+    is_image = member.name.startswith(f"{_IMAGES}/")
+    return (tarfile.tar_filter if is_image else tarfile.data_filter)(member, folder)
+
+
+def _members(archive: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:
+    """The members that belong in a state folder. Raises ``BadBackup`` for any other."""
+    known = {_MANIFEST, _JOURNAL, _IMAGES, *_KEPT}
+    for member in archive:
+        if member.name.partition("/")[0] not in known:
+            raise BadBackup(f"{file} has the member {member.name!r}, which is no part of a backup")
+        yield member
+
+
+def _check_journal(path: Path, file: Path) -> None:
+    path.chmod(0o600)
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    except sqlite3.Error as error:
+        raise BadBackup(f"{file}: its journal is damaged: {error}") from error
+    finally:
+        connection.close()
+    if found != "ok":
+        raise BadBackup(f"{file}: its journal is damaged: {found}")

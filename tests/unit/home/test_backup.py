@@ -1,0 +1,201 @@
+import io
+import os
+import sqlite3
+import stat
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.home.backup import (
+    FORMAT,
+    BackupManifest,
+    BadBackup,
+    journal_copy,
+    read_manifest,
+    restore_backup,
+    write_backup,
+)
+from serving.home.state import StateFolder
+from serving.home.store.journal import Journal, JournalEntry
+
+MADE = BackupManifest(format=FORMAT, version="1.2.3", created_s=1_700_000_000.0)
+ENTRY = JournalEntry(kind="services", namespace="default", name="hello", data=b"{}")
+
+
+async def state_with_services(path: Path) -> StateFolder:
+    """A state folder as a stopped system leaves it."""
+    write_files(path)
+    journal = Journal(path / "journal.db")
+    journal.write_now([ENTRY])
+    await journal.close()
+    return StateFolder(path)
+
+
+def write_files(path: Path) -> None:
+    path.mkdir()
+    (path / "key").write_bytes(b"k" * 32)
+    (path / "snapshots" / "ab").mkdir(parents=True)
+    (path / "snapshots" / "ab" / "app.py").write_text("run()")
+    (path.parent / "env").write_text("ignored by git")
+    (path / "snapshots" / "ab" / ".env").symlink_to(path.parent / "env")
+    (path / "snapshots" / "ab" / "gone").symlink_to("/absent/node_modules")
+    (path / "images").mkdir()
+    (path / "images" / "layer").write_text("large")
+    (path / "images" / "sh").symlink_to("/bin/busybox")
+    (path / "pods").mkdir()
+    (path / "pods" / "passing").write_text("")
+
+
+def entries(path: Path) -> list[JournalEntry]:
+    return list(Journal(path).entries())
+
+
+async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_path: Path) -> None:
+    state = await state_with_services(tmp_path / "state")
+    file = tmp_path / "saved.tar.gz"
+    size = write_backup(file, state, journal=journal_copy(state.journal), manifest=MADE)
+    assert size == file.stat().st_size
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    other = StateFolder(tmp_path / "other")
+    assert restore_backup(file, other) == MADE
+    assert entries(other.journal) == [ENTRY]
+    assert other.key.read_bytes() == b"k" * 32
+    assert (other.snapshots / "ab" / "app.py").read_text() == "run()"
+    # It was a link to the folder that was deployed, which is not on another machine.
+    assert (other.snapshots / "ab" / ".env").read_text() == "ignored by git"
+    assert sorted(path.name for path in other.path.iterdir() if not path.name.startswith("journal.db")) == [
+        "key",
+        "snapshots",
+    ]
+    assert stat.S_IMODE(other.path.stat().st_mode) == 0o700
+
+
+async def test_versions_go_on_above_those_of_the_original(tmp_path: Path) -> None:
+    state = await state_with_services(tmp_path / "state")
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
+    other = StateFolder(tmp_path / "other")
+    restore_backup(tmp_path / "saved", other)
+    assert Journal(other.journal).start_version == Journal(state.journal).start_version
+
+
+async def test_images_are_in_it_on_request(tmp_path: Path) -> None:
+    state = await state_with_services(tmp_path / "state")
+    with_images = msgspec.structs.replace(MADE, has_images=True)
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=with_images)
+    other = StateFolder(tmp_path / "other")
+    restore_backup(tmp_path / "saved", other)
+    assert (other.images / "layer").read_text() == "large"
+    assert str((other.images / "sh").readlink()) == "/bin/busybox"
+
+
+async def test_an_open_journal_is_copied_with_what_is_committed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    journal.write_now([ENTRY])
+    (tmp_path / "copy.db").write_bytes(journal.copy())
+    await journal.close()
+    assert entries(tmp_path / "copy.db") == [ENTRY]
+
+
+async def test_a_folder_with_services_is_not_overwritten(tmp_path: Path) -> None:
+    state = await state_with_services(tmp_path / "state")
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
+    with pytest.raises(BadBackup, match="has services already; move the folder away"):
+        restore_backup(tmp_path / "saved", state)
+    assert entries(state.journal) == [ENTRY]
+
+
+def archive(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as made:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            made.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def manifest(**changes: object) -> bytes:
+    return msgspec.json.encode({**msgspec.to_builtins(MADE), **changes})
+
+
+def database() -> bytes:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE objects (kind TEXT)")
+    return connection.serialize()
+
+
+def test_a_field_of_a_newer_program_is_ignored(tmp_path: Path) -> None:
+    file = archive(tmp_path / "saved", {"backup.json": manifest(colour="green"), "journal.db": database()})
+    assert restore_backup(file, StateFolder(tmp_path / "state")) == MADE
+
+
+def test_a_newer_format_is_refused_with_the_version_that_reads_it(tmp_path: Path) -> None:
+    file = archive(tmp_path / "saved", {"backup.json": manifest(format=FORMAT + 1)})
+    with pytest.raises(BadBackup, match=r"written by serving 1\.2\.3; .* restore it with that version"):
+        read_manifest(file)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"other": b""}, "its first member is not backup.json"),
+        ({"backup.json": b"{"}, "is no backup of serving"),
+        ({"backup.json": manifest(), "etc/passwd": b""}, "is no part of a backup"),
+        ({"backup.json": manifest(), "../key": b""}, "is no part of a backup"),
+        ({"backup.json": manifest(), "snapshots/../../key": b""}, "cannot be restored: .*outside the destination"),
+        ({"backup.json": manifest(), "journal.db": b"no database"}, "its journal is damaged"),
+        ({"backup.json": manifest()}, "cannot be restored"),
+        ({"backup.json": manifest(), "images/../../key": b""}, "cannot be restored: .*outside the destination"),
+    ],
+)
+def test_a_bad_archive_is_refused_and_leaves_no_journal(
+    tmp_path: Path, members: dict[str, bytes], message: str
+) -> None:
+    file = archive(tmp_path / "saved", members)
+    state = StateFolder(tmp_path / "state")
+    with pytest.raises(BadBackup, match=message):
+        restore_backup(file, state)
+    assert not (tmp_path / "key").exists()
+    assert not state.path.exists() or list(state.path.iterdir()) == []
+
+
+async def test_half_an_archive_is_refused(tmp_path: Path) -> None:
+    state = await state_with_services(tmp_path / "state")
+    (state.path / "snapshots" / "ab" / "noise").write_bytes(os.urandom(100_000))
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
+    whole = (tmp_path / "saved").read_bytes()
+    (tmp_path / "half").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadBackup, match="cannot be restored"):
+        restore_backup(tmp_path / "half", StateFolder(tmp_path / "other"))
+
+
+def test_no_file_and_no_archive_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadBackup, match="there is no such file"):
+        read_manifest(tmp_path / "absent")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(BadBackup, match="is no backup of serving"):
+        read_manifest(tmp_path / "text")
+    with pytest.raises(BadBackup, match="cannot be read"):
+        journal_copy(tmp_path / "absent.db")
+
+
+async def test_a_failed_backup_leaves_nothing_and_keeps_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = await state_with_services(tmp_path / "state")
+    file = tmp_path / "saved"
+    file.write_text("the last one")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_backup(file, state, journal=b"", manifest=MADE)
+    assert file.read_text() == "the last one"
+    assert names_in(tmp_path) == {"saved", "state", "env"}
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}

@@ -161,7 +161,7 @@ class Writer:
         return written
 
     async def _wake(self, key: RevisionKey) -> None:
-        """Take a revision out of reserve that gets pods without a request: no activator does so."""
+        """Take a revision out of reserve that gets pods without a request."""
         view = self._view(key)
         if view is None or view.revision is None or view.revision.serving_state is not ServingState.RESERVE:
             return

@@ -145,7 +145,7 @@ class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
     """The obstacle to its start; None if there is none, or if it is ready or ending."""
 
     oom_kill_count: int = 0
-    """OOM kills of its containers, if that was the last reason; otherwise 0."""
+    """OOM kills of its containers, if the last end was one; otherwise 0."""
 
 
 def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:

@@ -18,7 +18,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: float
     cold_requests: float
-    """Requests during whose wait a pod became ready."""
+    """Requests that waited for a pod to become ready."""
 
     pod_starts: float
     pod_seconds: float

@@ -124,7 +124,7 @@ class SlotBroker(Generic[RequestId]):
         return [key for key, due_s in self._ask_due_s.items() if due_s <= now_s]
 
     def next_due_s(self) -> float | None:
-        """When to ask again; None while that is not planned."""
+        """When to ask again; None if there is no need."""
         return min(self._ask_due_s.values(), default=None)
 
     def return_unused(self) -> None:

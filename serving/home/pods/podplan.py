@@ -148,7 +148,7 @@ def all_containers(pod: Object) -> Sequence[Object]:
 
 
 def is_init(pod: Object, container: Object) -> bool:
-    """Whether it is an init container; container names are unique in a pod."""
+    """Whether a container is an init container. Container names are unique in a pod."""
     return any(one.get("name") == container.get("name") for one in init_containers(pod))
 
 

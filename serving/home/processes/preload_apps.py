@@ -89,7 +89,7 @@ def python_command(
 
 
 def _without_shell(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The words of a command; for a shell's command, those inside it, with variables substituted."""
+    """The words of a command, or of the command inside ``sh -c`` with its variables substituted."""
     if tuple(arguments[:2]) != _SHELL or len(arguments) != len(_SHELL) + 1:
         return list(arguments)
     text = arguments[2]

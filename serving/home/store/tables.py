@@ -24,7 +24,7 @@ _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """The continuation of a list: after a key, at the store's version of the first page."""
+    """Where a list continues: after a key, at the version of its first page."""
 
     version: int
     after: str

@@ -302,7 +302,7 @@ def _dry(group: WrittenGroup) -> WrittenGroup:
 
 
 def _with_unsure(memory: _GroupMemory, cloud: CloudGroup) -> Failures:
-    """Treat a growth without a response as failed if the target did not follow."""
+    """Count a growth without a response as failed if the target has not changed."""
     if memory.unsure_target is None or cloud.target_size >= memory.unsure_target:
         return memory.failures
     return msgspec.structs.replace(memory.failures, increase_failed=True)

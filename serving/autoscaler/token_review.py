@@ -71,7 +71,7 @@ def claim_of(names: Mapping[str, str]) -> PodClaim | None:
 
 
 def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
-    """Facts of a Pod object; None without one, and for a pod of no revision."""
+    """The facts of a Pod object; None unless it belongs to a revision."""
     metadata = {} if pod is None else pod["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     return None if revision is None else SeenPod(revision=revision, uid=metadata.get("uid", ""))

@@ -78,7 +78,7 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster(Cluster):
-    """One server: that of a kubeconfig's current context; None is this pod's own. Close it, or use it as a context.
+    """One server: of a kubeconfig's current context or, with None, this pod's own. Close it, or use it as a context.
 
     The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
     the fields that this process writes.

@@ -84,7 +84,7 @@ def run(spec: PodSpec) -> int:
 
 
 def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]]) -> int:
-    """Run for a pod that is assigned later: create the loop, wait for the pod, and run. None ends it with 0."""
+    """Create the loop, wait for an assigned pod, and run for it. Without a pod, return 0."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD)

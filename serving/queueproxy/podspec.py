@@ -159,7 +159,7 @@ def probing_app(probe: Probe, *, secret: str) -> Probe:
 
 
 def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
-    """A pod from the environment that its queue-proxy was started with.
+    """Read a pod's spec from the environment of its queue-proxy.
 
     Raises:
         SettingsError: with every problem.

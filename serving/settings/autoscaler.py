@@ -321,7 +321,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     its name. Default: ours, none."""
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
-    """Where a probe must be answered by the activator before the last pod of a revision goes, as host and port. Default:
+    """Host and port at which the activator must respond to a probe before the last pod of a revision is removed. Default:
     ours, 127.0.0.1:8080."""
 
     stats_connections_max: Annotated[int, Knob(key="stats-connections-max", unit=COUNT, low=1, high=1_000_000)] = 50_000

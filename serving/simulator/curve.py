@@ -180,7 +180,7 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
 
 
 def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, EqualPodSeconds]:
-    """Add each policy's share of the oracle's change, if the oracle is a policy: -60 % to the oracle's -80 % is 75 %."""
+    """Add each policy's change as a share of the oracle's: -60 % of its -80 % is 75 %."""
     oracle = changes.get("oracle")
     if oracle is None or not oracle.cold_change:
         return dict(changes)

@@ -11,7 +11,7 @@ from serving.model.routepolicy import SessionAffinity
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 HeadMarks = tuple[str | None, bytes, bytes]
-"""Knative-Serving-Tag, None without one; User-Agent and traceparent, "" without them. Of several values, the last."""
+"""The last values of Knative-Serving-Tag (None if missing), User-Agent and traceparent ("" if missing)."""
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):

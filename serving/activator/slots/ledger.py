@@ -162,7 +162,7 @@ class Ledger:
         self.send_all(declared)
 
     def _advance(self) -> None:
-        """Go as far towards the next view as the messages so far allow."""
+        """Advance towards the next view as far as the received messages allow."""
         if self._view is not None or len(self._declared) < len(self._members):
             return
         rounds = tuple((member, self._declared[member].round) for member in self._members)

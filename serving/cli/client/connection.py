@@ -65,7 +65,7 @@ def _read_own(text: str) -> dict[str, Any] | None:
 
 
 class LocalConnection:
-    """Our own API, by ``http.client``, a connection each."""
+    """The API of ``serving up``, by ``http.client`` with a connection for each request."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         cluster = config["clusters"][0]["cluster"]

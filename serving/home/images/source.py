@@ -79,7 +79,7 @@ class ImageSource:
         self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}
 
     async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
-        """The image, pulled if it is missing. ``policy`` is a container's ``imagePullPolicy``.
+        """Return the image, pulled if it is missing. ``policy`` is a container's ``imagePullPolicy``.
 
         ``credentials`` are those of its pod, as ``credentials_of`` makes them.
 

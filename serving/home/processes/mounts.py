@@ -60,7 +60,7 @@ def own_user_and_mounts() -> None:
 
 
 def join_user(pid: int) -> None:
-    """Become root in the user namespace of a process that ``own_user_and_mounts`` began, with mounts of its own. Raises ``OSError``."""
+    """Join a user namespace of ``own_user_and_mounts`` as its root, with new mounts. Raises ``OSError``."""
     with open(f"/proc/{pid}/ns/user") as namespace:  # noqa: PTH123 - needed as a descriptor
         _checked(_LIBC.setns(namespace.fileno(), _CLONE_NEWUSER), "setns")
     _checked(_LIBC.unshare(_CLONE_NEWNS), "unshare")

@@ -107,7 +107,7 @@ def described_schema(name: str) -> dict[str, Any]:
 
 
 def _inner(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema to stand below a description, which a reference would hide."""
+    """Wrap a schema's reference, so that it does not hide a description beside it."""
     if "$ref" not in schema:
         return schema
     return {**{key: one for key, one in schema.items() if key != "$ref"}, "allOf": [{"$ref": schema["$ref"]}]}

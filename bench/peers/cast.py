@@ -177,6 +177,7 @@ class Cast:
         ours = {
             "forwarder": [str(HERE / "forwarder.py"), str(port), str(backend)],
             "activator": [str(HERE / "lone_activator.py"), str(port), str(backend)],
+            "issuer": [str(HERE / "lone_issuer.py"), str(port)],
             "queue-proxy": ["-m", "serving.queueproxy.main"],
             **{name: [*words, str(port)] for name, words in _APPS.items()},
         }

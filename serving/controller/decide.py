@@ -155,8 +155,11 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
 
 
 def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
-    """The target of a revision's public Service: the activators while a route needs them for each request."""
+    """The target of a revision's public Service: the activators while a route or inner TLS needs them for each request."""
     namespace, _ = where
+    if cache.sidecar is not None and cache.sidecar.inner_tls.is_strict:
+        # Clients of the Service have no certificate that a pod would take.
+        return TrafficPath.PROXY
     for name in cache.indexes.relations.routes_to_revision(where):
         route = cache.get(kinds.ROUTE, (namespace, name))
         if route is not None and route_policy(annotations_of(route)).needs_activator:

@@ -41,6 +41,7 @@ from serving.metrics.server import serve_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
+from serving.wire.issuing import authority_of
 from serving.wire.tokens import read_key, revision_secret
 
 _LEASE = "controller"
@@ -85,6 +86,7 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
     if not own.enabled:
         return None
     key = read_key(_needed(_KEY_FILE_VARIABLE, "the file of the cluster key"))
+    inner_tls = settings.inner_tls.resolved(os.environ)
     home = f"{system_namespace()}.svc.{settings.cluster_domain}"
     return Sidecar(
         settings=own,
@@ -92,6 +94,8 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
         stats_url=own.stats_url or f"ws://autoscaler.{home}:{_STATS_PORT}/stats",
         secret_of=lambda namespace, uid: revision_secret(key, namespace=namespace, uid=uid),
         proxy=proxy,
+        inner_tls=inner_tls,
+        authority=authority_of(key, inner_tls),
     )
 
 

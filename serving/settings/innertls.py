@@ -40,8 +40,8 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = ""
     """Whether activators, queue-proxies, autoscalers, controllers and the dashboard speak mutual TLS with each other and
     refuse anything else (Enabled), take both (Permissive), or speak plain HTTP (Disabled). Daemons read it when they start.
-    Empty is what SERVING_INNER_TLS_DEFAULT says in the environment, else Disabled. Default: ours, empty; the manifests of a
-    cluster say Enabled there. Knative's is Disabled, and it has no Permissive."""
+    Empty is what SERVING_INNER_TLS_DEFAULT says in the environment, else Disabled. Default: ours, empty. Knative's is
+    Disabled, and it has no Permissive. See inner-tls.md."""
 
     certificate_life_s: Annotated[
         float,

@@ -26,6 +26,7 @@ from serving.model.objects import (
     runs_in_queue_proxy,
     uid_of,
 )
+from serving.settings.innertls import DISABLED, InnerTlsSettings
 from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
 from serving.settings.sidecar import SidecarSettings
 
@@ -51,7 +52,8 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration that all queue-proxies share.
 
     ``secret_of`` derives the secret of a revision's pods from its namespace and uid. ``proxy`` are the settings of
-    queue-proxies that a revision does not override.
+    queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was started with, ``authority`` the
+    certificate by which queue-proxies know daemons, which is public.
     """
 
     settings: SidecarSettings
@@ -59,6 +61,8 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     stats_url: str
     secret_of: Callable[[str, str], str]
     proxy: QueueProxySettings = QueueProxySettings()
+    inner_tls: InnerTlsSettings = InnerTlsSettings(mode=DISABLED)
+    authority: str = ""
 
 
 def grace_s(revision: Object, sidecar: Sidecar) -> int:
@@ -144,7 +148,8 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_STATS_URL": sidecar.stats_url,
         "SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}",
         "SERVING_POD_SECRET": secret,
-        **changed_variables(sidecar.proxy),
+        **({"SERVING_POD_AUTHORITY": sidecar.authority} if sidecar.inner_tls.is_on else {}),
+        **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
         **variables_of(revision["spec"]),
         **load_variables(annotations_of(revision), app_port=port["containerPort"]),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
@@ -163,6 +168,11 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *({"name": name, "value": _unexpanded(value)} for name, value in values.items()),
     ]
+
+
+def _inner_tls(sidecar: Sidecar) -> InnerTlsSettings:
+    """The settings in the environment of a queue-proxy: none without inner TLS, which leaves Deployments unchanged."""
+    return sidecar.inner_tls if sidecar.inner_tls.is_on else InnerTlsSettings()
 
 
 def _unexpanded(value: str) -> str:

@@ -11,6 +11,7 @@ from serving.controller.revisions.sidecar import Sidecar, grace_s
 from serving.model.objects import Object
 from serving.queueproxy.podspec import Probe, spec_from_environment
 from serving.settings.http import HttpSettings
+from serving.settings.innertls import InnerTlsSettings
 from serving.settings.queueproxy import MeterQuirks, QueueProxySettings, RequestLogSettings
 from serving.settings.sidecar import SidecarSettings
 from tests.unit.config.strict import faults
@@ -267,3 +268,20 @@ def test_a_probe_without_a_port_gets_that_of_its_container() -> None:
     probe = {"httpGet": {"path": "/"}, "periodSeconds": 1}
     assert sidecar._at_own_port(probe, 8080) == {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
     assert sidecar._at_own_port({"tcpSocket": {"port": 1}}, 8080) == {"tcpSocket": {"port": 1}}
+
+
+def test_with_inner_tls_a_pod_knows_the_mode_and_the_authority_and_no_key() -> None:
+    secured = msgspec.structs.replace(
+        SIDECAR, inner_tls=InnerTlsSettings(mode="Enabled"), authority="PEM of the authority"
+    )
+    given = environment_of(pod_of(secured))
+    spec = spec_from_environment(given)
+    assert spec.settings.inner_tls.is_strict
+    assert spec.authority == "PEM of the authority"
+    assert not any("PRIVATE KEY" in value for value in given.values())
+    assert pod_of(secured).get("volumes") == pod_of().get("volumes")
+
+
+def test_without_inner_tls_a_pod_is_what_it_was() -> None:
+    given = environment_of(pod_of())
+    assert not any("INNER_TLS" in name or "AUTHORITY" in name for name in given)

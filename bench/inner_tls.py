@@ -1,0 +1,78 @@
+"""What inner TLS costs an activator and a queue-proxy together: requests over it beside plain HTTP.
+
+    python bench/inner_tls.py [--seconds S] [--rounds N] [--quick]
+
+wrk asks an activator, which asks a queue-proxy, which asks nginx, on kept connections. Activators and queue-proxies share one
+core, wrk and nginx the other. Plain and TLS take turns in each round; what counts is the ratio inside a round of requests for a
+second of the CPU of both: the median is printed. Needs two cores, wrk and nginx.
+"""
+
+import statistics
+
+from bench.parts.processes import cpu_s
+from bench.parts.program import options_of
+from bench.peers.cast import LOAD_CORE, PROXY_CORE, Cast, casting
+from bench.peers.wrk import Load
+from serving.wire.authority import Authority
+from serving.wire.tokens import pod_token
+
+_KEY = bytes(32)
+_CONNECTIONS = (16, 64, 256)
+_PLAIN, _TLS = "plain", "tls"
+
+
+def main() -> None:
+    """Measure and print."""
+    given = options_of(__doc__, seconds=4.0, rounds=5, quick={"seconds": 1.0, "rounds": 1})
+    with casting() as cast:
+        cast.start("backend", core=LOAD_CORE)
+        cast.start("issuer", core=LOAD_CORE, protocol="h2c")
+        start_pair(cast, _PLAIN)
+        start_pair(
+            cast,
+            _TLS,
+            SERVING_INNER_TLS_DEFAULT="Enabled",
+            # So that the bench can see that it is there; the activator speaks TLS only.
+            SERVING_QUEUEPROXY_INNER_TLS_MODE="Permissive",
+            SERVING_POD_AUTHORITY=Authority(_KEY).certificate,
+            SERVING_POD_STATS_URL=f"ws://127.0.0.1:{cast.ports['issuer']}/stats",
+            SERVING_POD_STATS_TOKEN=pod_token(_KEY, namespace="default", revision="hello-00001", pod="hello-1"),
+        )
+        measure(cast, rounds=given.rounds, seconds=given.seconds)
+
+
+def start_pair(cast: Cast, side: str, **settings: str) -> None:
+    """A queue-proxy before the backend, and an activator before it."""
+    cast.start(f"{side} queue-proxy", part="queue-proxy", core=PROXY_CORE, **settings)
+    cast.start(f"{side} activator", part="activator", before=f"{side} queue-proxy", core=PROXY_CORE, **settings)
+
+
+def measure(cast: Cast, *, rounds: int, seconds: float) -> None:
+    """All rounds, one line for each number of connections."""
+    print(
+        "| connections | plain, TLS: requests/s | CPU µs/request of both | requests of a core, TLS to plain | errors |"
+    )
+    print("|---|---|---|---|---|")
+    for connections in _CONNECTIONS:
+        found: dict[str, list[tuple[float, float]]] = {_PLAIN: [], _TLS: []}
+        error_count = 0
+        for turn in range(rounds):
+            for side in (_PLAIN, _TLS) if turn % 2 else (_TLS, _PLAIN):
+                pids = [cast.pid(f"{side} {part}") for part in ("activator", "queue-proxy")]
+                before_s = sum(map(cpu_s, pids))
+                run = Load(connections=connections, seconds=seconds).run(cast.ports[f"{side} activator"])
+                spent_s = sum(map(cpu_s, pids)) - before_s
+                found[side].append((run.per_second, spent_s * 1e6 / (run.per_second * seconds)))
+                error_count += run.error_count
+        ratios = [plain[1] / tls[1] for plain, tls in zip(found[_PLAIN], found[_TLS], strict=True)]
+        per_second, cpu_us = (
+            [statistics.median(one[part] for one in found[side]) for side in (_PLAIN, _TLS)] for part in (0, 1)
+        )
+        print(
+            f"| {connections} | {per_second[0]:,.0f}, {per_second[1]:,.0f} | {cpu_us[0]:.1f}, {cpu_us[1]:.1f} | "
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) | {error_count} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -83,6 +83,7 @@ FORMS = {
     "soak.py": [Form(arguments="--json", keys=("warm", "end", "counts", "wrong"), needs=("taskset",))],
     "soak_control.py": [Form(keys=("cycles", "memory_mib", "wrong"))],
     "stats.py": [Form(arguments="--json", keys=("steady_frames_per_s", "full_frames_per_s", "resident_mib"))],
+    "dormant.py": [Form(arguments="--json", keys=("errors", "apps", "crowd"), needs=("cc", "crun", "node", INDEX))],
     "streams.py": [Form(arguments="--json", keys=tuple(KINDS), needs=("taskset", "nginx", INDEX))],
     "tls.py": [Form(lines=(r"^\| 16 \|", r"^\| 256 \|", "^handshake"), needs=WRK)],
 }

@@ -113,17 +113,17 @@ def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, paren
 class AppProcesses:
     """The processes of one pod's app, found by the files that begin with ``prefix``."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, prefix: str, *, runner: int | None = None) -> None:
+        """``runner`` is the process to which detached daemons fall, by default our own parent."""
+        self._prefix, self._runner = prefix, os.getppid() if runner is None else runner
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
         """All processes, parents first, and the ids of their roots."""
         roots, entries = read_roots(self._prefix), read_processes()
-        runner = os.getppid()
         alive = [one for one in roots if one.pid in entries and entries[one.pid].start_ticks == one.start_ticks]
         pids = [one.pid for one in alive]
-        pids += strays(entries, {one.mark for one in alive}, parent=runner)
-        found = members(entries, pids, spared={os.getpid(), runner, 0, 1})
+        pids += strays(entries, {one.mark for one in alive}, parent=self._runner)
+        found = members(entries, pids, spared={os.getpid(), self._runner, 0, 1})
         return [entries[pid] for pid in found], frozenset(one.pid for one in alive)
 
 

@@ -1,4 +1,4 @@
-"""What a request to a dormant pod costs beyond one to a running pod, beside one from zero; and what dormant pods use.
+"""Compares a request to a dormant pod with one to a running pod and one from zero; and measures many dormant pods.
 
     python bench/dormant.py [--samples N] [--zeros N] [--pods N] [--watch-s S] [--quick] [--json]
 

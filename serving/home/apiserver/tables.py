@@ -31,6 +31,7 @@ from serving.cluster.kinds import (
 )
 from serving.home.apiserver.jsonpath import compiled
 from serving.home.schemas.crds import Column, crds
+from serving.model.knative import CONDITION_DORMANT
 from serving.model.objects import Object
 
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
@@ -127,7 +128,7 @@ _AGE = CellColumn(
 
 
 def _pod_status(pod: Object) -> str:
-    """A pod's status as kubectl prints it: the reason of the first failing container, else the phase."""
+    """A pod's status as kubectl prints it: the reason of the first failing container, "Dormant", or the phase."""
     if _at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     before = _init_status(pod)
@@ -137,6 +138,9 @@ def _pod_status(pod: Object) -> str:
         reason = _at(container, "state", "waiting", "reason") or _at(container, "state", "terminated", "reason")
         if reason:
             return str(reason)
+    for condition in _listed(pod, "status", "conditions"):
+        if _at(condition, "type") == CONDITION_DORMANT and _at(condition, "status") == "True":
+            return "Dormant"
     return str(_at(pod, "status", "reason") or _at(pod, "status", "phase") or "Unknown")
 
 

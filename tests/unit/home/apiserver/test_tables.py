@@ -105,6 +105,14 @@ def test_a_pod_prints_how_many_containers_are_ready() -> None:
         ({"status": {"initContainerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}, CRASHES),
         ({"status": {"initContainerStatuses": [FAILED], "phase": "Failed"}}, "Init:Error"),
         ({"status": {"initContainerStatuses": [DONE], "phase": "Running"}}, "Running"),
+        (
+            {"status": {"conditions": [{"type": "serving.dev/Dormant", "status": "True"}], "phase": "Running"}},
+            "Dormant",
+        ),
+        (
+            {"status": {"conditions": [{"type": "serving.dev/Dormant", "status": "False"}], "phase": "Running"}},
+            "Running",
+        ),
     ],
 )
 def test_a_pod_is_summed_up_as_kubectl_does(fields: Json, expected: str) -> None:

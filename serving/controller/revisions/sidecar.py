@@ -26,6 +26,9 @@ from serving.model.objects import (
     runs_in_queue_proxy,
     uid_of,
 )
+from serving.scaling.resolve import resolve_annotations
+from serving.scaling.spec import dormant_variables
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.innertls import DISABLED, InnerTlsSettings
 from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
 from serving.settings.sidecar import SidecarSettings
@@ -151,6 +154,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         **({"SERVING_POD_AUTHORITY": sidecar.authority} if sidecar.inner_tls.is_on else {}),
         **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
         **variables_of(revision["spec"]),
+        **_dormant_calls(revision),
         **load_variables(annotations_of(revision), app_port=port["containerPort"]),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
@@ -173,6 +177,13 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
 def _inner_tls(sidecar: Sidecar) -> InnerTlsSettings:
     """The settings in the environment of a queue-proxy: none without inner TLS, which leaves Deployments unchanged."""
     return sidecar.inner_tls if sidecar.inner_tls.is_on else InnerTlsSettings()
+
+
+def _dormant_calls(revision: Object) -> dict[str, str]:
+    """The app's own calls to sleep. A queue-proxy in a cluster cannot freeze another container's processes."""
+    settings = AutoscalerSettings()
+    spec = resolve_annotations(annotations_of(revision), settings, container_concurrency=0, reachable=True)
+    return dormant_variables(spec) if spec.dormant_call else {}
 
 
 def _unexpanded(value: str) -> str:

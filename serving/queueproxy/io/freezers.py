@@ -295,7 +295,7 @@ class FirstFreezer:
 class CallFreezer:
     """Has the app put itself to sleep and wake by calls of its own, as model servers do.
 
-    ``marker`` is a file that exists while it may sleep. ``limit_s`` bounds each call, and all attempts to wake it together.
+    ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds each call, and all attempts to wake it together.
     """
 
     is_instant = False
@@ -327,8 +327,12 @@ class CallFreezer:
                 return
 
     async def recover(self) -> None:
-        """Wake the app if an earlier queue-proxy has put it to sleep."""
-        if _exists(self._marker):
+        """Wake the app if an earlier queue-proxy has put it to sleep, or may have."""
+        if not self._marker:
+            # An app that has just started does not listen yet, and is awake.
+            with contextlib.suppress(OSError):
+                await self._call(self._calls.wake)
+        elif _exists(self._marker):
             with contextlib.suppress(OSError):
                 await self.wake()
 
@@ -355,7 +359,7 @@ class CallFreezer:
 
 def freezer_of(spec: PodSpec, *, on_exit: Callable[[], None]) -> Freezer:
     """The freezer of a pod; ``on_exit`` is called when a process of a frozen app has ended."""
-    marker = spec.processes + FROZEN_MARK
+    marker = spec.processes + FROZEN_MARK if spec.processes else ""
     if spec.dormant_call is not None:
         return CallFreezer(spec.dormant_call, spec.app, limit_s=spec.settings.dormant_call_max_s, marker=marker)
     processes = AppProcesses(spec.processes)
@@ -366,6 +370,8 @@ def freezer_of(spec: PodSpec, *, on_exit: Callable[[], None]) -> Freezer:
 
 
 def _touch(path: str) -> None:
+    if not path:
+        return
     with open(path, "wb"):  # noqa: PTH123 - as in the module processes
         pass
 

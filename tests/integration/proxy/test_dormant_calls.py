@@ -233,3 +233,14 @@ async def test_it_tells_the_autoscaler_once_and_again_after_a_reconnect(tmp_path
             await until(lambda: dormant_count() == 2)
             assert await asked(running) == b"HTTP/1.1 200 OK"
             await until(lambda: any(decode_pod_stat(one).request_count for one in frames[before:]))
+
+
+async def test_without_a_folder_for_its_mark_it_is_woken_at_each_start() -> None:
+    server = ModelServer()
+    server.is_asleep = True
+    more = {**server.fields(Path("/")), "processes": ""}
+    async with forwarding(server.script, more=more) as running:
+        await running.ready()
+        assert server.calls[0] == b"POST /wake_up"
+        await until(lambda: is_dormant(running))
+        assert await asked(running) == b"HTTP/1.1 200 OK"

@@ -285,3 +285,16 @@ def test_with_inner_tls_a_pod_knows_the_mode_and_the_authority_and_no_key() -> N
 def test_without_inner_tls_a_pod_is_what_it_was() -> None:
     given = environment_of(pod_of())
     assert not any("INNER_TLS" in name or "AUTHORITY" in name for name in given)
+
+
+def asking(**annotations: str) -> dict[str, str]:
+    """The environment of the queue-proxy of a template with annotations of ours."""
+    named = {f"serving.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    return environment_of(pod_of(metadata={"annotations": named}))
+
+
+def test_it_calls_an_app_that_sleeps_by_itself_and_freezes_none() -> None:
+    found = asking(dormant="after=5s", dormant_call="POST /sleep, POST /wake_up")
+    assert found["SERVING_POD_DORMANT_CALL"] == "POST /sleep, POST /wake_up"
+    assert spec_from_environment(found).dormant_after_s == 5.0
+    assert not [name for name in asking(dormant="after=5s") if "DORMANT" in name]

@@ -7,9 +7,12 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Create, Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
+from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import WorkKey
 from serving.model.knative import ACCESS_ANNOTATION, TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
+from serving.settings.innertls import ENABLED, InnerTlsSettings
+from serving.settings.sidecar import SidecarSettings
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,
@@ -129,6 +132,21 @@ def test_a_private_route_keeps_the_activators_in_front_of_its_revisions() -> Non
         if isinstance(one, Patch) and one.kind is kinds.ENDPOINT_SLICE
     ]
     assert [one["addresses"] for one in patch.patch["endpoints"]] == [["10.1.0.1"]]
+
+
+def test_strict_inner_tls_keeps_the_activators_in_front_of_all_revisions() -> None:
+    wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH_ANNOTATION: "serve"})
+    cache = knowing((kinds.REVISION, wanting))
+    cache.sidecar = Sidecar(
+        settings=SidecarSettings(),
+        image="i",
+        stats_url="",
+        secret_of=lambda _, uid: uid,
+        inner_tls=InnerTlsSettings(mode=ENABLED),
+    )
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    cache.put(kinds.POD, a_pod("pod-1", podIP="10.2.0.1", conditions=READY))
+    assert endpoints_of(with_public(cache, REVISION)) == [["10.1.0.1"]]
 
 
 def test_a_service_in_the_way_is_reported_and_wakes_when_it_goes() -> None:

@@ -1,6 +1,6 @@
 """Counts and durations of a pod's requests, as text."""
 
-from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, series
+from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, series, tls_lines
 
 
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
@@ -55,3 +55,11 @@ def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> N
     for status in (500, 503, 0):
         metrics.note(status, 0.001)
     assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
+
+
+def test_inner_tls_shows_refused_handshakes_and_the_expiry() -> None:
+    assert tls_lines({"no certificate": 2, "expired": 1}, 1e9) == [
+        'queueproxy_tls_refused_total{reason="expired"} 1',
+        'queueproxy_tls_refused_total{reason="no certificate"} 2',
+        "queueproxy_certificate_expiry_timestamp_seconds 1000000000",
+    ]

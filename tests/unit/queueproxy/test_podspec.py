@@ -142,3 +142,11 @@ def test_a_pod_that_may_sleep_has_its_means() -> None:
     assert spec.dormant_call is not None
     assert spec.dormant_call.wake.target == "/wake_up"
     assert spec.freezer == FreezerPlace(root="/sys/fs/cgroup", folder="/sys/fs/cgroup/pods/p", is_unified=True)
+
+
+def test_inner_tls_needs_the_authority() -> None:
+    inner = NEEDED | {"SERVING_QUEUEPROXY_INNER_TLS_MODE": "Enabled"}
+    with pytest.raises(SettingsError, match="SERVING_POD_AUTHORITY"):
+        spec_from_environment(inner)
+    whole = inner | {"SERVING_POD_AUTHORITY": "PEM", "SERVING_POD_STATS_URL": "wss://autoscaler:8080/stats"}
+    assert spec_from_environment(whole).authority == "PEM"

@@ -188,16 +188,7 @@ class Journal:
         self._connection.close()
 
     def _commit(self, batch: list[_Waiting]) -> None:
-        items = [item for item, _ in batch]
-        if self._is_full:
-            self._hold_room()
-        # While the reserve is released, what takes room would take that of the deletes.
-        failures = [self._refusal(_FULL) if self._is_full else self._failure_of(items)] * len(batch)
-        if failures[0] is not None and self._make_room():
-            small = [number for number, item in enumerate(items) if self._takes_no_room(item)]
-            again = self._failure_of([items[number] for number in small])
-            for number in small:
-                failures[number] = again
+        failures = self._failures([item for item, _ in batch])
 
         def notify() -> None:
             for (_, done), failure in zip(batch, failures, strict=True):
@@ -208,11 +199,28 @@ class Journal:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(notify)
 
+    def _failures(self, items: Sequence[JournalEntry | _Reservation]) -> list[Unavailable | None]:
+        """Write items to disk; return why each failed, or None. On a full disk those that need no room are written alone."""
+        if self._is_full:
+            self._hold_room()
+        # While the reserve is released, what takes room would take that of the deletes.
+        failures = [self._refusal(_FULL) if self._is_full else self._failure_of(items)] * len(items)
+        if failures[0] is None or not self._make_room():
+            return failures
+        try:
+            small = [number for number, item in enumerate(items) if self._takes_no_room(item)]
+        except Exception as error:  # noqa: BLE001 - as below
+            return [self._refusal(str(error))] * len(items)
+        again = self._failure_of([items[number] for number in small])
+        for number in small:
+            failures[number] = again
+        return failures
+
     def _failure_of(self, items: Sequence[JournalEntry | _Reservation]) -> Unavailable | None:
         """Write to disk; return why it failed, or None."""
         try:
             self._write(items)
-        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
+        except BaseException as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
             self._is_full = self._is_full or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             return self._refusal(str(error))
         return None
@@ -270,6 +278,9 @@ class Journal:
 
     def _commit_items(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         connection = self._connection
+        if connection.in_transaction:
+            # The rollback of the last failure has failed too.
+            connection.execute("ROLLBACK")
         connection.execute("BEGIN IMMEDIATE")
         try:
             for item in items:

@@ -64,6 +64,13 @@ class _Transport:
 
     abort = write_eof = close
 
+    def get_write_buffer_size(self) -> int:
+        """Nothing: bytes are only counted."""
+        return 0
+
+    def get_extra_info(self, name: str) -> None:
+        """Nothing is known."""
+
     def can_write_eof(self) -> bool:
         """As a socket's can."""
         return True

@@ -43,6 +43,19 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest wait for a pod, in seconds, from the arrival of the request to the grant of a slot; then it is refused
     with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
 
+    open_share_max: Annotated[float, Knob(key="open-share-percentage", unit=PERCENT, low=0, high=1)] = 0.75
+    """Largest part of a revision's slots, at least one, for requests of one address whose bodies are still being sent, gRPC
+    streams included; more of them wait, and count as load. Requests that are here in whole are not bound by it, so that a
+    load balancer may send any number. 0 means no bound. Range: 0 to 100 percent. Default: ours, 75, above the utilization of
+    70 that revisions are scaled for."""
+
+    requests_per_address_max: Annotated[
+        int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
+    ] = 10_000
+    """Most requests and streams at once from one address; one more gets 429. Behind a load balancer set http.trusted-proxies, so
+    that its clients count and not itself. 0 means no bound. Range: 0 to 1000000. Default: ours, half of the connections of an
+    activator."""
+
     first_free_concurrency_max: Annotated[int, Knob(key="first-free-concurrency-max", unit=COUNT, low=0, high=1000)] = 3
     """Largest containerConcurrency at which a request goes to the first pod with a free slot, in the order of addresses,
     so that few pods are kept busy; above it pods take turns. 0 means that they always do. Range: 0 to 1000. Default:

@@ -58,8 +58,22 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Default: ours; nginx waits 60s, Knative's Go server for ever."""
 
     body_wait_max_s: Annotated[float, Knob(key="body-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
-    """Longest time between two pieces of a request's body while the proxy reads; then 408. Range: above 0 to
-    24h. Default: nginx, 60s."""
+    """Longest time from one piece of a request's body to the next while we would read; then 408. ``body_rate_min`` ends slow
+    bodies before. Range: above 0 to 24h. Default: nginx, 60s."""
+
+    body_rate_min: Annotated[int, Knob(key="body-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
+    """Least bytes a second of a request's body while we would read; a slower one gets 408 after ``rate_grace_s``. Bytes sent
+    faster allow a pause of up to ``body_wait_max_s``. gRPC calls and responses that have begun are exempt. 0 means none.
+    Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240."""
+
+    read_rate_min: Annotated[int, Knob(key="read-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
+    """Least bytes a second that a client reads of a response while more wait for it; a slower one is cut off after
+    ``rate_grace_s``. Bytes read faster allow a pause of up to twice that. gRPC calls and tunnels are exempt. 0 means none:
+    then only ``write_wait_max_s`` holds. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240."""
+
+    rate_grace_s: Annotated[float, Knob(key="rate-grace", unit=DURATION, above=0, high=3600)] = 10.0
+    """Time before ``body_rate_min`` and ``read_rate_min`` are judged, in seconds: a client may be silent for so long at
+    first. Range: above 0 to 1h. Default: ours, 10s, two lost packets on a bad line; Kestrel has 5s, Apache 20s."""
 
     client_idle_max_s: Annotated[float, Knob(key="client-idle-max", unit=DURATION, above=0, high=86400)] = 180.0
     """Time from the end of a response to the first byte of the next request on a connection; then it is closed. Must be
@@ -101,8 +115,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timeoutSeconds ends tunnels too. Range: from 0. Default: ours, 0."""
 
     write_wait_max_s: Annotated[float, Knob(key="write-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
-    """Longest time without progress in sending a complete response (HTTP/2; HTTP/1.1 has ``client_idle_max_s``), in
-    seconds; then its stream is reset. Range: above 0 to 24h. Default: nginx ``send_timeout``, 60s.
+    """Longest time without progress in sending a response, in seconds; then its stream is reset, or its connection cut.
+    ``read_rate_min`` ends slow readers before. Range: above 0 to 24h. Default: nginx ``send_timeout``, 60s.
     """
 
     http2_streams_max: Annotated[int, Knob(key="http2-streams-max", unit=COUNT, low=1, high=10_000)] = 128

@@ -138,6 +138,11 @@ class Breaker(Generic[RequestId]):
         """Requests that wait now."""
         return len(self._waiting)
 
+    @property
+    def queued(self) -> tuple[int, int]:
+        """Requests that wait now, and their bytes."""
+        return len(self._waiting), self._waiting_bytes
+
     def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Rejected:
         """Admit, queue or reject a new request. ``weight_bytes`` is its memory while it waits.
 

@@ -21,7 +21,7 @@ LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json
 # does not.
 MODULES_MAX = {
     "serving.queueproxy.main": 216,
-    "serving.activator.main": 495,
+    "serving.activator.main": 500,
     "serving.autoscaler.main": 655,
     "serving.controller.main": 470,
     "serving.nodegroup.main": 460,

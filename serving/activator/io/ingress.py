@@ -5,22 +5,25 @@ and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.
 forwards and answers. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a probe.
 """
 
-import asyncio
 import functools
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from serving.activator.io.forwarding import PodCredentials, RevisionTimeouts, Ticker
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
-from serving.activator.io.placeholder import (
-    PLACEHOLDER_AFTER_S,
-    PLACEHOLDER_HEADERS,
-    placeholder_page,
-    wants_placeholder,
-)
 from serving.activator.io.prober import PodProber
+from serving.activator.io.visits import (
+    Visit,
+    begin_session,
+    begin_trace,
+    client_of,
+    named_revision,
+    offer_placeholder,
+    refuse_without_token,
+    without_agent,
+)
+from serving.activator.queueing.clients import ClientLoad, Clients
 from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.router import RequestRouter
@@ -28,24 +31,18 @@ from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_response
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import (
-    OWN_AUTHORIZATION,
-    AccessRule,
     Listener,
     Site,
-    access_refusal,
     choose,
-    new_session,
 )
-from serving.metrics.activator import ActivatorMetrics, RevisionRows
-from serving.metrics.spans import RequestTrace
+from serving.metrics.activator import ActivatorMetrics
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.http1.requesthead import RequestHead, with_traceparent
+from serving.proxy.forwarding.policy import member_of
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.policy import share_of
-from serving.wire.tokens import access_token
 
 _log = logging.getLogger("activator")
 
@@ -56,23 +53,6 @@ _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 _LISTENERS = {listener.value: listener for listener in Listener}
 # The request itself may be what kills its pods, by the memory that it takes for example: it gets one more pod and no third.
 _LOSSES_MAX = 1
-
-
-class _Visit:
-    """What the activator knows of a request besides its head."""
-
-    __slots__ = ("cold_turn", "is_cold", "is_grpc", "key", "losses", "rows", "trace", "traceparent", "tries")
-
-    def __init__(self, key: RevisionKey, rows: RevisionRows, known: KnownHead) -> None:
-        self.key = key
-        self.rows = rows
-        self.traceparent = known.traceparent
-        self.is_grpc = known.is_grpc
-        self.trace: RequestTrace | None = None
-        self.cold_turn = 0
-        self.tries = 1
-        self.losses = 0
-        self.is_cold = False
 
 
 class Ingress:
@@ -101,6 +81,8 @@ class Ingress:
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
+        self._clients = Clients(member_of(settings.http.trusted_proxies))
+        router.is_open = _is_open
         self.metrics = ActivatorMetrics(
             configuration_of=self._configuration_of,
             keys=lambda: router.directory.keys | router.throttlers.keys(),
@@ -135,12 +117,20 @@ class Ingress:
             if understood is None:
                 return
             known = understood
-        session, headers = (known.session, b"") if not known.starts_session else _new_session(exchange)
+        session, headers = (known.session, b"") if not known.starts_session else begin_session(exchange)
         draw = self._draw if session is None else functools.partial(share_of, session)
         key = choose(known.site, tag=known.tag, draw=draw)
-        visit = exchange.context = _Visit(key, self.metrics.of(key), known)
+        client = exchange.peer.load
+        if not isinstance(client, ClientLoad):
+            client = client_of(exchange, self._clients)
+        if 0 < self._settings.requests_per_address_max <= client.request_count:
+            self.counts["refused-address"] += 1
+            exchange.respond(429, b"too many requests at once from one address\n", _RETRY)
+            return
+        client.request_count += 1
+        visit = exchange.context = Visit(key, self.metrics.of(key), known, client=client)
         if self.tracer is not None:
-            _begin_trace(self.tracer, exchange, visit)
+            begin_trace(self.tracer, exchange, visit)
         if self._settings.tell_revision:
             headers += _REVISION % key[1].encode()
         exchange.response_headers = headers
@@ -149,9 +139,9 @@ class Ingress:
         if exchange.request_complete:
             self._arrive(exchange, visit, session)
             if known.site.policy.has_placeholder and exchange.is_waiting and visit.is_cold:
-                _offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
+                offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
         else:
-            exchange.await_body(lambda: self._arrive(exchange, visit, session))
+            exchange.await_body(lambda: self._arrive_open(exchange, visit, session))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Handle a refused connection to a pod or its app: send the request to another pod, or requeue it."""
@@ -159,7 +149,7 @@ class Ingress:
         self.metrics.unreachable.inc()
         if not self._requeue(exchange):
             visit = exchange.context
-            assert isinstance(visit, _Visit)
+            assert isinstance(visit, Visit)
             text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods: {error}"
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
@@ -169,7 +159,7 @@ class Ingress:
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
         visit = exchange.context
-        assert isinstance(visit, _Visit)
+        assert isinstance(visit, Visit)
         visit.losses += 1
         return visit.losses <= _LOSSES_MAX and self._requeue(exchange)
 
@@ -183,7 +173,8 @@ class Ingress:
         if visit is None:
             self.metrics.unmatched.inc()
         else:
-            assert isinstance(visit, _Visit)
+            assert isinstance(visit, Visit)
+            visit.client.request_count -= 1
             at_s = self._clock()
             visit.rows.ended(exchange.status, at_s - exchange.started_s, at_s=at_s, traceparent=visit.traceparent)
             if visit.trace is not None and self.tracer is not None:
@@ -214,7 +205,7 @@ class Ingress:
             moved_count = 0
             for exchange in silent.requests:
                 visit = exchange.context
-                assert isinstance(visit, _Visit)
+                assert isinstance(visit, Visit)
                 # Once: a request that is merely slow must not run on every pod.
                 if not visit.losses and visit.tries < self._settings.pod_tries_max and exchange.withdraw():
                     visit.losses += 1
@@ -238,7 +229,7 @@ class Ingress:
     def _interpret(self, exchange: Exchange) -> KnownHead | None:
         """Interpret a new head; None if the request already has its response."""
         head = exchange.head
-        named = _named(head) if head.reserved else None
+        named = named_revision(head) if head.reserved else None
         site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
         marks = marks_of(head)
         _, agent, _ = marks
@@ -246,7 +237,7 @@ class Ingress:
         if (site is None or head.reserved or is_probe) and self._is_own_response(exchange, site, agent=agent):
             return None
         assert site is not None
-        if site.access is not None and _refuse(exchange, site.access, self._key):
+        if site.access is not None and refuse_without_token(exchange, site.access, self._key):
             self.counts["refused-access"] += 1
             return None
         if not site.revisions:
@@ -254,7 +245,7 @@ class Ingress:
             return None
         known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
-            exchange.head = _without_agent(head)
+            exchange.head = without_agent(head)
         elif exchange.head is head:
             exchange.peer.known = known
         return known
@@ -278,7 +269,7 @@ class Ingress:
     def _requeue(self, exchange: Exchange) -> bool:
         """Requeue a request and eject its pod; False if the request has no tries left."""
         visit = exchange.context
-        assert isinstance(visit, _Visit)
+        assert isinstance(visit, Visit)
         if visit.tries >= self._settings.pod_tries_max:
             return False
         visit.tries += 1
@@ -287,9 +278,32 @@ class Ingress:
         self.ticker.schedule()
         return True
 
-    def _arrive(self, exchange: Exchange, visit: _Visit, session: int | None) -> None:
-        weight_bytes = self._weight_of(exchange)
-        response = self.router.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes, session=session)
+    def _arrive_open(self, exchange: Exchange, visit: Visit, session: int | None) -> None:
+        """Bound a request that is still being sent by the share of its client, until it is here in whole."""
+        if exchange.request_complete:
+            self._arrive(exchange, visit, session)
+            return
+
+        def leave_parking() -> None:
+            if exchange.is_waiting and self.router.is_parked(visit.key, exchange):
+                self.router.finish(visit.key, exchange, self._clock(), has_response=False)
+                self._arrive(exchange, visit, session)
+
+        self._arrive(exchange, visit, session, client=visit.client)
+        if exchange.is_waiting and self.router.is_parked(visit.key, exchange):
+            exchange.on_whole = leave_parking
+
+    def _arrive(
+        self, exchange: Exchange, visit: Visit, session: int | None, *, client: ClientLoad | None = None
+    ) -> None:
+        response = self.router.arrive(
+            visit.key,
+            exchange,
+            self._clock(),
+            weight_bytes=self._weight_of(exchange),
+            session=session,
+            client=client,
+        )
         if isinstance(response, Dispatch):
             self._dispatch(response)
         elif isinstance(response, Rejection):
@@ -312,7 +326,7 @@ class Ingress:
     def _dispatch(self, dispatch: Dispatch[Exchange]) -> None:
         exchange = dispatch.request
         visit = exchange.context
-        assert isinstance(visit, _Visit)
+        assert isinstance(visit, Visit)
         if dispatch.waited_s:
             visit.rows.waited(dispatch.waited_s, traceparent=visit.traceparent)
             if visit.trace is not None:
@@ -335,7 +349,7 @@ class Ingress:
         exchange = rejection.request
         self.counts[f"refused-{rejection.reason}"] += 1
         visit = exchange.context
-        assert isinstance(visit, _Visit)
+        assert isinstance(visit, Visit)
         visit.rows.refused(rejection.reason)
         if visit.trace is not None:
             visit.trace.refused = rejection.reason
@@ -346,50 +360,9 @@ class Ingress:
         return "" if revision is None else revision.configuration
 
 
+def _is_open(exchange: Exchange) -> bool:
+    return not exchange.request_complete or exchange.is_unread
+
+
 def _has_begun(exchange: Exchange) -> bool:
     return bool(exchange.status)
-
-
-def _named(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
-    return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
-
-
-def _refuse(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
-    """Reject a request without the token of a private service; otherwise strip our own header."""
-    head = exchange.head
-    own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
-    token = access_token(key, namespace=rule.namespace, route=rule.route, version=rule.version)
-    refusal = access_refusal(rule, token, own=own, usual=usual)
-    if refusal is not None:
-        exchange.respond(refusal.status, refusal.text, refusal.headers)
-    elif own:
-        exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
-    return refusal is not None
-
-
-def _new_session(exchange: Exchange) -> tuple[int, bytes]:
-    return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")
-
-
-def _offer_placeholder(exchange: Exchange, visit: _Visit, *, service: str) -> None:
-    """Show a browser a page, unless a pod takes the request soon."""
-
-    def show() -> None:
-        if exchange.is_waiting and visit.is_cold:
-            exchange.respond(503, placeholder_page(service), PLACEHOLDER_HEADERS + exchange.response_headers)
-
-    if wants_placeholder(exchange.head.method, exchange.head.get(b"accept")):
-        asyncio.get_running_loop().call_later(PLACEHOLDER_AFTER_S, show)
-
-
-def _begin_trace(tracer: Tracer, exchange: Exchange, visit: _Visit) -> None:
-    """Generate trace ids for a request to be traced, and pass them to the pod."""
-    visit.trace = tracer.begin(visit.traceparent)
-    if visit.trace is not None:
-        visit.traceparent = visit.trace.traceparent
-        exchange.head = with_traceparent(exchange.head, visit.traceparent)
-
-
-def _without_agent(head: RequestHead) -> RequestHead:
-    """A head without a User-Agent that a queue-proxy would take for a probe's."""
-    return head.without(lambda line: line.name == b"user-agent" and is_probe_agent(line.value))

@@ -119,6 +119,8 @@ class RequestRouter(Generic[RequestId]):
         """The revisions with requests, now or a moment ago."""
         self.slots: SlotBook[RequestId] | None = None
         """Set where processes share pods, before the first request."""
+        self.is_open: Callable[[RequestId], bool] = lambda _: True
+        """Whether the client of an open request still sends it, or reads its response too slowly."""
         self._random = random
 
     def __repr__(self) -> str:
@@ -161,17 +163,31 @@ class RequestRouter(Generic[RequestId]):
         return RoutingOutcome(dispatches=() if revision is None else self._set_pods([revision], now_s))
 
     def arrive(
-        self, key: RevisionKey, request: RequestId, now_s: float, *, weight_bytes: int = 0, session: int | None = None
+        self,
+        key: RevisionKey,
+        request: RequestId,
+        now_s: float,
+        *,
+        weight_bytes: int = 0,
+        session: int | None = None,
+        client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Dispatch, queue or reject a request; it takes ``weight_bytes`` while queued, and prefers its session's pod."""
+        """Dispatch, queue or reject a request; it takes ``weight_bytes`` while queued, and prefers its session's pod.
+
+        ``client`` is the sender of a request that is still being sent.
+        """
         throttler = self.throttlers.get(key)
         if throttler is None:
-            throttler = RevisionThrottler[RequestId](key, self.settings, random=self._random, now_s=now_s)
+            throttler = RevisionThrottler[RequestId](
+                key, self.settings, random=self._random, now_s=now_s, is_open=self.is_open
+            )
             self.throttlers[key] = throttler
             self._set_pods([key], now_s)
         # With pods the decision does not depend on the revision's state.
         revision = None if throttler.pods else self.directory.revision(key)
-        admission = throttler.arrive(request, now_s, revision=revision, weight_bytes=weight_bytes, session=session)
+        admission = throttler.arrive(
+            request, now_s, revision=revision, weight_bytes=weight_bytes, session=session, client=client
+        )
         if isinstance(admission, Dispatch):
             is_change = throttler.level > throttler.quiet_level
         else:
@@ -179,6 +195,10 @@ class RequestRouter(Generic[RequestId]):
         if is_change:
             self.schedule.schedule_tick(key)
         return admission
+
+    def is_parked(self, key: RevisionKey, request: RequestId) -> bool:
+        """Whether a request waits for others of its client that are still being sent."""
+        return key in self.throttlers and self.throttlers[key].open_requests.is_parked(request)
 
     def finish(
         self, key: RevisionKey, request: RequestId, now_s: float, *, has_response: bool = True

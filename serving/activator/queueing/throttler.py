@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from serving.activator.queueing.openrequests import OpenRequests, Parked
 from serving.activator.queueing.outcome import (
     Dispatch,
     Rejection,
@@ -28,7 +29,7 @@ from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, 
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.balance import Balancer
-from serving.traffic.breaker import Breaker, Queued, Rejected
+from serving.traffic.breaker import Admitted, Breaker, Queued, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
 from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
@@ -39,7 +40,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 class RevisionThrottler(Generic[RequestId]):
     """The requests of one revision in one activator. All of them wait until the first ``set_pods``.
 
-    ``random`` gives numbers from 0 to below 1. Calls with a request that is not inside do nothing.
+    ``random`` gives numbers from 0 to below 1, ``is_open`` whether a client still sends a request. Calls with a request that is not inside do nothing.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class RevisionThrottler(Generic[RequestId]):
         "ejected",
         "has_rejected",
         "key",
+        "open_requests",
         "pods",
         "quiet_level",
         "since_s",
@@ -64,7 +66,13 @@ class RevisionThrottler(Generic[RequestId]):
     )
 
     def __init__(
-        self, key: RevisionKey, settings: ActivatorSettings, *, random: Callable[[], float], now_s: float
+        self,
+        key: RevisionKey,
+        settings: ActivatorSettings,
+        *,
+        random: Callable[[], float],
+        now_s: float,
+        is_open: Callable[[RequestId], bool] = lambda _: True,
     ) -> None:
         self.key = key
         self.since_s = now_s
@@ -90,6 +98,8 @@ class RevisionThrottler(Generic[RequestId]):
             wait_max_s=settings.queue_wait_max_s,
         )
         self._meter = Meter(now_s=now_s)
+        self.open_requests = OpenRequests[RequestId](settings, is_open=is_open)
+        """Requests whose clients still send, and those that wait for others of their client."""
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
         # Of the listed pods; made for the first request of a session.
@@ -105,7 +115,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     @property
     def level(self) -> int:
-        """Running and queued requests."""
+        """Running, queued and parked requests."""
         return self._meter.level
 
     @property
@@ -130,10 +140,11 @@ class RevisionThrottler(Generic[RequestId]):
         revision: ServedRevision | None = None,
         weight_bytes: int = 0,
         session: int | None = None,
+        client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
         """Take a new request, which takes up ``weight_bytes`` while it waits; ``session`` is a ``session_number``.
 
-        ``revision`` matters while there are no pods.
+        ``revision`` matters while there are no pods. ``client`` sends an open request: it may have to wait for others of it.
 
         Raises:
             IllegalTransition: when it is inside already.
@@ -141,7 +152,14 @@ class RevisionThrottler(Generic[RequestId]):
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
             self.has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection
-        admission = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
+        admission: Admitted | Queued | Rejected
+        if client is not None and not self.open_requests.allows(client, self._breaker.capacity):
+            place = Parked(since_s=now_s, weight_bytes=weight_bytes)
+            admission = self.open_requests.park(request, client, place, queued=self._breaker.queued)
+        else:
+            admission = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
+            if client is not None and not isinstance(admission, Rejected):
+                self.open_requests.take(request, client)
         if isinstance(admission, Rejected):
             return queue_full(request, admission)
         self._meter.arrive(now_s, proxied=False)
@@ -154,6 +172,9 @@ class RevisionThrottler(Generic[RequestId]):
         self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
         started: Sequence[Dispatch[RequestId]] = ()
+        if self.open_requests.client_of and self.open_requests.leave(request) is not None:
+            self._meter.leave(now_s, proxied=False)
+            return ()
         if address is None:
             self._leave_queue(request, now_s)
         else:
@@ -165,6 +186,8 @@ class RevisionThrottler(Generic[RequestId]):
             granted = self._breaker.release(request, now_s)
             if granted:
                 started = [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)]
+        if self.open_requests.parked_count:
+            started = [*started, *self._unpark(now_s)]
         if self.wake_state.known_waiting_count and not self.waiting_count:
             self.wake_state = calm(self.wake_state)
         return started
@@ -213,7 +236,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Use ejected pods again after their pause; return the requests that begin."""
-        return self._settle(now_s, has_changed=True) if self.ejected.readmit(now_s) else ()
+        return self._settle(now_s, has_changed=True) if self.ejected.readmit(now_s) else self._unpark(now_s)
 
     def eject_silent(
         self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]
@@ -242,7 +265,12 @@ class RevisionThrottler(Generic[RequestId]):
         late = [request for request, since_s in self._requeued.items() if since_s + wait_max_s <= due_s]
         for request in late:
             self._leave_queue(request, now_s)
+        for request in self.open_requests.late(due_s - wait_max_s):
+            self.open_requests.leave(request)
+            self._meter.leave(now_s, proxied=False)
+            late.append(request)
         for one in self._breaker.expire(due_s):
+            self.open_requests.leave(one.request_id)
             self._meter.leave(now_s, proxied=False)
             late.append(one.request_id)
         for request in late:
@@ -278,7 +306,7 @@ class RevisionThrottler(Generic[RequestId]):
     def next_due_s(self) -> float | None:
         """When queued requests or ejected pods are next due; None while neither will be."""
         oldest_s = next((since_s + self._settings.queue_wait_max_s for since_s in self._requeued.values()), None)
-        dues_s = (oldest_s, self._breaker.next_wake_s(), self.ejected.next_due_s())
+        dues_s = (oldest_s, self.open_requests.next_due_s(), self._breaker.next_wake_s(), self.ejected.next_due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float, *, period_s: float) -> RevisionLoad | None:
@@ -307,7 +335,20 @@ class RevisionThrottler(Generic[RequestId]):
         if capacity == self._breaker.capacity:
             return started
         granted = self._breaker.set_capacity(capacity, now_s)
-        return [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)]
+        started += (self._begin(one.request_id, one.waited_s) for one in granted)
+        return [*started, *self._unpark(now_s)]
+
+    def _unpark(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
+        """Admit parked requests as far as their clients' shares allow; return those that begin. The queue goes first."""
+        started: list[Dispatch[RequestId]] = []
+        while self.open_requests.parked_count and not self._breaker.waiting_count:
+            found = self.open_requests.next_allowed(self._breaker.capacity)
+            if found is None:
+                break
+            request, place = found
+            if isinstance(self._breaker.admit(request, now_s, weight_bytes=place.weight_bytes), Admitted):
+                started.append(self._begin(request, now_s - place.since_s))
+        return started
 
     def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
         # Most revisions have no sessions: this saves them a call.

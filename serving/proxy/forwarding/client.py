@@ -1,10 +1,16 @@
 """The interface between an exchange and its client's connection, and tunnels between client and upstream."""
 
+import asyncio
 import enum
+import struct
 from collections.abc import Callable
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Protocol
 
 from serving.proxy.http1.responsehead import ResponseHead
+
+# "Linger for 0 seconds": what is not sent yet is thrown away, and the peer gets a reset.
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Pause(enum.IntFlag):
@@ -128,3 +134,10 @@ class Tunnel:
         self._end_count += 1
         if self._end_count == 2:
             self._on_end()
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Reset a connection and drop what is not sent yet."""
+    if not transport.is_closing():
+        transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+    transport.abort()

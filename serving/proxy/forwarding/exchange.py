@@ -25,6 +25,7 @@ import msgspec
 from serving.proxy.forwarding.attempt import NO_BODY, Attempt, RequestBuffer
 from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.client import Client, Pause, Tunnel
+from serving.proxy.forwarding.pace import MinimumRate
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
 from serving.proxy.http1.pool import Pool
@@ -65,7 +66,8 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """What all exchanges of one listener share.
 
     ``pool`` has connections to upstreams, ``stream_pool`` those that speak HTTP/2, whatever ``pool`` has. ``tunnel_limits`` are
-    the longest silence and the longest life of a tunnel, in seconds. ``body_wait`` has the requests that wait for their bodies.
+    the longest silence and the longest life of a tunnel, in seconds. ``body_wait`` has the requests that wait for their bodies,
+    ``body_pace`` and ``read_pace`` are the minimum rates of clients.
     ``trusts`` says whether the X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each
     exchange.
     """
@@ -77,6 +79,8 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     listener: str
     held_bytes_max: int
     tunnel_limits: tuple[float, float]
+    body_pace: MinimumRate
+    read_pace: MinimumRate
     body_wait: BodyWait = msgspec.field(default_factory=lambda: BodyWait(0, is_on=False))
     trusts: Callable[[str], bool] = member_of("")
     on_end: "Callable[[Exchange], None] | None" = None
@@ -103,6 +107,7 @@ class Exchange:
             "awaits_body",
             "is_continued",
             "on_body",
+            "on_whole",
             "response_bytes",
             "response_headers",
             "response_wire",
@@ -112,6 +117,7 @@ class Exchange:
             "context",
             "head",
             "is_timed",
+            "is_unread",
             "now_s",
             "outcome",
         ),
@@ -167,6 +173,8 @@ class Exchange:
         """Whether it waits for its body before it takes a slot."""
         self.is_continued = False
         """Whether the proxy itself has sent 100 Continue."""
+        self.is_unread = False
+        """Whether bytes of the response wait for the client to read."""
         self.written_s = now_s
         """When a piece of the response was written last; at first the time of its head."""
         self.now_s = wiring.clock
@@ -178,6 +186,8 @@ class Exchange:
         self._wiring = wiring
         self._attempt: Attempt | None = None
         self.on_body: Callable[[], None] | None = None
+        # Called when the body of a waiting request is complete; the handler sets it.
+        self.on_whole: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         target = self.head.target.decode("latin-1")
@@ -313,6 +323,8 @@ class Exchange:
         attempt = self._attempt
         if attempt is None or attempt.upstream is None:
             self.take_body(payload)
+            if self.on_whole is not None:
+                self.on_whole()
             return
         attempt.upstream.finish(payload, trailers)
         self.body.drop()
@@ -328,6 +340,7 @@ class Exchange:
 
     def client_full(self, *, full: bool) -> None:
         """Pause or resume the response: the client's buffer is full, or no longer."""
+        self.is_unread = full
         if self._attempt is not None:
             self._attempt.hold(full=full)
 
@@ -378,7 +391,7 @@ class Exchange:
             if self._wiring.on_end is not None:
                 self._wiring.on_end(self)
         # An attempt refers to its exchange: without this, each would wait for the garbage collector.
-        self._attempt = self.on_body = None
+        self._attempt = self.on_body = self.on_whole = None
         self._client.exchange_done(keep=keep)
 
 

@@ -27,22 +27,25 @@ _ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 class ClientPeer:
     """The remote client: its address, and header lines that repeat on its connection."""
 
-    __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "identity", "known")
+    __slots__ = ("_host", "_lines", "_scheme", "address", "identity", "is_trusted", "known", "load")
 
     def __init__(self, address: str, scheme: bytes = b"http", *, is_trusted: bool = False, identity: str = "") -> None:
         self.address = address.encode()
         self.identity = identity
         """The SPIFFE id of its certificate; "" without inner TLS."""
         self._scheme = scheme
-        self._is_trusted = is_trusted
+        self.is_trusted = is_trusted
+        """Whether its X-Forwarded-* headers are believed."""
         self.known: object = None
         """What the handler has found out about requests of this connection; its own."""
+        self.load: object = None
+        """The handler's count of requests of this address; its own."""
         self._host: bytes | None = None
         self._lines = b""
 
     def scheme_of(self, head: RequestHead) -> bytes:
         """The client's scheme: this peer's own, or the forwarded one of a trusted peer."""
-        stated = head.get(b"x-forwarded-proto") if self._is_trusted and head.forwarded else None
+        stated = head.get(b"x-forwarded-proto") if self.is_trusted and head.forwarded else None
         return (stated or self._scheme).lower()
 
     def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
@@ -51,7 +54,7 @@ class ClientPeer:
             if host != self._host:
                 self._host, self._lines = host, self._written(host)
             return self._lines
-        trusted = trusted or self._is_trusted
+        trusted = trusted or self.is_trusted
         before = b", ".join(head.values(b"x-forwarded-for"))
         way = b"%b, %b" % (before, self.address) if before else self.address
         scheme = (trusted and head.get(b"x-forwarded-proto")) or self._scheme

@@ -373,7 +373,7 @@ class Http2Engine:
 
     def _flush(self, stream: EngineStream, *, frames: int = 0) -> bool:
         """Send at most ``frames`` frames of waiting bytes, 0 for all; True if something was sent."""
-        pending, sent = stream.pending, 0
+        pending, sent, sent_bytes = stream.pending, 0, 0
         if pending is None:
             return False
         while pending and not self.is_full and (not frames or sent < frames):
@@ -384,6 +384,7 @@ class Http2Engine:
             self._put(stream, bytes(pending[:size]), END_STREAM if is_last else 0)
             del pending[:size]
             sent += 1
+            sent_bytes += size
             if is_last:
                 self._end(stream)
         if pending or self.is_full:
@@ -395,7 +396,7 @@ class Http2Engine:
             if stream.ending and not stream.has_ended:
                 self._send_end(stream, stream.trailers)
         if sent:
-            stream.sent()
+            stream.sent(sent_bytes)
         return bool(sent)
 
     def _put(self, stream: EngineStream, payload: bytes, flags: int) -> None:

@@ -132,6 +132,6 @@ class EngineStream:
         """Handle RST_STREAM: the engine has removed the stream."""
         raise NotImplementedError
 
-    def sent(self) -> None:
-        """Handle progress: some waiting bytes were sent."""
+    def sent(self, byte_count: int) -> None:
+        """Handle progress: so many waiting bytes were sent."""
         raise NotImplementedError

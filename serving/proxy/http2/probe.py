@@ -38,8 +38,9 @@ class _ProbeStream(EngineStream):
         del code
         self.status = self.status or 0
 
-    def sent(self) -> None:
+    def sent(self, byte_count: int) -> None:
         """Do nothing: no bytes are held back."""
+        del byte_count
 
 
 class _StatusRequest:

@@ -84,7 +84,7 @@ class StreamCarrier(Protocol):
 class RespondingStream(EngineStream):
     """The sending half of a stream."""
 
-    __slots__ = ("_exchange", "_has_begun", "_is_paused", "_refusal", "_session", "_taken_s")
+    __slots__ = ("_exchange", "_has_begun", "_is_late", "_is_paused", "_read_due_s", "_refusal", "_session", "_taken_s")
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
         super().__init__(stream_id, send_left=session.engine.peer_window, peer_ended=ended)
@@ -92,6 +92,9 @@ class RespondingStream(EngineStream):
         self._exchange: Exchange | None = None
         # When the client was last seen to take something of the response.
         self._taken_s = session.wiring.clock()
+        # Until when the client must have read, while bytes wait for it.
+        self._is_late = False
+        self._read_due_s = 0.0
         # Whether the final head was sent.
         self._has_begun = False
         # A refusal in HTTP's terms for a client of gRPC, until it is here in whole.
@@ -156,6 +159,12 @@ class RespondingStream(EngineStream):
         if self.pending is None:
             session.engine.budget.earn_pings()
         else:
+            now_s = session.wiring.clock()
+            # Bytes that waited already leave the deadline as it is.
+            if not self._is_late:
+                self._is_late = True
+                self._read_due_s = max(self._read_due_s, session.wiring.read_pace.begin(now_s))
+                session.registry.wake_by(self._read_due_s)
             self._note_full()
         session.send()
 
@@ -176,9 +185,14 @@ class RespondingStream(EngineStream):
     def write_eof(self) -> None:
         """End the response where it is."""
 
-    def sent(self) -> None:
+    def sent(self, byte_count: int) -> None:
         """Resume after the client has read."""
         self._note_taken()
+        session = self._session
+        # All streams of a connection share its line.
+        byte_count *= len(session.engine.streams)
+        self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._taken_s)
+        self._is_late = self.pending is not None
         self._note_full()
 
     def _note_taken(self) -> None:

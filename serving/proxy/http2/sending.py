@@ -5,6 +5,7 @@ that read. Frames sent outside of a read are written at the end of the turn of t
 """
 
 import asyncio
+from collections.abc import Callable
 
 from serving.proxy.http2.engine import Http2Engine
 
@@ -15,15 +16,23 @@ class FrameSender(asyncio.Protocol):
     engine: Http2Engine
 
     _transport: asyncio.Transport
+    on_full: Callable[[bool], None] | None = None
+    """Called when the transport is full, and when it takes bytes again."""
     _is_sending = False
+    # Bytes that the transport got so far.
+    _sent_bytes = 0
 
     def pause_writing(self) -> None:
         """Pause streams: the transport's buffer is full."""
         self.engine.is_full = True
+        if self.on_full is not None:
+            self.on_full(True)
 
     def resume_writing(self) -> None:
         """Resume streams: the transport's buffer has drained."""
         self.engine.is_full = False
+        if self.on_full is not None:
+            self.on_full(False)
         self.engine.flush()
         self.send()
 
@@ -44,6 +53,7 @@ class FrameSender(asyncio.Protocol):
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
             if not self._transport.is_closing():
+                self._sent_bytes += len(data)
                 self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:

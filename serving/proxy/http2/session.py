@@ -13,6 +13,7 @@ import asyncio
 import math
 
 from serving.proxy.forwarding.exchange import Wiring
+from serving.proxy.forwarding.pace import ReaderPace
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http2.engine import Http2Engine
@@ -96,6 +97,10 @@ class Session(FrameSender):
         self._client_leaves = False
         self._closing = False
         self._passed_over_bytes = 0
+        pace = self._read_pace = ReaderPace(wiring.read_pace, transport)
+        self.on_full = lambda full: registry.wake_by(
+            pace.change(wiring.clock(), written_bytes=self._sent_bytes, full=full)
+        )
         registry.opened(self, address)
         self._wait_until(now_s + registry.settings.client_idle_max_s)
         self.send()
@@ -204,13 +209,17 @@ class Session(FrameSender):
             if self._due_s <= now_s:
                 self._transport.abort()
             return self._due_s
+        read_due_s = self._read_pace.check(now_s, written_bytes=self._sent_bytes)
+        if read_due_s <= now_s:
+            self.cut()
+            return read_due_s
         streams = self.engine.streams
         if self._head_due_s <= now_s or (not streams and self._due_s <= now_s):
             self.end(ErrorCode.NO_ERROR)
             return self._due_s
         if self._shutdown.due_s <= now_s:
             self._send_last_goaway()
-        due_s = min(self._head_due_s, self._shutdown.due_s)
+        due_s = min(self._head_due_s, self._shutdown.due_s, read_due_s)
         if not streams:
             return min(due_s, self._due_s)
         due_s = min([due_s, *[stream.check(now_s) for stream in self._streams()]])

@@ -8,7 +8,8 @@ import math
 
 from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.http1.requesthead import RequestRefusal
+from serving.proxy.forwarding.pace import BodyPace
+from serving.proxy.http1.requesthead import RequestRefusal, is_grpc_call
 from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.heads import Malformed, read_request_section, read_trailer_section
 from serving.proxy.http2.hpack_decoder import FieldSection
@@ -20,7 +21,7 @@ _NOT_PAUSED = Pause(0)
 class Stream(RespondingStream):
     """One request of a client and its response."""
 
-    __slots__ = ("_body_left", "_last_body_s", "_length", "_paused")
+    __slots__ = ("_body_left", "_body_pace", "_length", "_paused")
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
         super().__init__(session, stream_id, ended=ended)
@@ -28,8 +29,7 @@ class Stream(RespondingStream):
         self._length: int | None = None
         # What the request's body may still have: to its content-length, or to the limit of all bodies.
         self._body_left = math.inf
-        # When the client was last seen to send something of the request.
-        self._last_body_s = self._taken_s
+        self._body_pace = None if ended else BodyPace(session.wiring.body_pace, self._taken_s)
 
     @property
     def sink(self) -> ResponseSink:
@@ -82,11 +82,17 @@ class Stream(RespondingStream):
                 return math.inf
             return due_s
         due_s = exchange.check(now_s)
-        if self._exchange is exchange and not (exchange.request_complete or self._paused or self._has_begun):
-            body_due_s = self._last_body_s + settings.body_wait_max_s
-            if body_due_s <= now_s:
+        if due_s <= now_s:
+            return due_s
+        if self.pending is not None and not self._session.engine.is_full and not is_grpc_call(exchange.head):
+            due_s = min(due_s, self._read_due_s)
+            if due_s <= now_s:
+                exchange.cut()
+                return due_s
+        if self._body_pace is not None and not (exchange.request_complete or self._paused or self._has_begun):
+            due_s = min(due_s, self._body_pace.due_s(exchange))
+            if due_s <= now_s:
                 exchange.respond(408, b"the request's body came too slowly")
-            due_s = min(due_s, body_due_s)
         return due_s
 
     # What the engine calls.
@@ -105,7 +111,9 @@ class Stream(RespondingStream):
     def take_data(self, payload: bytes) -> None:
         """Handle a piece of the request's body."""
         engine, exchange = self._session.engine, self._exchange
-        self._last_body_s = engine.now_s
+        if self._body_pace is not None and not self._has_begun:
+            # All streams of a connection share its line.
+            self._body_pace.receive(len(payload) * len(engine.streams), engine.now_s)
         self._body_left -= len(payload)
         if self._body_left < 0:
             self._refuse_excess()
@@ -137,6 +145,8 @@ class Stream(RespondingStream):
         if self._paused:
             self._paused &= ~why
             if not self._paused:
+                if self._body_pace is not None:
+                    self._body_pace.resume(self._session.wiring.clock())
                 self._session.engine.give_back(self)
                 self._session.send()
 

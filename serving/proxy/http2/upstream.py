@@ -182,8 +182,9 @@ class StreamUpstream(EngineStream):
             self._has_received = True
             self.lost(f"the app has reset the stream ({code})")
 
-    def sent(self) -> None:
+    def sent(self, byte_count: int = 0) -> None:
         """Pause or resume the receiver after bytes were sent or held back."""
+        del byte_count
         full = self.pending is not None and self.is_full
         if full is not self._is_paused and self._receiver is not None:
             self._is_paused = full

@@ -10,12 +10,11 @@ way.
 import asyncio
 import math
 import re
-import struct
-from socket import SO_LINGER, SOL_SOCKET
 from typing import ClassVar, cast
 
-from serving.proxy.forwarding.client import Pause, ResponseSink
+from serving.proxy.forwarding.client import Pause, ResponseSink, reset
 from serving.proxy.forwarding.exchange import Exchange, Wiring
+from serving.proxy.forwarding.pace import BodyPace, ReaderPace
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
 from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_response
@@ -24,8 +23,6 @@ from serving.proxy.server.preface import PREFACE, hand_over
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-# "Linger for 0 seconds": what is not sent yet is thrown away, and the peer gets a reset.
-_RESET = struct.pack("ii", 1, 0)
 # Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms).
 _LINGER_S = 1.0
 # The least that TCP carries between two full buffers on a bad line; who does not take an answer for so long is cut off.
@@ -39,8 +36,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("_address", "_blank_skipped", "_body_bytes", "_buffer", "_clock", "_closing", "_consuming", "_due_s"),
-        *("_exchange", "_full", "_head_begun", "_heads", "_last_body_s", "_lingering", "_paused", "_peer"),
-        *("_reader", "_registry", "_transport", "_wiring"),
+        *("_body_pace", "_exchange", "_full", "_head_begun", "_heads", "_lingering", "_paused", "_peer"),
+        *("_read_pace", "_reader", "_registry", "_transport", "_wiring"),
     )
 
     def __init__(self, registry: Registry, wiring: Wiring) -> None:
@@ -55,7 +52,8 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._reader: LengthBody | ChunkedBody | None = None
         self._body_bytes = 0
-        self._last_body_s = 0.0
+        self._body_pace: BodyPace | None = None
+        self._read_pace: ReaderPace | None = None
         # While there is no exchange: until when the next head must begin, or be complete.
         self._due_s = math.inf
         self._head_begun = True
@@ -121,17 +119,20 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Pause the response: the client reads too slowly."""
-        self._full = True
-        if self._exchange is not None:
-            self._exchange.client_full(full=True)
+        self._set_full(full=True)
 
     def resume_writing(self) -> None:
         """Resume the response."""
-        self._full = False
-        if self._exchange is not None:
-            self._exchange.client_full(full=False)
-        elif not self._lingering and not self._closing:
+        self._set_full(full=False)
+        if self._exchange is None and not self._lingering and not self._closing:
             self._consume(self._buffer)
+
+    def _set_full(self, *, full: bool) -> None:
+        self._full, exchange = full, self._exchange
+        if exchange is not None:
+            pace = self._read_pace = self._read_pace or ReaderPace(self._wiring.read_pace, self._transport)
+            self._registry.wake_by(pace.change(self._clock(), written_bytes=exchange.response_bytes, full=full))
+            exchange.client_full(full=full)
 
     # What its exchange calls.
 
@@ -156,7 +157,8 @@ class Connection(asyncio.Protocol):
             return
         self._paused &= ~why
         if not self._paused and not self._transport.is_closing():
-            self._last_body_s = self._clock()
+            if self._body_pace is not None:
+                self._body_pace.resume(self._clock())
             self._transport.resume_reading()
 
     def open_tunnel(self) -> bytes:
@@ -173,8 +175,7 @@ class Connection(asyncio.Protocol):
         """Wait for the next request, or close."""
         if not keep and self._exchange is not None and self._exchange.tunnel is not None:
             self._registry.count_tunnel(-1)
-        self._exchange = None
-        self._reader = None
+        self._exchange = self._reader = self._body_pace = self._read_pace = None
         if self._closing:
             return
         if not keep or self._registry.finishing:
@@ -196,10 +197,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Reset the connection: a regular close could look like the end of the body."""
         self._closing = True
-        if not self._transport.is_closing():
-            socket = self._transport.get_extra_info("socket")
-            socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
-        self._transport.abort()
+        reset(self._transport)
 
     # What the server calls.
 
@@ -233,20 +231,20 @@ class Connection(asyncio.Protocol):
                 self._time_is_up()
             return self._due_s
         due_s = exchange.check(now_s)
-        if (
-            self._reader is not None
-            and self._exchange is exchange
-            and not (self._paused or self._may_hold_back(exchange))
-        ):
-            body_due_s = self._last_body_s + self._registry.settings.body_wait_max_s
-            if body_due_s <= now_s:
+        if due_s <= now_s or exchange.tunnel is not None:
+            return due_s
+        if self._read_pace is not None:
+            due_s = min(due_s, self._read_pace.check(now_s, written_bytes=exchange.response_bytes))
+            if due_s <= now_s:
+                # Nothing that is written now would reach the client.
+                exchange.client_gone()
+                self._transport.abort()
+                return due_s
+        if self._body_pace is not None and not self._paused:
+            due_s = min(due_s, self._body_pace.due_s(exchange))
+            if due_s <= now_s:
                 exchange.respond(408, b"the request's body came too slowly", close=True)
-            due_s = min(due_s, body_due_s)
         return due_s
-
-    def _may_hold_back(self, exchange: Exchange) -> bool:
-        """Whether the client waits for 100 Continue before it sends its body."""
-        return exchange.head.expects_continue and not (self._body_bytes or exchange.is_continued)
 
     def _time_is_up(self) -> None:
         if self._closing:
@@ -315,10 +313,11 @@ class Connection(asyncio.Protocol):
         if head.has_body:
             self._reader = ChunkedBody() if head.chunked else LengthBody(head.content_length or 0)
             self._body_bytes = 0
-            self._last_body_s = now_s
             if data:
                 # Before the handler is asked, so that head and body go upstream in one write.
                 data = self._take_body(data)
+            else:
+                self._body_pace = BodyPace(self._wiring.body_pace, now_s)
         if self._exchange is exchange:
             exchange.begin()
         if self._exchange is exchange:
@@ -339,19 +338,21 @@ class Connection(asyncio.Protocol):
         reader, exchange = self._reader, self._exchange
         assert reader is not None
         assert exchange is not None
-        self._last_body_s = self._clock()
         try:
             payload = reader.feed(data)
         except BadBody as bad:
             exchange.respond(400, str(bad).encode(), close=True)
             return b""
+        if not reader.done:
+            self._body_pace = self._body_pace or BodyPace(self._wiring.body_pace, exchange.started_s)
+            self._body_pace.receive(len(payload), self._clock())
         self._body_bytes += len(payload)
         bytes_max = self._registry.settings.body_bytes_max
         if bytes_max and self._body_bytes > bytes_max:
             exchange.respond(413, b"the request's body is too large", close=True)
             return b""
         if reader.done:
-            self._reader = None
+            self._reader = self._body_pace = None
             exchange.take_body_end(payload, reader.trailers)
             return reader.rest
         if payload:

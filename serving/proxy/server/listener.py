@@ -16,6 +16,7 @@ from typing import Any
 from serving.proxy.forwarding.accesslog import AccessLog, ExchangeLog
 from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
+from serving.proxy.forwarding.pace import body_pace, read_pace
 from serving.proxy.forwarding.policy import member_of
 from serving.proxy.forwarding.registry import Member
 from serving.proxy.http1.pool import Pool
@@ -290,6 +291,8 @@ class HttpServer:
             clock=self.clock,
             listener=listener,
             held_bytes_max=settings.body_held_bytes_max,
+            body_pace=body_pace(settings),
+            read_pace=read_pace(settings),
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),

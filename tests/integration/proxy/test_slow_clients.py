@@ -1,15 +1,23 @@
-"""Clients with half a request hold no slot: another client is served beside them."""
+"""Clients that send or read slowly: they hold no slot, or lose it, and another client is served beside them."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 
 from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
-from tests.integration.proxy.h2frames import END_HEADERS, OPENING, Http2, Kind, fields, frame
+from tests.integration.proxy.h2frames import END_HEADERS, ENDED, OPENING, Http2, Kind, fields, frame, settings
 from tests.integration.proxy.peers import Link
 
 TO = b"Host: %b\r\n" % HOST
 GET = b"GET / HTTP/1.1\r\n%b\r\n" % TO
+PIECE = b"x" * 256 * 1024
+FLOOD_BYTES = 128 * len(PIECE)
+POST = (":method", "POST"), (":scheme", "http"), (":path", "/slow"), (":authority", HOST.decode())
+# Slower than any of these by much, and the grace so short that a test need not wait for it.
+STRICT = {"rate_grace_s": 0.5, "body_rate_min": 1000, "read_rate_min": 1000}
 HALVES = {
     "no body": b"Content-Length: 9\r\n\r\n",
     "half a body": b"Content-Length: 9\r\n\r\nabc",
@@ -25,6 +33,39 @@ async def reads(link: Link) -> None:
         if not (await link.head()).startswith(b"GET "):
             await link.rest()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+
+async def floods(link: Link) -> None:
+    """An app whose response to anything but GET has 32 MiB, more than kernels buffer; it reads no body."""
+    while True:
+        if (await link.head()).startswith(b"GET "):
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        else:
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % FLOOD_BYTES)
+            for _ in range(FLOOD_BYTES // len(PIECE)):
+                link.send(PIECE)
+                await link.writer.drain()
+
+
+async def drip(link: Link, piece: bytes) -> None:
+    """Send a piece again and again, as slowly as a client that wants to hold a slot."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            link.send(piece)
+            await link.writer.drain()
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def beside(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines meanwhile."""
+    tasks = [asyncio.create_task(one) for one in coroutines]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture(params=list(DAEMONS))
@@ -49,10 +90,9 @@ async def test_half_open_streams_hold_no_slot(daemon: Daemon) -> None:
     async with daemon(reads, slots=1) as running:
         link = await running.client()
         attacker = Http2(link, opening=OPENING)
-        head = (":method", "POST"), (":scheme", "http"), (":path", "/slow"), (":authority", HOST.decode())
         attacker.send(
             *(
-                frame(Kind.HEADERS, fields(*head), flags=END_HEADERS, stream_id=stream_id)
+                frame(Kind.HEADERS, fields(*POST), flags=END_HEADERS, stream_id=stream_id)
                 for stream_id in range(1, 41, 2)
             )
         )
@@ -105,3 +145,96 @@ async def test_the_setting_gives_slots_to_heads() -> None:
         client.send(b"POST / HTTP/1.1\r\n%bContent-Length: 9\r\n\r\n" % TO)
         async with asyncio.timeout(60):
             await begun.wait()
+
+
+@pytest.mark.parametrize("begun", [b"Transfer-Encoding: chunked\r\n\r\n", b"Content-Length: 100000\r\n\r\n"])
+async def test_a_body_that_drips_ends_with_408(daemon: Daemon, begun: bytes) -> None:
+    async with daemon(reads, slots=1, **STRICT) as running:
+        attacker = await running.client()
+        attacker.send(b"POST /slow HTTP/1.1\r\n%b%b" % (TO, begun))
+        async with beside(drip(attacker, b"1\r\na\r\n")):
+            assert (await attacker.head()).startswith(b"HTTP/1.1 408 ")
+            client = await running.client()
+            client.send(GET)
+            assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_stream_that_drips_ends_with_408(daemon: Daemon) -> None:
+    async with daemon(reads, slots=1, **STRICT) as running:
+        link = await running.client()
+        attacker = Http2(link, opening=OPENING)
+        attacker.send(frame(Kind.HEADERS, fields(*POST), flags=END_HEADERS, stream_id=1))
+        async with beside(drip(link, frame(Kind.DATA, b"a", stream_id=1))):
+            assert (await attacker.response())[0][":status"] == "408"
+            client = await running.client()
+            client.send(GET)
+            assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_client_that_sends_fast_may_pause_for_longer_than_the_grace(daemon: Daemon) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        await link.chunks()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await link.rest()
+
+    async with daemon(script, slots=1, rate_grace_s=0.2, body_rate_min=1000) as running:
+        client = await running.client()
+        client.send(b"POST / HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n" % TO)
+        client.send(b"c350\r\n%b\r\n" % (b"x" * 50_000))
+        # 50 s at the minimum rate: no load makes this pause longer.
+        await asyncio.sleep(0.5)
+        client.send(b"0\r\n\r\n")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_grpc_call_may_be_silent(daemon: Daemon) -> None:
+    async with daemon(reads, slots=2, **STRICT) as running:
+        link = await running.client()
+        caller = Http2(link, opening=OPENING)
+        call = fields(*POST, ("content-type", "application/grpc"), ("te", "trailers"))
+        caller.send(frame(Kind.HEADERS, call, flags=END_HEADERS, stream_id=1))
+        attacker = await running.client()
+        attacker.send(b"POST /slow HTTP/1.1\r\n%bContent-Length: 9\r\n\r\n" % TO)
+        # What ends others has no effect on the call.
+        assert (await attacker.head()).startswith(b"HTTP/1.1 408 ")
+        caller.send(frame(Kind.PING, b"12345678"))
+        while (heard := await caller.frame()) is not None and heard.payload != b"12345678":
+            assert heard.kind in {Kind.SETTINGS, Kind.WINDOW_UPDATE}, heard
+
+
+async def test_a_client_that_does_not_read_is_cut_off(daemon: Daemon) -> None:
+    async with daemon(floods, slots=1, **STRICT) as running:
+        attacker = await running.client()
+        attacker.pause()
+        attacker.send(b"DELETE /flood HTTP/1.1\r\n%b\r\n" % TO)
+        client = await running.client()
+        client.send(GET)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        attacker.resume()
+        with contextlib.suppress(ConnectionResetError):
+            assert len(await attacker.rest()) < FLOOD_BYTES
+
+
+async def test_a_client_that_reads_gets_all(daemon: Daemon) -> None:
+    async with daemon(floods, slots=1, rate_grace_s=1.0) as running:
+        client = await running.client()
+        client.send(b"DELETE /flood HTTP/1.1\r\n%bConnection: close\r\n\r\n" % TO)
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+        assert (head[:15], len(body)) == (b"HTTP/1.1 200 OK", FLOOD_BYTES)
+
+
+@pytest.mark.parametrize("window", [0, 100])
+async def test_streams_with_a_closed_window_lose_their_slots(daemon: Daemon, window: int) -> None:
+    async with daemon(floods, slots=2, **STRICT) as running:
+        link = await running.client()
+        attacker = Http2(link, opening=OPENING + settings((4, window)))
+        flood = (":method", "DELETE"), *POST[1:]
+        for stream_id in range(1, 9, 2):
+            attacker.send(frame(Kind.HEADERS, fields(*flood), flags=ENDED, stream_id=stream_id))
+        attacker.send(frame(Kind.PING, b"12345678"))
+        while (await attacker.until(Kind.PING)).payload != b"12345678":
+            pass
+        client = await running.client()
+        client.send(GET)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
+from serving.proxy.forwarding.pace import body_pace, read_pace
 from serving.proxy.forwarding.registry import Member
 from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.upstream import Upstream
@@ -71,6 +72,8 @@ class Bench:
             listener="",
             held_bytes_max=self.settings.body_held_bytes_max,
             tunnel_limits=(1000.0, 1000.0),
+            body_pace=body_pace(self.settings),
+            read_pace=read_pace(self.settings),
         )
         self.client = Wire()
         self.upstreams: list[Upstream] = []

@@ -33,7 +33,8 @@ class NotedStream(EngineStream):
     def take_reset(self, code: int) -> None:
         self._owner.note("reset", self.stream_id, code)
 
-    def sent(self) -> None:
+    def sent(self, byte_count: int) -> None:
+        del byte_count
         self._owner.note("sent", self.stream_id)
 
 

@@ -1,0 +1,96 @@
+"""Keeps the ingress's notes on a request, and edits its head."""
+
+import asyncio
+import os
+
+from serving.activator.io.knownhead import KnownHead
+from serving.activator.io.placeholder import (
+    PLACEHOLDER_AFTER_S,
+    PLACEHOLDER_HEADERS,
+    placeholder_page,
+    wants_placeholder,
+)
+from serving.activator.queueing.clients import ClientLoad, Clients
+from serving.activator.routing.probes import is_probe_agent
+from serving.activator.routing.sites import OWN_AUTHORIZATION, AccessRule, access_refusal, new_session
+from serving.metrics.activator import RevisionRows
+from serving.metrics.spans import RequestTrace
+from serving.metrics.tracing import Tracer
+from serving.model.knative import RevisionKey
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.http1.requesthead import RequestHead, with_traceparent
+from serving.wire.tokens import access_token
+
+
+class Visit:
+    """What the activator knows of a request besides its head."""
+
+    __slots__ = ("client", "cold_turn", "is_cold", "is_grpc", "key", "losses", "rows", "trace", "traceparent", "tries")
+
+    def __init__(self, key: RevisionKey, rows: RevisionRows, known: KnownHead, *, client: ClientLoad) -> None:
+        self.key = key
+        self.client = client
+        self.rows = rows
+        self.traceparent = known.traceparent
+        self.is_grpc = known.is_grpc
+        self.trace: RequestTrace | None = None
+        self.cold_turn = 0
+        self.tries = 1
+        self.losses = 0
+        self.is_cold = False
+
+
+def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
+    """Return the headers of a Gateway that name the revision."""
+    return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
+
+
+def refuse_without_token(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
+    """Reject a request without the token of a private service; otherwise strip our own header."""
+    head = exchange.head
+    own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
+    token = access_token(key, namespace=rule.namespace, route=rule.route, version=rule.version)
+    refusal = access_refusal(rule, token, own=own, usual=usual)
+    if refusal is not None:
+        exchange.respond(refusal.status, refusal.text, refusal.headers)
+    elif own:
+        exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
+    return refusal is not None
+
+
+def begin_session(exchange: Exchange) -> tuple[int, bytes]:
+    """Return a new session, and the header line that gives it to the client."""
+    return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")
+
+
+def offer_placeholder(exchange: Exchange, visit: Visit, *, service: str) -> None:
+    """Show a browser a page, unless a pod takes the request soon."""
+
+    def show() -> None:
+        if exchange.is_waiting and visit.is_cold:
+            exchange.respond(503, placeholder_page(service), PLACEHOLDER_HEADERS + exchange.response_headers)
+
+    if wants_placeholder(exchange.head.method, exchange.head.get(b"accept")):
+        asyncio.get_running_loop().call_later(PLACEHOLDER_AFTER_S, show)
+
+
+def begin_trace(tracer: Tracer, exchange: Exchange, visit: Visit) -> None:
+    """Generate trace ids for a request to be traced, and pass them to the pod."""
+    visit.trace = tracer.begin(visit.traceparent)
+    if visit.trace is not None:
+        visit.traceparent = visit.trace.traceparent
+        exchange.head = with_traceparent(exchange.head, visit.traceparent)
+
+
+def without_agent(head: RequestHead) -> RequestHead:
+    """A head without a User-Agent that a queue-proxy would take for a probe's."""
+    return head.without(lambda line: line.name == b"user-agent" and is_probe_agent(line.value))
+
+
+def client_of(exchange: Exchange, clients: Clients) -> ClientLoad:
+    """Return the load of a request's client; that of a connection without a trusted proxy stays with its peer."""
+    peer = exchange.peer
+    if peer.is_trusted:
+        return clients.load_of(peer.address.decode(), [*exchange.head.values(b"x-forwarded-for")])
+    load = peer.load = clients.load_of(peer.address.decode(), ())
+    return load

@@ -1,0 +1,76 @@
+"""Counts the requests of each client address.
+
+The address is that of the connection. Behind proxies that are trusted (``trusted-proxies``) it is the last address of X-Forwarded-For
+that no trusted proxy has: each hop appends the peer that it saw, so what stands further left is whatever the client wrote. Addresses
+of IPv6 count by their /64, which is what one host is given.
+"""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
+
+_HOST_BITS = 64
+
+
+class ClientLoad:
+    """The requests of one address that are inside."""
+
+    __slots__ = ("__weakref__", "address", "request_count")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.request_count = 0
+
+    def __repr__(self) -> str:
+        return f"ClientLoad({self.address}, {self.request_count} requests)"
+
+
+class Clients:
+    """The loads of all addresses with connections or requests. ``trusts`` says whether a proxy is believed."""
+
+    def __init__(self, trusts: Callable[[str], bool]) -> None:
+        self._trusts = trusts
+        self._loads: WeakValueDictionary[str, ClientLoad] = WeakValueDictionary()
+
+    def load_of(self, peer: str, forwarded_for: Sequence[bytes]) -> ClientLoad:
+        """Return the load of the client behind a peer that sends these X-Forwarded-For lines."""
+        address = network_of(client_address(peer, forwarded_for, trusts=self._trusts))
+        load = self._loads.get(address)
+        if load is None:
+            load = self._loads[address] = ClientLoad(address)
+        return load
+
+
+def client_address(peer: str, forwarded_for: Sequence[bytes], *, trusts: Callable[[str], bool]) -> str:
+    """Return the address of a client: 10.0.0.1 with "1.1.1.1, 2.2.2.2, 10.0.0.2" gives 2.2.2.2 where 10.0.0.0/8 is trusted."""
+    address = peer
+    hops = [hop for line in forwarded_for for hop in line.decode("latin-1").split(",")]
+    while trusts(address) and hops:
+        hop = _bare(hops.pop().strip())
+        if hop is None:
+            break
+        address = hop
+    return address
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, _HOST_BITS), strict=False))
+
+
+def _bare(hop: str) -> str | None:
+    """An address without port and brackets; None if it is none."""
+    for text in (hop, hop.rpartition(":")[0]):
+        try:
+            return str(ipaddress.ip_address(text.strip("[]").partition("%")[0]))
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,159 @@
+"""Minimum rates of clients: of a request's body, and of a response that is read.
+
+Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that it takes at
+the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that long, and one that drips
+bytes ends after the grace. Kestrel (MinRequestBodyDataRate) and Apache (mod_reqtimeout) do the same.
+
+What a client has read is what its kernel has acknowledged: bytes that left neither the transport's buffer nor the socket's send
+queue count as unread. The size of the transport's buffer alone would not do: the kernel takes megabytes at once, and then
+nothing for as long as a slow client needs for a third of them.
+"""
+
+import asyncio
+import fcntl
+import math
+import sys
+import termios
+from typing import Protocol
+
+import msgspec
+
+from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
+from serving.settings.http import HttpSettings
+
+
+class PacedExchange(Protocol):
+    """The exchange, as far as its body is judged."""
+
+    head: RequestHead
+    is_continued: bool
+    status: int
+
+
+class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
+    """The minimum rate of one direction. With 0 bytes a second only silence is bounded."""
+
+    bytes_per_s: float
+    grace_s: float
+    silence_max_s: float
+
+    def begin(self, now_s: float) -> float:
+        """Return the deadline of a transfer that begins now."""
+        return now_s + (min(self.grace_s, self.silence_max_s) if self.bytes_per_s else self.silence_max_s)
+
+    def extend(self, due_s: float, byte_count: int, now_s: float) -> float:
+        """Return the deadline after ``byte_count`` more bytes.
+
+        At 240 bytes a second, 480 bytes move a deadline by 2 s.
+        """
+        if not self.bytes_per_s:
+            return now_s + self.silence_max_s if byte_count > 0 else due_s
+        return min(now_s + self.silence_max_s, due_s + byte_count / self.bytes_per_s)
+
+
+def body_pace(settings: HttpSettings) -> MinimumRate:
+    """The minimum rate of requests' bodies."""
+    return MinimumRate(
+        bytes_per_s=settings.body_rate_min, grace_s=settings.rate_grace_s, silence_max_s=settings.body_wait_max_s
+    )
+
+
+def read_pace(settings: HttpSettings) -> MinimumRate:
+    """The minimum rate at which clients read responses."""
+    silence_max_s = settings.write_wait_max_s
+    if settings.read_rate_min:
+        # What its kernel takes ahead counts as read: without this a client that reads nothing could wait for all of it.
+        silence_max_s = min(silence_max_s, 2 * settings.rate_grace_s)
+    return MinimumRate(bytes_per_s=settings.read_rate_min, grace_s=settings.rate_grace_s, silence_max_s=silence_max_s)
+
+
+class BodyPace:
+    """Judges the body of one request that began at ``now_s``."""
+
+    __slots__ = ("_due_s", "_has_begun", "_last_s", "_pace")
+
+    def __init__(self, pace: MinimumRate, now_s: float) -> None:
+        self._pace = pace
+        self._last_s = now_s
+        self._due_s = pace.begin(now_s)
+        self._has_begun = False
+
+    def receive(self, byte_count: int, now_s: float) -> None:
+        """Count bytes of the body."""
+        if not self._has_begun:
+            # The client may have waited for 100 Continue, for as long as the request waited for a pod.
+            self._has_begun = True
+            self._due_s = max(self._due_s, self._pace.begin(now_s))
+        self._last_s = now_s
+        self._due_s = self._pace.extend(self._due_s, byte_count, now_s)
+
+    def resume(self, now_s: float) -> None:
+        """Begin again after a pause in which nothing was read."""
+        self._last_s = now_s
+        self._due_s = max(self._due_s, self._pace.begin(now_s))
+
+    def due_s(self, exchange: PacedExchange) -> float:
+        """Return the deadline; infinite while the client waits for 100 Continue.
+
+        A gRPC call, and a response that has begun, may depend on a request that goes on piece by piece: only its silence is bounded.
+        """
+        head = exchange.head
+        if head.expects_continue and not (self._has_begun or exchange.is_continued):
+            return math.inf
+        if exchange.status or is_grpc_call(head):
+            return self._last_s + self._pace.silence_max_s
+        return self._due_s
+
+
+class ReaderPace:
+    """Judges a client whose transport is full."""
+
+    __slots__ = ("_due_s", "_pace", "_transport", "_unread_bytes", "_written_bytes", "is_full")
+
+    def __init__(self, pace: MinimumRate, transport: asyncio.Transport) -> None:
+        self._pace = pace
+        self._transport = transport
+        self._due_s = -math.inf
+        self._unread_bytes = 0
+        self._written_bytes = 0
+        self.is_full = False
+        """Whether bytes wait for the client."""
+
+    def change(self, now_s: float, *, written_bytes: int, full: bool) -> float:
+        """Begin when the transport is full, end when it takes more; returns the deadline.
+
+        ``written_bytes`` is the sum of all so far. What was read while it was full counts for the next time.
+        """
+        if full:
+            self._due_s = max(self._due_s, self._pace.begin(now_s))
+            self._unread_bytes, self._written_bytes = self._count_unread(), written_bytes
+        else:
+            self._move(now_s, written_bytes)
+        self.is_full = full
+        return self._due_s if full else math.inf
+
+    def check(self, now_s: float, *, written_bytes: int) -> float:
+        """Return the deadline; it has passed if the client is too slow."""
+        if not self.is_full:
+            return math.inf
+        if self._due_s <= now_s:
+            self._move(now_s, written_bytes)
+        return self._due_s
+
+    def _move(self, now_s: float, written_bytes: int) -> None:
+        unread_bytes = self._count_unread()
+        read_bytes = self._unread_bytes - unread_bytes + written_bytes - self._written_bytes
+        self._unread_bytes, self._written_bytes = unread_bytes, written_bytes
+        self._due_s = self._pace.extend(self._due_s, read_bytes, now_s)
+
+    def _count_unread(self) -> int:
+        return self._transport.get_write_buffer_size() + _send_queue_bytes(self._transport)
+
+
+def _send_queue_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel holds for a peer; 0 where there is no such number."""
+    socket = transport.get_extra_info("socket")
+    try:
+        return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (AttributeError, OSError, ValueError):
+        return 0

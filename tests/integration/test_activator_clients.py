@@ -1,0 +1,97 @@
+"""Bounds of one client address in an activator: open requests leave slots to others, and all requests have a maximum."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serving.settings.http import HttpSettings
+from tests.eventually import until
+from tests.integration.activator_stage import HOST, Stage, send_request, staged
+from tests.integration.proxy.daemons import DAEMONS
+from tests.integration.proxy.h2frames import END_HEADERS, OPENING, Http2, Kind, fields, frame
+from tests.integration.proxy.peers import Link
+
+TO = b"Host: %b\r\n" % HOST.encode()
+# So long that only the share leaves a slot to others.
+PATIENT = {"rate_grace_s": 3600.0, "body_wait_max_s": 3600.0}
+CALL = (
+    *((":method", "POST"), (":scheme", "http"), (":path", "/pkg.Service/Call"), (":authority", HOST)),
+    *(("content-type", "application/grpc"), ("te", "trailers")),
+)
+
+
+async def reads(link: Link) -> None:
+    """An app that reads the body of all but a GET."""
+    while True:
+        if not (await link.head()).startswith(b"GET "):
+            await link.chunks()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+
+async def test_chunked_bodies_of_one_client_leave_a_slot_to_others() -> None:
+    async with DAEMONS["activator"](reads, slots=4, **PATIENT) as running:
+        attackers = [await running.client() for _ in range(8)]
+        for attacker in attackers:
+            attacker.send(b"POST /slow HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n" % TO)
+        await until(lambda: running.level() == 8)
+        client = await running.client()
+        client.send(b"GET / HTTP/1.1\r\n%b\r\n" % TO)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        # Whoever waits for its share gets its turn, and whose body is here waits no longer.
+        for attacker in reversed(attackers):
+            attacker.send(b"0\r\n\r\n")
+            assert (await attacker.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_half_open_calls_of_one_client_leave_a_slot_to_others() -> None:
+    async with DAEMONS["activator"](reads, slots=4, **PATIENT) as running:
+        attacker = Http2(await running.client(), opening=OPENING)
+        for stream_id in range(1, 255, 2):
+            attacker.send(frame(Kind.HEADERS, fields(*CALL), flags=END_HEADERS, stream_id=stream_id))
+        await until(lambda: running.level() == 127)
+        client = await running.client()
+        client.send(b"GET / HTTP/1.1\r\n%b\r\n" % TO)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+@contextlib.asynccontextmanager
+async def busy(forwarded: list[str], *, trusted: str = "") -> AsyncIterator[tuple[Stage, list[asyncio.Task[int]]]]:
+    """An activator with a bound of two, and requests with these X-Forwarded-For."""
+
+    async def status(stage: Stage, line: str) -> int:
+        return (await send_request(stage.public, headers=[f"X-Forwarded-For: {line}"])).status
+
+    async with staged(requests_per_address_max=2, http=HttpSettings(trusted_proxies=trusted)) as stage:
+        await stage.service(slots=10)
+        pod = await stage.pod_seen("p")
+        pod.gate.clear()
+        tasks = [asyncio.create_task(status(stage, line)) for line in forwarded]
+        await until(lambda: stage.level + stage.activator.ingress.counts["refused-address"] == len(tasks))
+        yield stage, tasks
+        pod.gate.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_an_address_has_a_maximum_of_requests() -> None:
+    async with busy(["1.1.1.1", "2.2.2.2", "3.3.3.3"]) as (stage, tasks):
+        # X-Forwarded-For of a stranger is not believed: all three are from one address.
+        await until(lambda: any(task.done() for task in tasks))
+        assert [task.result() for task in tasks if task.done()] == [429]
+        stage.pods[0].gate.set()
+        await asyncio.gather(*tasks)
+        assert (await send_request(stage.public)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "refused"),
+    [
+        (["1.1.1.1", "2.2.2.2", "3.3.3.3"], 0),
+        (["1.1.1.1", "1.1.1.1", "1.1.1.1"], 1),
+        (["7.7.7.7, 1.1.1.1", "8.8.8.8, 1.1.1.1", "9.9.9.9, 1.1.1.1"], 1),
+    ],
+)
+async def test_behind_a_trusted_proxy_its_clients_count(forwarded: list[str], refused: int) -> None:
+    async with busy(forwarded, trusted="127.0.0.0/8") as (stage, _):
+        assert stage.activator.ingress.counts["refused-address"] == refused

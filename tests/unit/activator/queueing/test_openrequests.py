@@ -1,0 +1,171 @@
+"""Open requests: one address leaves slots to others, and nothing is lost or forgotten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.activator.queueing.openrequests import OpenRequests
+from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason
+from serving.activator.queueing.throttler import RevisionThrottler
+from serving.settings.activator import ActivatorSettings
+from serving.traffic.breaker import Queued
+from tests.invariants import validate
+from tests.unit.activator.queueing.test_throttler import Held, pods_at, shown
+
+KEY = ("default", "hello-00001")
+SETTINGS = ActivatorSettings(open_share_max=0.75, queue_depth_max=100, queue_wait_max_s=10.0)
+
+
+class Stage(Held):
+    """A throttler whose requests are open unless they stand in ``whole``."""
+
+    def __init__(self, settings: ActivatorSettings = SETTINGS, *, slots: int = 4, pods: str = "p") -> None:
+        self.whole: set[str] = set()
+        super().__init__(KEY, settings, random=lambda: 0.0, now_s=0.0, is_open=lambda one: one not in self.whole)
+        if pods:
+            self.listed(*pods, slots=slots)
+
+    def open(self, *requests: str, client: str = "a", now_s: float = 0.0) -> list[str]:
+        """Open requests arrive; those that begin."""
+        responses = [self.arrive(request, now_s, client=client) for request in requests]
+        return shown(self, [response for response in responses if isinstance(response, Dispatch)])
+
+    @property
+    def parked(self) -> list[str]:
+        return [request for request in "abcdefgh" if self.open_requests.is_parked(request)]
+
+
+def test_open_requests_of_one_address_leave_slots_to_others() -> None:
+    made = Stage()
+    assert made.open("a", "b", "c", "d") == ["a@p", "b@p", "c@p"]
+    assert made.come("e") == ["e@p"]
+    assert (made.parked, made.level, made.waiting_count) == (["d"], 5, 0)
+
+
+def test_two_addresses_have_a_share_each() -> None:
+    made = Stage(slots=8)
+    assert made.open(*"abcdefg") == [f"{one}@p" for one in "abcdef"]
+    assert made.open("h", client="b") == ["h@p"]
+
+
+def test_an_address_has_one_slot_at_least() -> None:
+    made = Stage(slots=1)
+    assert made.open("a", "b") == ["a@p"]
+
+
+def test_without_a_pod_one_waits_in_the_queue_and_wakes_the_revision() -> None:
+    made = Stage(pods="")
+    assert made.open("a", "b", "c") == []
+    assert (made.waiting_count, made.level, made.parked) == (1, 3, ["b", "c"])
+    assert made.listed("p", slots=4) == ["a@p", "b@p", "c@p"]
+
+
+def test_an_end_lets_the_oldest_parked_request_begin() -> None:
+    made = Stage()
+    made.open("a", "b", "c", "d", "e")
+    run = made.finish("a", 2.0)
+    assert run == [Dispatch(request="d", pod=pods_at("p")["p"], waited_s=2.0)]
+    validate(made)
+
+
+def test_a_request_that_is_whole_leaves_its_share() -> None:
+    made = Stage()
+    made.open("a", "b", "c")
+    made.whole |= {"a"}
+    assert made.open("d") == ["d@p"]
+
+
+def test_queued_requests_go_before_parked_ones() -> None:
+    made = Stage(slots=2)
+    made.open("a", "b")
+    made.come("c", "d")
+    assert made.go("a") == ["d@p"]
+    assert made.go("c") == ["b@p"]
+
+
+def test_more_pods_let_parked_requests_begin() -> None:
+    made = Stage()
+    made.open(*"abcde")
+    assert made.listed("p", "q", slots=4) == ["d@p", "e@q"]
+
+
+def test_a_tick_lets_them_begin_when_others_became_whole() -> None:
+    made = Stage()
+    made.open(*"abcd")
+    made.whole |= {"a"}
+    assert shown(made, made.readmit(1.0)) == ["d@p"]
+
+
+def test_a_parked_request_whose_client_leaves_is_forgotten() -> None:
+    made = Stage()
+    made.open(*"abcd")
+    assert (made.go("d"), made.level, made.parked) == ([], 3, [])
+
+
+def test_a_parked_request_waits_no_longer_than_the_queue() -> None:
+    made = Stage()
+    made.open(*"abc")
+    made.open("d", now_s=1.0)
+    assert made.next_due_s() == 11.0
+    assert (made.sent_away(10.9), made.sent_away(11.0), made.level) == ([], ["d"], 3)
+
+
+def test_all_that_wait_are_rejected_at_the_end() -> None:
+    made = Stage(pods="")
+    made.open(*"abc")
+    assert (made.sent_away(0.0, is_late=False), made.level) == (["b", "c", "a"], 0)
+    assert made.open("d") == []
+
+
+def test_parked_requests_are_within_the_bounds_of_the_queue() -> None:
+    small = ActivatorSettings(open_share_max=0.75, queue_depth_max=2, queue_bytes_max=100)
+    made = Stage(small, slots=1)
+    made.open("a", "b", "c")
+    refused = made.arrive("d", 0.0, client="a")
+    assert isinstance(refused, Rejection)
+    assert refused.reason is RejectionReason.QUEUE_COUNT
+    made = Stage(small, slots=1)
+    made.open("a")
+    assert isinstance(made.arrive("b", 0.0, client="a", weight_bytes=60), Queued)
+    refused = made.arrive("c", 0.0, client="a", weight_bytes=60)
+    assert isinstance(refused, Rejection)
+    assert refused.reason is RejectionReason.QUEUE_BYTES
+
+
+def test_without_a_share_or_without_slots_there_is_no_bound() -> None:
+    assert len(Stage(ActivatorSettings(open_share_max=0.0)).open(*"abcd")) == 4
+    assert len(Stage(slots=0).open(*"abcdefgh")) == 8
+
+
+def test_it_shows_its_requests() -> None:
+    made: OpenRequests[str] = OpenRequests(SETTINGS, is_open=lambda _: True)
+    made.take("r", "a")
+    assert (repr(made), made.next_allowed(4)) == ("OpenRequests(1 of 1 clients)", None)
+    assert made.leave("unknown") is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ofwp"), st.integers(0, 15)), max_size=80), st.integers(1, 5))
+def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[str, int]], slots: int) -> None:
+    made: RevisionThrottler[int]
+    whole: set[int] = set()
+    made = RevisionThrottler(KEY, SETTINGS, random=lambda: 0.0, now_s=0.0, is_open=lambda one: one not in whole)
+    inside: set[int] = set()
+    made.set_pods(pods_at("p", "q"), 0.0, container_concurrency=slots)
+    for now_s, (step, number) in enumerate(steps):
+        if step == "o" and number not in inside:
+            inside.add(number)
+            whole.discard(number)
+            made.arrive(number, float(now_s) / 100, client=number % 2)
+        elif step == "f":
+            inside.discard(number)
+            made.finish(number, float(now_s) / 100)
+        elif step == "w":
+            whole.add(number)
+        validate(made)
+        assert made.level == len(inside)
+        for client in (0, 1):
+            running = [one for one in made.address_of if one % 2 == client and one not in whole]
+            assert len(running) <= max(1, int(2 * slots * 0.75)), steps
+    for number in sorted(inside):
+        made.finish(number, 1.0)
+    assert (made.level, len(made.address_of)) == (0, 0)
+    validate(made)

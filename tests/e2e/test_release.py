@@ -23,10 +23,12 @@ def run(*command: str, at: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The release of the last commit, from two clones in different folders."""
-    found = []
+    found, source = [], ROOT
     for name in ("one", "somewhere/else"):
         clone = tmp_path_factory.mktemp("release") / name
-        assert run("git", "clone", "--quiet", str(ROOT), str(clone), at=ROOT).returncode == 0
+        assert run("git", "clone", "--quiet", str(source), str(clone), at=ROOT).returncode == 0
+        # The other is a clone of this one: a commit that is made meanwhile is in neither.
+        source = clone
         done = run(sys.executable, "-m", "release.build", str(clone / "dist"), "--image", "queue-proxy", at=clone)
         assert done.returncode == 0, done.stdout + done.stderr
         found.append(clone / "dist")
@@ -67,7 +69,7 @@ def test_the_wheel_alone_is_a_program_that_knows_its_commit(twice: tuple[Path, P
     program = "import sys; sys.path.insert(0, '.'); from serving.cli.main import main; sys.argv[1:] = ['version', '--client', '-o', 'json']; main()"
     done = run(sys.executable, "-P", "-c", program, at=tmp_path)
     assert done.returncode == 0, done.stderr
-    commit = run("git", "rev-parse", "HEAD", at=ROOT).stdout.strip()
+    commit = run("git", "rev-parse", "HEAD", at=twice[0].parent).stdout.strip()
     assert json.loads(done.stdout)["commit"] == commit
 
 
@@ -76,7 +78,7 @@ def test_the_source_distribution_builds_the_same_wheel(twice: tuple[Path, Path],
     shutil.unpack_archive(source, tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
-    epoch = run("git", "log", "-1", "--format=%ct", at=ROOT).stdout.strip()
+    epoch = run("git", "log", "-1", "--format=%ct", at=twice[0].parent).stdout.strip()
     done = run("env", f"SOURCE_DATE_EPOCH={epoch}", *build, at=tree)
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")

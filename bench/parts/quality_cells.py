@@ -25,14 +25,20 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     counted_functions: int
 
     @property
+    def broken_rules(self) -> tuple[str, ...]:
+        """The rules that it breaks, of four."""
+        broken = {
+            "cold and pod-seconds": self.cold > 0 and self.pod_seconds > 0,
+            "late": self.late > LATE_MAX,
+            "cost": self.cost > COST_MAX,
+            "functions": self.worse_functions > WORSE_SHARE_MAX * self.counted_functions,
+        }
+        return tuple(rule for rule, is_broken in broken.items() if is_broken)
+
+    @property
     def is_worse(self) -> bool:
         """Whether it breaks one of the four rules."""
-        return (
-            (self.cold > 0 and self.pod_seconds > 0)
-            or self.late > LATE_MAX
-            or self.cost > COST_MAX
-            or self.worse_functions > WORSE_SHARE_MAX * self.counted_functions
-        )
+        return bool(self.broken_rules)
 
 
 def read_cells(path: Path) -> list[Cell]:
@@ -48,5 +54,5 @@ def table(cells: Sequence[Cell]) -> Iterator[str]:
         interval = "" if one.cost_interval is None else "{:+.0%} to {:+.0%}".format(*one.cost_interval)
         changes = " | ".join(f"{change:+.0%}" for change in (one.cold, one.late, one.pod_seconds, one.cost))
         worse = f"{one.worse_functions} of {one.counted_functions}"
-        verdict = "**worse**" if one.is_worse else ""
+        verdict = f"**worse: {', '.join(one.broken_rules)}**" if one.is_worse else ""
         yield f"| {one.trace} | {one.start_s:g} s | {one.limit} | {changes} | {interval} | {worse} | {verdict} |"

@@ -129,7 +129,7 @@ class RevisionRun:
         self._inside = 0
         # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals. A source
         # reports at its own place in the second.
-        self._report_at = zlib.crc32(name.encode()) / 2**32
+        self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
         self._number, self._second_end_s = 0, self._report_at
         self._area, self._arrived = 0.0, 0
         self._poked_at_s = -math.inf

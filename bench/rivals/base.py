@@ -7,8 +7,13 @@ request. Like the adaptive policy it begins with Knative's keep-alive, until fiv
 from collections.abc import Iterable
 from typing import Any
 
-from serving.scaling.adaptive.gaps import KeepWindow
-from serving.scaling.adaptive.policy import GapPlan, RevisionPolicy
+from serving.scaling.adaptive.gaps import GapPlan, KeepWindow
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.adaptive.regret import KeepRegret
+
+
+class _NoRegret(KeepRegret):
+    is_counted = False
 
 
 class GapRival(RevisionPolicy):
@@ -16,6 +21,8 @@ class GapRival(RevisionPolicy):
 
     def __init__(self, *given: Any, **more: Any) -> None:  # noqa: ANN401 - those of the policy
         super().__init__(*given, **more)
+        # Nothing bounds the regret of a rival.
+        self._regret = _NoRegret()
 
     def learn(self, gap_s: float) -> None:
         """A gap has ended."""

@@ -99,7 +99,7 @@ class Decisions:
         )
         self.policy = policy_of(spec, settings, prior=prior, explains=False)
         # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
-        self.is_knative = self.policy is None
+        self.is_knative = self.policy is None or not self.policy.counts_waiting
         quiet_load = math.inf if self.policy is None else self.policy.quiet_load
         # Load for which one pod is enough, whichever window shows it.
         self.quiet_load = min(spec.target_value, quiet_load)

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import POD, REVISION
 from serving.metrics.names import AUTOSCALER_METRICS
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
 from serving.wire.tokens import activator_token, pod_token
 from tests.eventually import until
@@ -76,6 +76,7 @@ async def staged(
     given = settings or AutoscalerSettings(
         # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its windows.
         policy=ADAPTIVE_POLICY,
+        adaptive=AdaptiveSettings(forecast=True),
         decision_period_s=period_s,
         stats_address="127.0.0.1:0",
         activator_address=f"{host}:{port}",

@@ -10,7 +10,7 @@ import aiohttp
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import EVENT
 from serving.scaling.scaler.replay import again, read_record
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.test_autoscaler import Stage, load
@@ -21,7 +21,12 @@ async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
     store = Store()
     await store.fill(scale=0, serving_state="Reserve")
     # It decides for all requests that wait at once, so that the first decision is the one that is looked for.
-    settings = AutoscalerSettings(policy=ADAPTIVE_POLICY, decision_period_s=0.1, stats_address="127.0.0.1:0")
+    settings = AutoscalerSettings(
+        policy=ADAPTIVE_POLICY,
+        adaptive=AdaptiveSettings(forecast=True),
+        decision_period_s=0.1,
+        stats_address="127.0.0.1:0",
+    )
     daemon, stop = AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(daemon.run(stop))

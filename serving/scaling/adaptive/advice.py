@@ -3,10 +3,21 @@
 import math
 
 import msgspec
+import numpy as np
 
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.gaps import BIN_STARTS_S, Array, GapHistory, KeepWindow
+from serving.scaling.adaptive.regret import RegretReason
 from serving.scaling.adaptive.room import Room
 from serving.scaling.kpa.merge import Proposal
 
+FORECAST = "forecast"
+KEEP_ALIVE = "keep-alive"
+PRE_WARMING = "pre-warming"
+"""Names of the deciders that start pods ahead of requests."""
+
+# Ahead of what time a request is expected at all, in seconds, where no pod is kept.
+_OUTLOOK_S = 60.0
 # Most pod-seconds saved for later, per pod that Knative wants.
 _CREDIT_MAX_S = 600.0
 # Each pod beyond what Knative wants needs a credit for so many seconds.
@@ -55,12 +66,42 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     keep: KeepReason | None = None
     """The reason to keep the last pod; None where requests in flight decide, or no earlier ones are known."""
 
+    regret: RegretReason | None = None
+    """None where the learnt keep-alive decides, or nothing is known of its cost."""
+
     room: Room | None = None
     """Pods for the expected load; None where the algorithm's own count stands."""
 
 
 NEUTRAL = Advice()
 """Advice that leaves Knative's behaviour unchanged."""
+
+
+def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
+    """The proposals without requests in flight, when the algorithm's count is only the tail of its window."""
+    if window is not None:
+        decider = PRE_WARMING if window.from_s else KEEP_ALIVE
+        return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
+    if isinstance(algorithm.desired, NoData):
+        return (algorithm,)
+    return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
+
+
+def reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
+    """The figures behind a window at an age of the gap, for people."""
+    until_s = age_s + _OUTLOOK_S if window is None else window.to_s
+    expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
+    before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
+    lasted, ended = gaps.ended_between(age_s, until_s)
+    return KeepReason(
+        age_s=age_s,
+        until_s=None if window is None else until_s,
+        ahead_s=until_s - age_s,
+        is_ahead=window is not None and window.from_s > 0,
+        probability=1.0 - math.exp(before - by),
+        gaps_lasted=lasted,
+        gaps_ended=ended,
+    )
 
 
 class PodCredit:

@@ -193,6 +193,16 @@ class KeepWindow(msgspec.Struct, frozen=True):
     to_s: float
 
 
+class GapPlan(msgspec.Struct, frozen=True):
+    """The plan for one gap: the windows, and the worth of a start.
+
+    The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
+    """
+
+    windows: tuple[KeepWindow, ...]
+    worth_s: float
+
+
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the windows, in seconds but for ``pre_warms``."""
 

@@ -1,25 +1,34 @@
 """The adaptive policy of one revision: seconds of load in, advice for each decision out.
 
-While requests are in flight, pods have room for the load that is expected when a new one is ready, within the pods that Knative
-would want: more are paid from what was saved before (``PodCredit``). Once the revision is idle, its earlier gaps
-decide how long its last pod stays, and whether a pod is started ahead of the next request. Until five gaps are known, its last
-pod stays as long as under Knative. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
+While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long its last pod
+stays, and whether a pod is started ahead of the next request. Until five gaps are known, and where that would have cost more
+(``KeepRegret``), its last pod stays as long as under Knative. With ``adaptive.forecast`` pods have room for the load that is
+expected when a new one is ready, within the pods that Knative would want: more are paid from what was saved before
+(``PodCredit``). It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
 """
 
 import math
 
 import msgspec
-import numpy as np
 
 from serving.model.errors import InvalidValue
 from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import NEUTRAL, Advice, KeepReason, PodCredit, PreWarmBudget
+from serving.scaling.adaptive.advice import (
+    FORECAST,
+    NEUTRAL,
+    Advice,
+    KeepReason,
+    PodCredit,
+    PreWarmBudget,
+    proposals_of,
+    reason_of,
+)
 from serving.scaling.adaptive.gaps import (
     BIN_STARTS_S,
     SHIPPED_PRIOR,
-    Array,
     GapHistory,
+    GapPlan,
     GapPrior,
     KeepBounds,
     KeepWindow,
@@ -27,15 +36,11 @@ from serving.scaling.adaptive.gaps import (
     keep_windows,
 )
 from serving.scaling.adaptive.policy_story import HazardCurve
+from serving.scaling.adaptive.regret import KeepRegret, difference
 from serving.scaling.adaptive.room import PodRoom, quiet_load
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
-
-FORECAST = "forecast"
-KEEP_ALIVE = "keep-alive"
-PRE_WARMING = "pre-warming"
-"""Names of the deciders that start pods ahead of requests."""
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 
 # Time that a pod takes to start until one was measured, in seconds.
 _START_S = 2.0
@@ -48,8 +53,6 @@ _GAPS_MIN = 5
 _KEPT_STARTS = 3.0
 # A revision weighs in the population's prior as much as so many gaps, however many it has.
 _PRIOR_GAPS = 50
-# Ahead of what time a request is expected at all, in seconds, where no pod is kept.
-_OUTLOOK_S = 60.0
 # Least time between two times at which a revision's history is saved, in seconds: each is a write to the API.
 _SAVE_PERIOD_S = 300.0
 # Age of the figures that explain a decision, in seconds.
@@ -58,16 +61,6 @@ _REPEATED_AFTER_S = 10.0
 _WINDOW_SLACK_S = 3.0
 # Least time to the next look, in seconds, so that rounding makes no busy loop.
 _RECHECK_MIN_S = 0.05
-
-
-class GapPlan(msgspec.Struct, frozen=True):
-    """The plan for one gap: the windows, and the worth of a start.
-
-    The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
-    """
-
-    windows: tuple[KeepWindow, ...]
-    worth_s: float
 
 
 class RevisionPolicy:
@@ -85,15 +78,19 @@ class RevisionPolicy:
         "_gaps",
         "_idle",
         "_prior",
+        "_regret",
         "_room",
         "_said",
         "_saved_at_s",
         "_saved_count",
         "_settings",
         "_spec",
+        "_tail_count",
+        "_unsettled",
         "_warmed_window",
         "_woken_count",
         "_woken_second",
+        "counts_waiting",
         "idle_since_s",
         "start_s",
     )
@@ -110,6 +107,8 @@ class RevisionPolicy:
         """``explains`` adds the figures for people to the advice, which cost more than the advice itself."""
         self._explains = explains
         self._spec, self._settings = spec, settings.adaptive
+        # Whether requests waiting for the first pod count at once, beside Knative's windows.
+        self.counts_waiting = settings.adaptive.forecast
         self._prior, self._budget = prior, budget
         self._gaps = GapHistory()
         self._room = PodRoom()
@@ -117,6 +116,10 @@ class RevisionPolicy:
         self._credit = PodCredit()
         self.idle_since_s: float | None = None
         self._idle: GapPlan | None = None
+        self._regret = KeepRegret()
+        # Pods that Knative keeps in this gap, and what the last one cost beyond Knative: its cold requests are still coming.
+        self._tail_count = 1
+        self._unsettled: tuple[float, int] | None = None
         self.start_s = _START_S
         # Requests that would have waited for one cold start, and those of the last gap's end so far.
         self._arrivals_per_start = 1.0
@@ -162,14 +165,25 @@ class RevisionPolicy:
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
             if gap_s >= self._kept_min_s:
+                if self._unsettled is not None:
+                    # The cold requests of a gap are known with the next one.
+                    pod_seconds, cold = self._unsettled
+                    self._regret.record(pod_seconds, cold * max(1.0, self._woken_count))
+                if self._regret.is_counted and self._gaps.gap_count >= _GAPS_MIN:
+                    windows = (self._idle or self._plan()).windows
+                    self._unsettled = difference(
+                        gap_s, windows, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
+                    )
+                self._tail_count = 1
                 # It was long enough for the pod to go: count who would have waited for the one before it.
                 if self._woken_second is not None:
                     self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
                 self._woken_second, self._woken_count = second, 0.0
             self._gaps.record(gap_s)
             self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
-        if self._woken_second is not None and second - self._woken_second < self.start_s:
-            self._woken_count += request_count
+        if self._woken_second is not None and (left_s := self._woken_second + self.start_s - second) > 0:
+            # Of a second that outlasts the start, some requests find the pod ready.
+            self._woken_count += request_count * min(1.0, left_s)
         self.idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
         self._idle = self._warmed_window = self._said = None
 
@@ -206,21 +220,25 @@ class RevisionPolicy:
                 count = room.count if is_pause else min(room.count, wanted)
                 count = self._credit.bound(count, wanted, now_s)
                 algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
-        if in_flight > 0 or self._gaps.gap_count < _GAPS_MIN or not self._settings.keep_alive:
-            return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
+        if not in_flight and not isinstance(wanted, NoData) and now_s - self.idle_since_s < self._kept_min_s:
+            self._tail_count = max(1, wanted)
+        if in_flight > 0 or not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
+            regret = self._regret.reason(self._spec.cold_start_worth_s) if self._explains and not in_flight else None
+            if room is None and regret is None:
+                return NEUTRAL
+            return Advice(proposals=None if room is None else (algorithm,), room=room, regret=regret)
         age_s = max(0.0, now_s - self.idle_since_s)
         min_s = self._kept_min_s
         if age_s < min_s:
             # Most gaps end before a plan is needed, which costs more than all the rest.
-            kept = _proposals(algorithm, KeepWindow(0.0, min_s))
-            return Advice(
-                proposals=kept, active_min_s=min_s, recheck_in_s=max(_RECHECK_MIN_S, min_s - age_s), room=room
-            )
+            kept = proposals_of(algorithm, KeepWindow(0.0, min_s))
+            again_s = max(_RECHECK_MIN_S, min_s - age_s)
+            return Advice(proposals=kept, active_min_s=min_s, recheck_in_s=again_s, room=room)
         if self._idle is None:
             self._idle = self._plan()
         window, recheck_in_s = self._window_at(age_s, present_scale=present_scale, now_s=now_s)
         return Advice(
-            proposals=_proposals(algorithm, window),
+            proposals=proposals_of(algorithm, window),
             active_min_s=min_s,
             recheck_in_s=recheck_in_s,
             keep=self._reason(age_s, window) if self._explains else None,
@@ -255,7 +273,7 @@ class RevisionPolicy:
             return None
         if in_flight > 0:
             return math.inf if is_in_window else None
-        if self._gaps.gap_count < _GAPS_MIN or not self._settings.keep_alive:
+        if not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
             return None
         to_s = self._kept_min_s
         if age_s >= to_s:
@@ -279,7 +297,7 @@ class RevisionPolicy:
         if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
             return None
         self._saved_at_s, self._saved_count = now_s, self._gaps.gap_count
-        return msgspec.json.encode(self._gaps.dump()).decode()
+        return msgspec.json.encode(self._gaps.dump() | self._regret.dump()).decode()
 
     def load(self, learnt: str) -> None:
         """Restore the learnt state. Raises ``InvalidValue``."""
@@ -287,7 +305,10 @@ class RevisionPolicy:
             dumped = msgspec.json.decode(learnt, type=dict[str, float])
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise InvalidValue(text=learnt, expected="counts of gaps by bin, as JSON") from error
+        regret = KeepRegret()
+        dumped = regret.load(dumped)
         self._gaps.load(dumped)
+        self._regret = regret
         for name, count in dumped.items():
             self._prior.record(float(BIN_STARTS_S[int(name)]), weight=count)
         self._saved_count = self._gaps.gap_count
@@ -344,34 +365,14 @@ class RevisionPolicy:
         said = self._said
         if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _REPEATED_AFTER_S:
             hazard = self._gaps.hazard(self._prior)
-            said = self._said = (window, _reason_of(hazard, self._gaps, age_s, window=window))
+            said = self._said = (window, reason_of(hazard, self._gaps, age_s, window=window))
         return said[1]
 
 
-def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
-    """The proposals without requests in flight, when the algorithm's count is only the tail of its window."""
-    if window is not None:
-        decider = PRE_WARMING if window.from_s else KEEP_ALIVE
-        return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
-    if isinstance(algorithm.desired, NoData):
-        return (algorithm,)
-    return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
-
-
-def _reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
-    until_s = age_s + _OUTLOOK_S if window is None else window.to_s
-    expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
-    before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
-    lasted, ended = gaps.ended_between(age_s, until_s)
-    return KeepReason(
-        age_s=age_s,
-        until_s=None if window is None else until_s,
-        ahead_s=until_s - age_s,
-        is_ahead=window is not None and window.from_s > 0,
-        probability=1.0 - math.exp(before - by),
-        gaps_lasted=lasted,
-        gaps_ended=ended,
-    )
+def _is_learnt_used(gaps: GapHistory, regret: KeepRegret, *, spec: ScalingSpec, settings: AdaptiveSettings) -> bool:
+    """Whether the gaps say how long the last pod stays; otherwise it stays as by Knative."""
+    is_known = settings.keep_alive and gaps.gap_count >= _GAPS_MIN
+    return is_known and not regret.is_worse(spec.cold_start_worth_s)
 
 
 def policy_of(

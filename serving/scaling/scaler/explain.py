@@ -7,7 +7,8 @@ deciders, the bounds, the gate to zero. A part that changed nothing is not said.
 
 from serving.model.knative import TargetMode
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.policy import KEEP_ALIVE, PRE_WARMING
+from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
+from serving.scaling.adaptive.regret import RegretReason
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
 from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
@@ -146,9 +147,10 @@ def _learnt(outcome: ScalerOutcome) -> str:
 
 
 def _keep(outcome: ScalerOutcome) -> str:
-    keep = outcome.inputs.advice.keep
+    advice = outcome.inputs.advice
+    keep = advice.keep
     if keep is None:
-        return ""
+        return "" if advice.regret is None else _regret(advice.regret)
     what = "no request is expected" if keep.until_s is None else "kept for a request"
     if keep.is_ahead:
         what = "started ahead of a request"
@@ -159,6 +161,13 @@ def _keep(outcome: ScalerOutcome) -> str:
         else "though no gap lasted as long"
     )
     return f"{what}: one comes within the next {_duration(keep.ahead_s)} with {keep.probability:.0%}, {why}"
+
+
+def _regret(regret: RegretReason) -> str:
+    return (
+        "kept as by Knative, for what it learnt would have cost "
+        f"{regret.pod_seconds:+.0f} pod-seconds and {regret.cold_requests:+.1f} cold requests over the last gaps"
+    )
 
 
 def _duration(span_s: float) -> str:

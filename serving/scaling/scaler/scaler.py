@@ -173,7 +173,8 @@ class Scaler:
     @property
     def _counts_waiting(self) -> bool:
         """Whether requests waiting for the first pod count at once. Knative uses only its windows, each period."""
-        return self.policy is not None or isinstance(self._decider, ClassicDecider)
+        is_counted = self.policy is not None and self.policy.counts_waiting
+        return is_counted or isinstance(self._decider, ClassicDecider)
 
     @property
     def learner(self) -> RevisionPolicy | None:

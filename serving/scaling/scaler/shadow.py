@@ -99,6 +99,11 @@ class PolicyShadow:
         self._saved_hour, self._has_new_costs = self._costs.hour, False
 
     @property
+    def _counts_waiting(self) -> bool:
+        """Whether requests waiting for the first pod count at once, as in its decider."""
+        return self.policy is not None and self.policy.counts_waiting
+
+    @property
     def scale(self) -> int:
         """Pods under the shadow policy now, including starting ones."""
         return self._scale
@@ -223,7 +228,7 @@ class PolicyShadow:
     def _algorithm(self, ready_count: int, now_s: float) -> int | NoData:
         """The load of the windows; for an adaptive policy, including requests that wait for a first pod."""
         observed = self._windows.query(now_s)
-        if self.policy is not None and self._inside is not None and (not ready_count or isinstance(observed, NoData)):
+        if self._counts_waiting and self._inside is not None and (not ready_count or isinstance(observed, NoData)):
             observed = at_least(observed, self._spec.load_metric.amount(self._inside))
         if isinstance(observed, NoData):
             return observed
@@ -284,7 +289,7 @@ class PolicyShadow:
         """Change the pods: new ones are ready after the measured start time, starting ones are removed first."""
         if count == self._scale:
             return
-        if not self._scale and self.policy is not None:
+        if not self._scale and self._counts_waiting:
             # The seconds before a revision woke up say nothing of what woke it.
             self._windows = self._new_windows()
         if count > self._scale:

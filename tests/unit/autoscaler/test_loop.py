@@ -18,14 +18,14 @@ from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.virtual_time import pass_s, run_virtually
 
 KEY = ("default", NAME)
-ADAPTIVE = AutoscalerSettings(policy=ADAPTIVE_POLICY)
+ADAPTIVE = AutoscalerSettings(policy=ADAPTIVE_POLICY, adaptive=AdaptiveSettings(forecast=True))
 KEY_OF_DEPLOYMENT = ("default", f"{NAME}-deployment")
 
 Before = Callable[[Patch], Awaitable[None]]

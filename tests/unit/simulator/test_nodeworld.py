@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.nodegroup.records import Amount
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings
 from serving.settings.nodegroup import NodeGroupSettings
-from serving.simulator.curve import POLICIES
+from serving.simulator.curve import POLICIES, SimulatedPolicy
 from serving.simulator.nodes import NodePlan
 from serving.simulator.report import mean_report, report_of
 from serving.simulator.results import NodesResult, RevisionResult
@@ -51,7 +52,7 @@ def ran(
     length_s: float = 1500.0,
     took_s: float = 0.5,
     concurrency: int = 10,
-    policy: str = "knative",
+    policy: SimulatedPolicy = POLICIES["knative"],
 ) -> tuple[list[RevisionResult], NodesResult | None]:
     functions = [
         RecordedFunction(
@@ -61,7 +62,7 @@ def ran(
     ]
     workload = Workload(functions=functions, length_s=length_s, nodes=plan, concurrency=concurrency)
     nodes: list[NodesResult] = []
-    results = run_workload(workload, POLICIES[policy], on_nodes=nodes.append)
+    results = run_workload(workload, policy, on_nodes=nodes.append)
     return results, nodes[0] if nodes else None
 
 
@@ -141,9 +142,13 @@ def climb() -> list[float]:
 
 def test_anticipated_pods_bring_nodes_before_pods_are_pending() -> None:
     plan = changed(count_max=20)
-    late = ran(climb(), plan=plan, length_s=600.0, took_s=1.0, concurrency=1, policy="adaptive")[1]
+    adaptive = AdaptiveSettings(forecast=True)
+    forecasting = SimulatedPolicy(
+        change=lambda given: msgspec.structs.replace(given, policy=ADAPTIVE_POLICY, adaptive=adaptive), dial=()
+    )
+    late = ran(climb(), plan=plan, length_s=600.0, took_s=1.0, concurrency=1, policy=forecasting)[1]
     anticipating = msgspec.structs.replace(plan, group=msgspec.structs.replace(GROUP, anticipation=True))
-    early = ran(climb(), plan=anticipating, length_s=600.0, took_s=1.0, concurrency=1, policy="adaptive")[1]
+    early = ran(climb(), plan=anticipating, length_s=600.0, took_s=1.0, concurrency=1, policy=forecasting)[1]
     assert late is not None
     assert early is not None
     assert early.pending_pod_seconds < 0.7 * late.pending_pod_seconds

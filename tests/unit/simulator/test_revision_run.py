@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, ORIGINAL, SAFE, AutoscalerSettings
+from serving.settings.autoscaler import (
+    ADAPTIVE_POLICY,
+    KNATIVE_POLICY,
+    ORIGINAL,
+    SAFE,
+    AdaptiveSettings,
+    AutoscalerSettings,
+)
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.results import Quantiles, RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
@@ -66,7 +73,8 @@ def test_a_request_within_the_window_is_warm_and_one_after_it_is_cold() -> None:
 
 def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_one() -> None:
     burst = [10.0 + index / 1000 for index in range(70)]
-    result = simulated(*burst, given_config=config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY)))
+    autoscaler = AutoscalerSettings(policy=ADAPTIVE_POLICY, adaptive=AdaptiveSettings(forecast=True))
+    result = simulated(*burst, given_config=config(autoscaler=autoscaler))
     assert (result.cold_requests, result.pod_starts) == (70, 10)
     assert result.waits.percentile(0.99, requests=70) < 2.1
     knative = simulated(
@@ -262,3 +270,28 @@ def test_a_second_of_a_dormant_pod_counts_at_its_price() -> None:
 def test_a_request_to_a_dormant_pod_is_not_cold() -> None:
     asked = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
     assert simulated(10.0, 40.0, given_config=config(scaling=asked)).cold_requests == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 10])
+@pytest.mark.parametrize("start_s", [0.1, 10.0])
+def test_under_load_the_adaptive_policy_decides_exactly_as_knative(concurrency: int, start_s: float) -> None:
+    load = [5.0 + index * 0.03 + 3.0 * (index % 40 == 0) for index in range(4000)]
+    adaptive, knative = (
+        simulated(
+            *sorted(load),
+            given_config=config(concurrency=concurrency, start_s=start_s, autoscaler=AutoscalerSettings(policy=policy)),
+        )
+        for policy in (ADAPTIVE_POLICY, KNATIVE_POLICY)
+    )
+    assert adaptive.pod_starts > 1
+    assert _figures(adaptive) == _figures(knative)
+
+
+def _figures(result: RevisionResult) -> tuple[float, ...]:
+    return (
+        result.cold_requests,
+        result.late_requests,
+        result.pod_starts,
+        result.flaps,
+        result.waits.percentile(0.99, requests=result.requests),
+    )

@@ -7,6 +7,7 @@ from serving.model.knative import ServingState
 from serving.model.stat import Stat
 from serving.scaling.adaptive.advice import Advice, KeepReason
 from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.adaptive.regret import RegretReason
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.scaling.scaler.shadow import shadow_of
@@ -16,7 +17,7 @@ from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import facts_of, revision_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
-SETTINGS = AutoscalerSettings()
+SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True))
 BEGIN_S = 1000.0
 
 
@@ -157,3 +158,11 @@ def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> No
 @pytest.mark.parametrize(("min_s", "count"), [(6.0, 0), (1900.0, 1)])
 def test_the_shortest_keep_alive_is_not_above_the_longest(min_s: float, count: int) -> None:
     assert len(list(AdaptiveSettings(keep_alive_min_s=min_s).check())) == count
+
+
+def test_why_says_what_the_learnt_keep_alive_would_have_cost_more() -> None:
+    outcome = Stage().live(1, 0.0)
+    advice = Advice(regret=RegretReason(pod_seconds=70.0, cold_requests=-0.5))
+    inputs = msgspec.structs.replace(outcome.inputs, advice=advice)
+    said = explain(msgspec.structs.replace(outcome, inputs=inputs))
+    assert "kept as by Knative, for what it learnt would have cost +70 pod-seconds and -0.5 cold requests" in said

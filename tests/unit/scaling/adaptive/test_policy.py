@@ -7,6 +7,7 @@ from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import NEUTRAL, Advice
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
+from serving.scaling.adaptive.regret import RegretReason
 from serving.scaling.kpa.merge import Proposal
 from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
@@ -178,7 +179,8 @@ def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) ->
 
 
 def limited(**changes: object) -> RevisionPolicy:
-    policy = policy_of(LIMITED, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
+    adaptive = msgspec.convert({"forecast": True} | changes, AdaptiveSettings)
+    policy = policy_of(LIMITED, AutoscalerSettings(adaptive=adaptive))
     assert policy is not None
     return policy
 
@@ -319,7 +321,7 @@ def test_the_advice_stays_until_the_pod_is_let_go() -> None:
 
 def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_pod() -> None:
     limited = msgspec.structs.replace(ADAPTIVE, container_concurrency=10, total_value=10.0, target_value=7.0)
-    policy = policy_of(limited, AutoscalerSettings())
+    policy = policy_of(limited, AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True)))
     assert policy is not None
     assert policy.is_small
     for second in range(100):
@@ -352,3 +354,50 @@ def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
     above = [age_s for age_s, rate in rates.items() if rate >= curve.threshold and age_s > 120.0]
     assert min(above) == pytest.approx(second[0], rel=0.05)
     assert max(above) < second[1] <= max(rates)
+
+
+def regretted(*, cold_requests: float) -> tuple[RevisionPolicy, int]:
+    """Gaps of 90 s, which Knative's last pod does not outlast, and a record of cold requests; the second of the last call."""
+    before, after = made(), made()
+    last = called_every(90, before)
+    learnt = before.due_save(0.0)
+    assert learnt is not None
+    counts = msgspec.json.decode(learnt, type=dict[str, float])
+    after.load(msgspec.json.encode(counts | {"regret-pod-seconds": 0.0, "regret-cold": cold_requests}).decode())
+    after.take(last, 0.2, 1.0)
+    return after, last
+
+
+def test_where_the_learnt_keep_alive_had_more_cold_requests_knatives_decides() -> None:
+    policy, last = regretted(cold_requests=3.0)
+
+    advice = advice_at(policy, last + 80.0, NONE)
+
+    assert advice.proposals is None
+    assert advice.active_min_s is None
+    assert advice.regret == RegretReason(pod_seconds=0.0, cold_requests=3.0)
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 20.0) is None
+
+
+def test_the_learnt_keep_alive_decides_again_once_it_is_no_worse() -> None:
+    policy, last = regretted(cold_requests=3.0)
+    for _ in range(6):
+        last += 90
+        policy.take(last, 0.2, 1.0)
+
+    assert wanted(advice_at(policy, last + 80.0, NONE)) == 1
+
+
+def test_a_restart_keeps_what_the_learnt_keep_alive_cost() -> None:
+    policy, last = regretted(cold_requests=3.0)
+    policy.take(last + 90, 0.2, 1.0)
+    learnt = policy.due_save(1e6)
+
+    assert learnt is not None
+    assert msgspec.json.decode(learnt)["regret-cold"] == 3.0
+
+
+def test_without_figures_for_people_there_is_no_reason() -> None:
+    policy = policy_of(ADAPTIVE, AutoscalerSettings(), explains=False)
+    assert policy is not None
+    assert advice_at(policy, 100.0) is NEUTRAL

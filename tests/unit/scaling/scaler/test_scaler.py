@@ -11,9 +11,9 @@ from serving.scaling.kpa.zero import GatePhase, GateReason
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome, StatSource, conclude
 from serving.scaling.spec import MeasuredMetric
-from serving.settings.autoscaler import CLASSIC_CLASS
+from serving.settings.autoscaler import CLASSIC_CLASS, AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
+from tests.unit.scaling.scaler_builders import World, facts_of, revision_with, stat_of
 
 SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
 ASLEEP = facts_of(0)
@@ -28,6 +28,9 @@ SEVERAL = spec_with(
 )
 
 
+FORECASTING = AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True))
+
+
 def asleep(**changes: object) -> World:
     """A revision in reserve with room for 10 in a pod and a target of 7."""
     return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE, **changes), ASLEEP)  # type: ignore[arg-type]
@@ -37,7 +40,7 @@ def asleep_adaptive() -> World:
     """A revision in reserve under the adaptive policy, without a history."""
     spec = msgspec.structs.replace(SEVEN_A_POD, policy="adaptive", container_concurrency=10)
     revision = revision_with(spec, serving_state=ServingState.RESERVE)
-    return World(revision, ASLEEP, policy=policy_of(spec, SETTINGS))
+    return World(revision, ASLEEP, policy=policy_of(spec, FORECASTING))
 
 
 def awake(count: int = 1, **changes: object) -> World:
@@ -194,7 +197,7 @@ def test_the_largest_wish_of_several_metrics_counts() -> None:
 
 def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
     adaptive = msgspec.structs.replace(SEVERAL, policy="adaptive")
-    world = World(revision_with(adaptive), facts_of(1), policy=policy_of(adaptive, SETTINGS))
+    world = World(revision_with(adaptive), facts_of(1), policy=policy_of(adaptive, FORECASTING))
     report(world, 10, waiting=1.0, cache=0.1)
     assert not world.poke(5.0)
     assert world.poke(15.0)

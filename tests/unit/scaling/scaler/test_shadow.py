@@ -7,7 +7,7 @@ from serving.model.stat import Stat
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.scaler.shadow import PolicyShadow, shadow_of
 from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS, AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
@@ -220,7 +220,7 @@ def test_the_adaptive_shadow_starts_a_pod_ahead_of_a_periodic_call() -> None:
 
 
 def test_the_adaptive_shadow_makes_room_for_all_that_wait_at_once() -> None:
-    stage = Stage(spec=KNATIVE_SPEC)
+    stage = Stage(spec=KNATIVE_SPEC, settings=AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True)))
     stage.shadow.arrive(70.0, stage.now_s)
     stage.inside = Stat(concurrency=70.0)
     stage.follow_decision()

@@ -34,7 +34,7 @@ from serving.queueproxy.io.asgi.lifespan import StopSignal, run_lifespan
 from serving.queueproxy.io.asgi.pod import AsgiPod, RunningCalls
 from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podservice import PodService
-from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
+from serving.queueproxy.io.readiness import PUSH_AGAIN, READY_PID_VARIABLE, ReadinessPipe
 from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment
 from serving.settings.http import HttpSettings
 
@@ -88,7 +88,8 @@ class _InProcessPod:
         self.requests = AsgiPod(spec, app, calls=self._calls)
         self._spec = spec
         # The process that was started as the pod leads its session; the server may be a child of it.
-        self._pipe = ReadinessPipe(spec.ready_fd, pid=os.getsid(0))
+        pid = int(os.environ.get(READY_PID_VARIABLE) or os.getsid(0))
+        self._pipe = ReadinessPipe(spec.ready_fd, pid=pid)
         if spec.settings.inner_tls.is_strict:
             raise InvalidValue(text="an app that is its own queue-proxy, which speaks no inner TLS", expected=_NO_TLS)
         marked = msgspec.structs.replace(spec, readiness=probing_app(spec.readiness, secret=spec.secret), gauges=())

@@ -37,8 +37,10 @@ from serving.home.admission.namespacerules import NamespaceRules
 from serving.home.apiserver.accounttokens import read_account_token
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
+from serving.home.containers.cgroups import CgroupTree, find_cgroups
 from serving.home.containers.engine import RUNTIME_VARIABLE
 from serving.home.containers.nameserver import NameResponses, NameServer
+from serving.home.containers.network import cgroup_name_of
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.controllers.addresses import HostsFile, ServiceHosts, publish_activators
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
@@ -51,7 +53,8 @@ from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
-from serving.home.processes.isolation import ISOLATION_VARIABLE, MODES, isolation_of
+from serving.home.processes.confine import ISOLATION_VARIABLE
+from serving.home.processes.isolation import MODES, isolation_of
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
 from serving.home.store.journal import Journal
@@ -90,6 +93,7 @@ async def _body(stop: asyncio.Event) -> None:
         key=read_key(state.key),
         authority=authority_of(read_key(state.key), inner_tls),
         containers=containers,
+        cgroups=await asyncio.to_thread(_cgroups, state.path, containers),
         hosts=state.hosts,
         virtual=virtual,
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
@@ -184,6 +188,13 @@ def _container_host(state: Path) -> ContainerHost | None:
     if found is None:
         _log.warning("containers.unavailable", extra={"reason": reason})
     return found
+
+
+def _cgroups(state: Path, containers: ContainerHost | None) -> CgroupTree | None:
+    """The cgroups of processes: those of containers, where there are any."""
+    if containers is not None and containers.cgroups is not None:
+        return containers.cgroups
+    return find_cgroups(cgroup_name_of(state)) if os.geteuid() == 0 else None
 
 
 def _virtual_nodes() -> VirtualNodes | None:

@@ -4,18 +4,29 @@ It is a script of the standard library, run as a process pod. ``ATTACK`` names t
 ports, and the addresses of the system.
 """
 
+import contextlib
 import ctypes
+import http.client
 import http.server
 import json
 import os
+import resource
 import signal
 import socket
+import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+STATS = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
 # Signals and traces that do no harm where they are not refused.
 PTRACE_SEIZE, CLONE_NEWUSER, CLONE_NEWNS = 0x4206, 0x10000000, 0x20000
 
@@ -39,7 +50,73 @@ def bound(port: int, address: str = "127.0.0.1") -> object:
         return None
 
 
+def forked_without_end() -> object:
+    """Fork until that is refused."""
+    _, allowed = resource.getrlimit(resource.RLIMIT_NPROC)
+    if not 0 < allowed <= 4096:
+        return None
+    # Sooner than the bound, which counts processes of this pod alone: another user's would be over it.
+    resource.setrlimit(resource.RLIMIT_NPROC, (40, allowed))
+    forked = []
+    try:
+        for _ in range(80):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            forked.append(pid)
+    finally:
+        for pid in forked:
+            os.kill(pid, signal.SIGKILL)
+    return None
+
+
+def filled(mebibytes: int) -> object:
+    """Use memory, page by page."""
+    return len([bytearray(os.urandom(4096) * 256) for _ in range(mebibytes)])
+
+
+def asked(host: str, port: int, *lines: str) -> object:
+    """Raise unless an HTTP request is answered with success."""
+    with socket.create_connection((host, port), 10) as made, contextlib.closing(made.makefile("rb")) as reply:
+        made.sendall("\r\n".join((*lines, "Host: x", "", "")).encode())
+        status = reply.readline().decode().split(" ", 2)[1]
+    if status[0] not in "12":
+        raise PermissionError(f"status {status}")
+    return None
+
+
+def called_api(port: int) -> object:
+    """Ask the API for all Secrets without a token, and with a guess."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    status = 0
+    for token in ("", "guess"):
+        made = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+        made.request("GET", "/api/v1/secrets", headers={"Authorization": f"Bearer {token}"} if token else {})
+        status = made.getresponse().status
+        if status < 400:
+            return None
+    raise PermissionError(f"status {status}")
+
+
+def attempts_at_system(ports: dict[str, int]) -> dict[str, Callable[[], object]]:
+    """What an app may try at the ports of a system."""
+    return {
+        "push stats as another": lambda: asked("127.0.0.1", ports["stats"], "GET /stats HTTP/1.1", *STATS),
+        "push stats with a token of another": lambda: asked(
+            "127.0.0.1", ports["stats"], "GET /stats HTTP/1.1", *STATS, "Authorization: Bearer " + "0" * 64
+        ),
+        "read Secrets from the API": lambda: called_api(ports["api"]),
+        "act by the dashboard": lambda: asked(
+            "127.0.0.1", ports["dashboard"], "POST /actions/delete HTTP/1.1", "Content-Length: 0"
+        ),
+    }
+
+
 def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    if "ports" in given:
+        return attempts_at_system(given["ports"])
     state, victim, pod = Path(given["state"]), int(given["pid"]), given["pod"]
     return {
         "read the token": (state / "token").read_bytes,
@@ -55,6 +132,9 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "kill the supervisor": lambda: os.kill(int(given["supervisor"]), signal.SIGCONT),
         "listen on another pod's port": lambda: bound(int(given["port"])),
         "listen beside a queue-proxy": lambda: bound(8012, given["address"]),
+        "fork without end": forked_without_end,
+        "fill the memory": lambda: filled(512),
+        "drain another pod": lambda: asked(given["address"], 8022, "POST /drain HTTP/1.1", "Content-Length: 0"),
         "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
         "read packets of all": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
         "become another user": lambda: os.setuid(1 if os.getuid() != 1 else 2),
@@ -83,8 +163,8 @@ def tried(attempt: Callable[[], object]) -> str:
     os.close(its)
     with os.fdopen(mine) as pipe:
         said = pipe.read()
-    os.waitpid(pid, 0)
-    return said
+    _, status = os.waitpid(pid, 0)
+    return f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else said
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -12,6 +12,8 @@ from typing import Any
 
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.port import EventType
+from serving.home.containers.cgroups import find_cgroups
+from serving.home.containers.network import cgroup_name_of
 from serving.home.containers.podsandbox import ContainerHost
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.workloads import is_ready
@@ -39,16 +41,18 @@ from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.supervisor import Supervisor
 state = StateFolder(Path(sys.argv[1]))
 state.hold()
-sys.exit(Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1]).run(lambda: print(flush=True)))
+environment = {"SERVING_ISOLATION": sys.argv[2]}
+supervisor = Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1], environment=environment)
+sys.exit(supervisor.run(lambda: print(flush=True)))
 """
 
 
 class Template:
     """The template process, with a supervisor that restarts it."""
 
-    def __init__(self, state: StateFolder) -> None:
+    def __init__(self, state: StateFolder, isolation: str) -> None:
         self.state = state
-        command = [sys.executable, "-c", _SUPERVISOR, str(state.path)]
+        command = [sys.executable, "-c", _SUPERVISOR, str(state.path), isolation]
         self.supervisor = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert self.supervisor.stdout is not None
         assert self.supervisor.stdout.readline(), "the supervisor did not start"
@@ -85,9 +89,9 @@ def _command_line(pid: int) -> bytes:
 
 
 @contextlib.contextmanager
-def template_process(folder: Path) -> Iterator[Template]:
+def template_process(folder: Path, *, isolation: str = "default") -> Iterator[Template]:
     """A template in its own state folder."""
-    template = Template(StateFolder(folder))
+    template = Template(StateFolder(folder), isolation)
     try:
         yield template
     finally:
@@ -157,6 +161,7 @@ async def controlled(
     metadata = {"name": "hello-00001", "namespace": "default"}
     await cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 1}})
     runtime = ProcessRuntime(state.template)
+    cgroups = find_cgroups(cgroup_name_of(state.path)) if os.geteuid() == 0 else None
     node = NodeContext(
         cluster=cluster,
         runtime=runtime,
@@ -166,6 +171,7 @@ async def controlled(
         stats_url="ws://127.0.0.1:1/stats",
         key=bytes(range(32)),
         containers=containers,
+        cgroups=cgroups,
         virtual=virtual,
         isolation=isolation_of(isolation, state.path),
     )
@@ -179,6 +185,10 @@ async def controlled(
         for task in tasks:
             task.cancel()
     await cluster.close()
+    for folder in set(cgroups.folders.values()) if cgroups else ():
+        # One with pods stays for the next kubelet.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def manifest(name: str = "p", command: str = f"{sys.executable} {HELLO}", **container: Any) -> Object:  # noqa: ANN401 - fields of the API

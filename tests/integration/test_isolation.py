@@ -13,11 +13,10 @@ import pytest
 from serving.home.processes.confine import landlock_abi
 from serving.home.processes.isolation import isolation_of, missing_layers
 from tests.integration.local_stage import HELLO, controlled, manifest, template_process
+from tests.integration.test_preload import event_with, preloaded, response_of
 from tests.tidy.sources import ROOT
 
 ATTACKER = ROOT / "tests" / "integration" / "attacker.py"
-# Needs a user of its own.
-STRICT_ONLY = {"listen on another pod's port", "listen beside a queue-proxy"}
 # Landlock 6: signals.
 SCOPE_ABI = 6
 
@@ -36,11 +35,12 @@ def is_open_to_all(path: Path) -> bool:
 
 async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
     """What an attacker's app reports about a victim beside it."""
-    with template_process(folder / "state") as template:
+    with template_process(folder / "state", isolation=mode) as template:
         template.state.token.write_text("a token")
         async with controlled(template.state, isolation=mode) as machine:
             victim = await machine.start(manifest("victim", command(HELLO)))
-            await machine.start(manifest("attacker", command(ATTACKER)))
+            limits = {"limits": {"memory": "128Mi"}}
+            await machine.start(manifest("attacker", command(ATTACKER), resources=limits))
             victim, attacker = await machine.ready("victim"), await machine.ready("attacker")
             run = machine.kubelet.find("default", "victim")
             (template.state.pods / run.id / "secret").write_text("a secret")
@@ -72,8 +72,12 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
         pytest.skip("another user may not read this test")
     found = await attacked(tmp_path, mode)
     succeeded = {name for name, refusal in found.items() if not refusal}
-    assert succeeded - (STRICT_ONLY if mode == "default" else set()) == set()
-    assert found["kill another pod"].startswith("PermissionError")
+    assert succeeded == set()
+    # In a pid namespace the other is not even there.
+    refusal = "ProcessLookupError" if mode == "strict" else "PermissionError"
+    assert found["kill another pod"].startswith(refusal)
+    assert found["fill the memory"] == "killed by signal 9"
+    assert found["fork without end"].startswith("BlockingIOError")
     assert found["read the token"].startswith("FileNotFoundError")
 
 
@@ -90,6 +94,23 @@ async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
             pod = await machine.ready()
             assert {path.name for path in template.state.pods.iterdir()} == kept
             assert (await machine.get(pod))[0] == 200
+
+
+async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        template.state.token.write_text("a token")
+        async with controlled(template.state) as machine:
+            look = (
+                f"import pathlib; sys.stderr.write('sees %s. ' % pathlib.Path({str(template.state.token)!r}).exists())"
+            )
+            await machine.start(preloaded(tmp_path, "p", more=look))
+            await machine.ready()
+            await event_with(machine, "Preloaded")
+            # The first pod has imported it, and then the warm process.
+            assert machine.log("p").count("sees False") == 2
+            await machine.start(preloaded(tmp_path, "q", more=look))
+            process, importer, *_ = await response_of(machine, "q")
+            assert process != importer
 
 
 async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:

@@ -350,6 +350,8 @@ async def test_a_pod_that_initializes_is_taken_over_and_goes_on_where_it_was(tmp
     shared = tmp_path / "shared"
     shared.mkdir()
     pod = manifest()
+    # A pod with a user of its own writes there only.
+    pod["metadata"]["annotations"]["serving.dev/dir"] = str(shared)
     pod["spec"]["initContainers"] = [
         {"name": "one", "image": "i", "command": ["/bin/sh", "-c", f"echo one >> {shared}/words"]},
         {"name": "two", "image": "i", "command": ["/bin/sh", "-c", f"until test -e {shared}/go; do sleep 0.05; done"]},

@@ -98,7 +98,9 @@ async def test_why_a_command_as_a_readiness_probe_fails_is_said(
 async def test_a_pod_that_becomes_ready_drops_the_reason(machine: Machine, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     command = f"sh -c 'while ! test -e {gate}; do sleep 0.1; done; exec {sys.executable} {HELLO}'"
-    await machine.start(manifest(command=command))
+    pod = manifest(command=command)
+    pod["metadata"]["annotations"]["serving.dev/dir"] = str(tmp_path)
+    await machine.start(pod)
     await machine.until(lambda one: ready_condition(one).get("reason") == "NotListening")
     gate.touch()
     pod = await machine.until(is_ready)

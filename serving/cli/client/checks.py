@@ -160,7 +160,7 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
 
 def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
     """Check that processes of pods can be isolated from this machine and from each other."""
-    wanted = Isolation(mode=MODES[0], hidden=tempfile.gettempdir(), is_root=os.geteuid() == 0)
+    wanted = Isolation(mode=MODES[0], state=tempfile.gettempdir(), is_root=os.geteuid() == 0)
     found = missing_layers(wanted) if missing is None else missing
     if found:
         advice = "pods run with less isolation, see docs/isolation.md; --isolation strict refuses to start them"

@@ -20,7 +20,8 @@ from serving.cli.client.api import fail, fail_usage
 from serving.cli.client.output import Progress
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.home.containers.network import bind_gateway, gateway_of, remove_leftovers
-from serving.home.processes.isolation import ISOLATION_VARIABLE, MODES, require_layers
+from serving.home.processes.confine import ISOLATION_VARIABLE
+from serving.home.processes.isolation import MODES, require_layers
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.binding import PORTS, bind

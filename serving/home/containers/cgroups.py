@@ -12,6 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from serving.model.objects import Object
+from serving.model.quantity import parse_bytes, parse_millicores
+
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _PIDS_MAX = 8192
@@ -146,6 +149,62 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             for folder in above.iterdir():
                 if folder.is_dir() and folder.name not in kept:
                     self.remove(folder.name)
+
+
+def limits_of(container: Object) -> Limits:
+    """The limits of a container. Raises ``InvalidValue``."""
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return Limits(
+        cpu_m=None if limits.get("cpu") is None else parse_millicores(str(limits["cpu"])),
+        memory_bytes=None if limits.get("memory") is None else parse_bytes(str(limits["memory"])),
+        cpu_request_m=None if requests.get("cpu") is None else parse_millicores(str(requests["cpu"])),
+    )
+
+
+class PodCgroups:
+    """The cgroups of the containers of a pod, also of those that are processes. Without a ``tree`` there are none."""
+
+    def __init__(self, tree: CgroupTree | None, pod_id: str) -> None:
+        self._tree, self._pod_id = tree, pod_id
+        self._oom_kills: dict[str, int] = {}
+        self.refused: dict[str, list[str]] = {}
+        """The limits that no cgroup takes, by container."""
+
+    def make(self, name: str, limits: Limits) -> tuple[str, ...]:
+        """Make the folders of a container, which its first process joins."""
+        if self._tree is None:
+            asked = (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
+            self.refused[name] = [what for what, value in asked if value]
+            return ()
+        folders, self.refused[name] = self._tree.make(f"{self._pod_id}/{name}", limits)
+        return folders
+
+    def path_of(self, name: str) -> str:
+        """The path for a runtime that joins by itself: see ``CgroupTree``."""
+        return self._tree.path_of(f"{self._pod_id}/{name}") if self._tree else ""
+
+    def views(self, name: str) -> dict[str, str]:
+        """The mounts of a container's own cgroups, by path in it."""
+        return self._tree.views(f"{self._pod_id}/{name}") if self._tree else {}
+
+    def memory_folders(self) -> list[str]:
+        """The folders in which the kernel counts OOM kills of containers."""
+        above = self._tree.folders.get("memory") if self._tree else None
+        return [str(above / self._pod_id / name) for name in self.refused] if above else []
+
+    def exit_reason(self, name: str) -> str:
+        """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
+        use = self._tree.read(f"{self._pod_id}/{name}") if self._tree else None
+        if use is None:
+            return ""
+        before, self._oom_kills[name] = self._oom_kills.get(name, 0), use.oom_kill_count
+        return "OOMKilled" if use.oom_kill_count > before else ""
+
+    def uses(self) -> dict[str, CgroupUse]:
+        """The usage of each container with cgroups."""
+        found = {name: self._tree.read(f"{self._pod_id}/{name}") for name in self.refused} if self._tree else {}
+        return {name: use for name, use in found.items() if use is not None}
 
 
 def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT) -> CgroupTree | None:

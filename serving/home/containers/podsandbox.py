@@ -6,14 +6,14 @@ folder and are removed with it.
 """
 
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
 from serving.aio.cooperative import finished_in_thread
 from serving.home.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
-from serving.home.containers.cgroups import CgroupTree, Limits, find_cgroups
+from serving.home.containers.cgroups import CgroupTree, PodCgroups, find_cgroups, limits_of
 from serving.home.containers.engine import find_engine, joins_cgroups, runtime_arguments
 from serving.home.containers.network import PodNetworks, cgroup_name_of, networks_of
 from serving.home.containers.users import user_of
@@ -23,12 +23,10 @@ from serving.home.images.source import ID_SCHEME, ImageSource
 from serving.home.images.store import ImageStore, StoredImage
 from serving.home.pods.locations import PodLocation
 from serving.home.pods.podplan import all_containers, container_name_of, serves
-from serving.home.pods.usage import TICKS_PER_S, SessionTotals
 from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
 from serving.home.state import StateFolder
 from serving.model.objects import Object, name_of, namespace_of
-from serving.model.quantity import parse_bytes, parse_millicores
 
 _PORT_DEFAULT = 8080
 _FOLDER_MODE = 0o755
@@ -81,8 +79,7 @@ class PodSandbox:
     ) -> None:
         self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
         self._location, self._folder = location, folder
-        self.refused_limits: list[str] = []
-        self._oom_kills: dict[str, int] = {}
+        self.cgroups = PodCgroups(host.cgroups, pod_id)
 
     @property
     def image_ids(self) -> dict[str, str]:
@@ -155,7 +152,8 @@ class PodSandbox:
         port = self.port if serves(self._manifest, container) else None
         environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
         environment.setdefault("HOME", user.home)
-        cgroups, cgroup = self._cgroups(container, name)
+        cgroups = self.cgroups.make(name, limits_of(container))
+        cgroup = self.cgroups.path_of(name) if joins_cgroups(self._host.runtime) else ""
         box = ContainerBox(
             arguments=arguments_of(container, run, environment),
             environment=environment,
@@ -165,7 +163,7 @@ class PodSandbox:
             hostname=hostname_of(self._manifest),
             network=self.network,
             cgroup=cgroup,
-            cgroup_views=self._host.cgroups.views(f"{self._pod_id}/{name}") if self._host.cgroups else {},
+            cgroup_views=self.cgroups.views(name),
             is_rootless=self.is_rootless,
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
@@ -207,44 +205,6 @@ class PodSandbox:
             MountPoint(source=str(source), target=f"/etc/{name}") for name, source in files.items() if source.exists()
         )
 
-    def _cgroups(self, container: Object, name: str) -> tuple[tuple[str, ...], str]:
-        """The cgroup folders joined by a container, and the cgroup path for runc to join."""
-        limits = _limits_of(container)
-        if self._host.cgroups is None:
-            self.refused_limits += [
-                what for what, value in (("cpu", limits.cpu_m), ("memory", limits.memory_bytes)) if value
-            ]
-            return (), ""
-        cgroup = f"{self._pod_id}/{name}"
-        folders, refused = self._host.cgroups.make(cgroup, limits)
-        self.refused_limits += refused
-        return folders, self._host.cgroups.path_of(cgroup) if joins_cgroups(self._host.runtime) else ""
-
-    def memory_cgroups(self, containers: Iterable[Object]) -> list[str]:
-        """The folders in which the kernel counts OOM kills of containers; none without cgroups."""
-        above = self._host.cgroups.folders.get("memory") if self._host.cgroups else None
-        return [str(above / self._pod_id / container_name_of(one)) for one in containers] if above else []
-
-    def exit_reason(self, name: str) -> str:
-        """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
-        use = self._host.cgroups.read(f"{self._pod_id}/{name}") if self._host.cgroups else None
-        if use is None:
-            return ""
-        before, self._oom_kills[name] = self._oom_kills.get(name, 0), use.oom_kill_count
-        return "OOMKilled" if use.oom_kill_count > before else ""
-
-    def totals(self) -> dict[str, SessionTotals]:
-        """The usage of each container with cgroups."""
-        cgroups = self._host.cgroups
-        if cgroups is None:
-            return {}
-        uses = {name: cgroups.read(f"{self._pod_id}/{name}") for name in self._images}
-        return {
-            name: SessionTotals(round(use.cpu_s * TICKS_PER_S), use.memory_bytes)
-            for name, use in uses.items()
-            if use is not None
-        }
-
 
 def hostname_of(pod: Object) -> str:
     """A pod's name as a host name: at most 63 characters, as in Kubernetes; the kernel takes 64 bytes."""
@@ -266,17 +226,6 @@ def _stop_signal_of(text: str) -> int:
         return int(text)
     found = signal.Signals.__members__.get(f"SIG{text.upper().removeprefix('SIG')}")
     return int(found or signal.SIGTERM)
-
-
-def _limits_of(container: Object) -> Limits:
-    """The limits of a container. Raises ``InvalidValue``."""
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    return Limits(
-        cpu_m=None if limits.get("cpu") is None else parse_millicores(str(limits["cpu"])),
-        memory_bytes=None if limits.get("memory") is None else parse_bytes(str(limits["memory"])),
-        cpu_request_m=None if requests.get("cpu") is None else parse_millicores(str(requests["cpu"])),
-    )
 
 
 def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None, str]:

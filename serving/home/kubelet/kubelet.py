@@ -147,6 +147,8 @@ class Kubelet:
             _log.info("pods.swept", extra={"pods": removed})
         if self._node.containers is not None:
             await asyncio.to_thread(self._node.containers.sweep, kept)
+        elif self._node.cgroups is not None:
+            await asyncio.to_thread(self._node.cgroups.sweep, kept)
 
     async def run(self) -> None:
         """Run pods until cancelled. The pods themselves keep running."""

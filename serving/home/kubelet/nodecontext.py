@@ -6,11 +6,16 @@ from pathlib import Path
 import msgspec
 
 from serving.cluster.port import Cluster
+from serving.home.containers.cgroups import CgroupTree
 from serving.home.containers.podsandbox import ContainerHost
 from serving.home.kubelet.startpace import StartPacer
 from serving.home.kubelet.virtualnodes import VirtualNodes
+from serving.home.pods.podfolder import warm_folder
+from serving.home.pods.podplan import has_own_network, is_own_proxy
 from serving.home.processes.isolation import Isolation
 from serving.home.processes.processruntime import ProcessRuntime
+from serving.model.knative import REVISION_LABEL, TEMPLATE_ANNOTATION
+from serving.model.objects import Object, annotations_of, labels_of, namespace_of
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 
@@ -20,7 +25,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's name. ``reported_network``
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
-    (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``pacer`` bounds how many pods
+    (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of processes. ``pacer`` bounds how many pods
     start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
     settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is the certificate by which queue-proxies know
     daemons, "" without inner TLS. ``isolation`` is that of processes, None for none.
@@ -37,9 +42,26 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "local"
     reported_network: str = "127."
     containers: ContainerHost | None = None
+    cgroups: CgroupTree | None = None
     pacer: StartPacer = msgspec.field(default_factory=StartPacer)
     virtual: VirtualNodes | None = None
     isolation: Isolation | None = None
     authority: str = ""
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
     scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings
+
+    def warm_revision_of(self, pod: Object) -> str:
+        """The revision, NAMESPACE/NAME, of whose warm process a pod is forked; "" for another pod.
+
+        With strict isolation each pod has a user of its own, which a fork of a process without rights cannot become.
+        """
+        annotations, labels = annotations_of(pod), labels_of(pod)
+        if annotations.get(TEMPLATE_ANNOTATION) != "preload" or (self.isolation and self.isolation.is_strict):
+            return ""
+        is_other = has_own_network(pod) or any(is_own_proxy(pod, one) for one in pod["spec"]["containers"])
+        return "" if is_other else f"{namespace_of(pod)}/{labels.get(REVISION_LABEL, '')}"
+
+    def folder_of(self, pod: Object, pod_id: str) -> Path:
+        """The folder of a pod. A warm process sees that around those of all its pods."""
+        revision = self.warm_revision_of(pod) if self.isolation else ""
+        return (warm_folder(self.pods, revision) if revision else self.pods) / pod_id

@@ -47,7 +47,7 @@ from serving.model.objects import Key, Object, labels_of
 
 _log = logging.getLogger("kubelet")
 
-_OWN_USER_MODE = 0o1777
+_OWN_USER_MODE, _ENTERED_MODE = 0o1777, 0o711
 # ConfigMaps and Secrets that are missing are looked for again, and a status that the store refused is written again.
 _RETRY_S = 1.0
 _GRACE_DEFAULT_S = 30.0
@@ -110,6 +110,11 @@ class PodRun:
         return (self._is_proxy_ready if self._has_proxy else bool(apps)) and all(keeper.is_fine for keeper in apps)
 
     @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self._node.folder_of(self.manifest, self.id)
+
+    @property
     def logs(self) -> Path:
         """The folder of its logs."""
         return self._node.logs / self.key[0] / self.key[1]
@@ -139,10 +144,12 @@ class PodRun:
             raise InvalidValue(text=str(containers), expected="a list of containers")
         inside = (one for one in containers if is_own_proxy(self.manifest, one))
         self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
-        make_folder(self._node.pods / self.id)
+        make_folder(self.folder)
         if self._node.isolation is not None and self._node.isolation.user_of(location.address):
             # The pod writes in it, and leaves alone what is not its own.
-            (self._node.pods / self.id).chmod(_OWN_USER_MODE)
+            self.folder.chmod(_OWN_USER_MODE)
+            if self.folder.parent != self._node.pods:
+                self.folder.parent.chmod(_ENTERED_MODE)
         make_folder(self.logs)
         async with asyncio.TaskGroup() as group:
             warnings = PodWarnings(self._node.cluster, self.manifest, group)
@@ -169,7 +176,9 @@ class PodRun:
         self._node.runtime.forget(self.id)
         if self._node.containers is not None:
             await asyncio.to_thread(self._node.containers.remove, self.id)
-        await asyncio.to_thread(remove_folder, self._node.pods / self.id)
+        elif self._node.cgroups is not None:
+            await asyncio.to_thread(self._node.cgroups.remove, self.id)
+        await asyncio.to_thread(remove_folder, self.folder)
 
     def again(self) -> "PodRun":
         """The same pod for another attempt, with the same stop event."""
@@ -229,7 +238,9 @@ class PodRun:
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
             group.create_task(following, name="volumes")
         if self._note is None:
-            await warnings.send_not_enforced(kind.refused_limits, is_rootless=kind.is_rootless)
+            await warnings.send_not_enforced(
+                kind.refused_limits, has_images=kind.has_images, is_rootless=kind.is_rootless
+            )
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
@@ -254,7 +265,7 @@ class PodRun:
         name = container_name_of(container)
         try:
             order = kind.start(container)
-            found = input_of(container, self._node.pods / self.id, name=name)
+            found = input_of(container, self.folder, name=name)
             if found is not None:
                 self.inputs[name], order = found, found.ordered(order, is_new=self._note is None)
         except (InvalidValue, OSError) as error:

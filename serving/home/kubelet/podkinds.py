@@ -1,12 +1,14 @@
 """The kinds of pods on one machine, and the choice of one.
 
-| kind | its apps are | starts first | is probed at | memory limits |
-|---|---|---|---|---|
-| ``ProcessPod`` | processes in the network of the machine | app | 127.0.0.1, its assigned port | watched by the kubelet |
-| ``PreloadedPod`` | forks of their revision's warm process | queue-proxy | as a process | watched |
-| ``InAppPod`` | processes with the queue-proxy inside the one that serves | app | the pod's address, 8012 | watched |
-| ``NetworkedPod`` | processes in a network of their own | app | 127.0.0.1 there, containerPort | watched |
-| ``ContainerPod`` | containers of images | queue-proxy | as a networked pod | enforced by cgroups, where they take them |
+| kind | its apps are | starts first | is probed at |
+|---|---|---|---|
+| ``ProcessPod`` | processes in the network of the machine | app | 127.0.0.1, its assigned port |
+| ``PreloadedPod`` | forks of their revision's warm process | queue-proxy | as a process |
+| ``InAppPod`` | processes with the queue-proxy inside the one that serves | app | the pod's address, 8012 |
+| ``NetworkedPod`` | processes in a network of their own | app | 127.0.0.1 there, containerPort |
+| ``ContainerPod`` | containers of images | queue-proxy | as a networked pod |
+
+Cgroups enforce limits of cpu and memory where they take them; otherwise the kubelet watches memory.
 
 A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes it) is
 processes. Any other pod runs its images, where something can run them. Where an image cannot be had, a pod whose containers
@@ -25,6 +27,7 @@ from serving.aio import netns
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import SECRET
+from serving.home.containers.cgroups import PodCgroups, limits_of
 from serving.home.containers.podsandbox import PodSandbox
 from serving.home.images.pullers import credentials_of
 from serving.home.images.store import ImageUnavailable, StoredImage
@@ -49,17 +52,15 @@ from serving.home.pods.podplan import (
 )
 from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.home.pods.snapshot import path_of_snapshot
-from serving.home.pods.usage import SessionTotals
+from serving.home.pods.usage import TICKS_PER_S, SessionTotals
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.orders import StartProcess
 from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import (
     PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
-    REVISION_LABEL,
     REVISION_UID_LABEL,
     SNAPSHOT_ANNOTATION,
-    TEMPLATE_ANNOTATION,
 )
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
 from serving.queueproxy.podspec import Probe, probing_app
@@ -81,12 +82,15 @@ class ProcessPod:
     """Whether the next control process also runs it as containers."""
     is_rootless = False
     """Whether its containers have one user."""
+    has_images = False
+    """Whether its containers are those of images."""
 
     def __init__(self, setup: PodSetup) -> None:
         self.setup = setup
         self.network, self.resolver, self.hosts = "", "", str(setup.node.hosts or "")
         self.port = setup.location.port
         """The port of the app."""
+        self.cgroups = PodCgroups(setup.node.cgroups, setup.pod_id)
 
     @property
     def image_ids(self) -> Mapping[str, str]:
@@ -94,9 +98,9 @@ class ProcessPod:
         return {}
 
     @property
-    def refused_limits(self) -> Collection[str] | None:
-        """The limits that no cgroup takes; None where no container has cgroups."""
-        return None
+    def refused_limits(self) -> Mapping[str, Collection[str]]:
+        """The limits that no cgroup takes, by container."""
+        return self.cgroups.refused
 
     def start(self, container: Object) -> StartProcess:
         """The start order of an app container.
@@ -111,7 +115,7 @@ class ProcessPod:
         """The start order of the queue-proxy, in the network of the pod."""
         setup = self.setup
         # The kubelet counts there what it kills itself, where no cgroup has the limit.
-        folders = [str(setup.logs), *self._oom_folders()]
+        folders = [str(setup.logs), *self.cgroups.memory_folders()]
         return StartProcess(
             pod=setup.pod_id,
             name=QUEUE_PROXY,
@@ -128,6 +132,7 @@ class ProcessPod:
         policy = "Always" if has_proxy else manifest["spec"].get("restartPolicy", "Always")
         return msgspec.structs.replace(
             spec,
+            exit_reason=functools.partial(self.cgroups.exit_reason, container_name_of(container)),
             probes=tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
             is_http2=uses_http2(container),
@@ -138,11 +143,16 @@ class ProcessPod:
     def watched_memory(self) -> dict[str, int]:
         """The memory limits that no cgroup enforces, in bytes by container."""
         limits = {container_name_of(one): memory_limit_bytes(one) for one in all_containers(self.setup.manifest)}
-        return {name: limit for name, limit in limits.items() if limit}
+        return {
+            name: limit for name, limit in limits.items() if limit and "memory" in self.refused_limits.get(name, ())
+        }
 
     def totals(self) -> Mapping[str, SessionTotals]:
         """The usage of each container with cgroups."""
-        return {}
+        return {
+            name: SessionTotals(round(use.cpu_s * TICKS_PER_S), use.memory_bytes)
+            for name, use in self.cgroups.uses().items()
+        }
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port that one of these processes of its apps listens on. Raises ``OSError``."""
@@ -157,9 +167,6 @@ class ProcessPod:
 
     def _declares(self, port: int) -> bool:
         return any(one.get("containerPort") == port for one in serving_ports(self.setup.manifest))
-
-    def _oom_folders(self) -> list[str]:
-        return []
 
     def _mounts(self, container: Object) -> tuple[MountPoint, ...]:
         return mount_points(self.setup.folder, container, nested(self.setup.manifest, "spec", "volumes") or ())
@@ -176,9 +183,13 @@ class ProcessPod:
             given=given,
             snapshot=str(path_of_snapshot(setup.node.snapshots, snapshot)) if snapshot else "",
         )
+        limits = limits_of(container)
+        # One without limits needs no cgroup, which would take a millisecond.
+        is_limited = limits.cpu_m is not None or limits.memory_bytes is not None
         return StartProcess(
             pod=setup.pod_id,
             name=name,
+            cgroups=self.cgroups.make(name, limits) if is_limited else (),
             arguments=plan.arguments,
             environment=plan.environment,
             folder=plan.folder,
@@ -189,7 +200,7 @@ class ProcessPod:
             network=self.network,
             hosts=self.hosts,
             resolver=self.resolver,
-            confinement=setup.confinement(container, arguments=plan.arguments, folder=plan.folder, port=self.port),
+            confinement=setup.confinement(container, plan, port=self.port),
         )
 
 
@@ -205,9 +216,21 @@ class PreloadedPod(ProcessPod):
         if not serves(manifest, container):
             return found
         named = annotations_of(manifest).get(PRELOAD_MODULES_ANNOTATION, "")
+        revision, isolation = self.setup.node.warm_revision_of(manifest), self.setup.node.isolation
+        confinement = found.confinement
+        if confinement is not None and isolation is not None:
+            # As the warm process, which has one user, and sees the folders of all its pods.
+            own, around = str(self.setup.folder), str(self.setup.folder.parent)
+            confinement = msgspec.structs.replace(
+                confinement,
+                shown=tuple(around if one == own else one for one in confinement.shown),
+                user=isolation.user_of_revision(revision),
+                has_own_pids=False,
+            )
         return msgspec.structs.replace(
             found,
-            preload=f"{namespace_of(manifest)}/{labels_of(manifest).get(REVISION_LABEL, '')}",
+            confinement=confinement,
+            preload=revision,
             modules=tuple(one.strip() for one in named.split(",") if one.strip()),
         )
 
@@ -281,37 +304,16 @@ class ContainerPod(NetworkedPod):
     """A pod of containers."""
 
     # A container runtime takes the template longer than a queue-proxy.
-    is_proxy_first = True
+    is_proxy_first = has_images = True
 
     def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
         super().__init__(setup, sandbox)
-        self._sandbox, self.is_rootless = sandbox, sandbox.is_rootless
+        self._sandbox, self.is_rootless, self.cgroups = sandbox, sandbox.is_rootless, sandbox.cgroups
 
     @property
     def image_ids(self) -> Mapping[str, str]:
         """As in the base class."""
         return self._sandbox.image_ids
-
-    @property
-    def refused_limits(self) -> Collection[str] | None:
-        """As in the base class."""
-        return self._sandbox.refused_limits
-
-    def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """As in the base class; cgroups report whether the kernel has killed it."""
-        exit_reason = functools.partial(self._sandbox.exit_reason, container_name_of(container))
-        return msgspec.structs.replace(super().completed(container, spec), exit_reason=exit_reason)
-
-    def watched_memory(self) -> dict[str, int]:
-        """As in the base class; cgroups enforce limits unless they refused them."""
-        return super().watched_memory() if "memory" in self._sandbox.refused_limits else {}
-
-    def totals(self) -> Mapping[str, SessionTotals]:
-        """As in the base class."""
-        return self._sandbox.totals()
-
-    def _oom_folders(self) -> list[str]:
-        return self._sandbox.memory_cgroups(self.setup.manifest["spec"]["containers"])
 
     def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
         """The order that starts a container."""
@@ -323,10 +325,7 @@ def _kind_without_box(setup: PodSetup) -> ProcessPod:
     pod = setup.manifest
     if any(is_own_proxy(pod, container) for container in pod["spec"]["containers"]):
         return InAppPod(setup)
-    # A warm process runs the app's imports for all of its pods: it cannot be one of them.
-    is_strict = setup.node.isolation is not None and setup.node.isolation.is_strict
-    is_preloaded = annotations_of(pod).get(TEMPLATE_ANNOTATION) == "preload" and not is_strict
-    return (PreloadedPod if is_preloaded else ProcessPod)(setup)
+    return (PreloadedPod if setup.node.warm_revision_of(pod) else ProcessPod)(setup)
 
 
 async def choose_kind(

@@ -22,9 +22,12 @@ from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
 from serving.home.pods.podfolder import is_secret, keep_in_memory, mount
 from serving.home.pods.podplan import (
+    AppPlan,
     all_containers,
     proxy_environment,
+    runs_images,
 )
+from serving.home.pods.snapshot import has_links
 from serving.home.pods.sources import (
     TOKEN,
     PodFacts,
@@ -35,9 +38,10 @@ from serving.home.pods.sources import (
     references,
     volume_files,
 )
-from serving.home.processes.isolation import Confinement
+from serving.home.processes.isolation import Confinement, files_of, is_open
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import (
+    FOLDER_ANNOTATION,
     REVISION_LABEL,
 )
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
@@ -117,7 +121,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> Path:
         """The folder of the pod."""
-        return self.node.pods / self.pod_id
+        return self.node.folder_of(self.manifest, self.pod_id)
 
     async def read_revision(self) -> Object:
         """The pod's revision; {} if it was deleted."""
@@ -147,7 +151,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
         mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
         keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
-        mount(self.folder, volumes, mounts)
+        isolation = None if runs_images(self.manifest) else self.node.isolation
+        mount(self.folder, volumes, mounts, user=isolation.user_of(self.location.address) if isolation else 0)
 
     def environment(self, container: Object) -> dict[str, str]:
         """The environment in the manifest of a container."""
@@ -181,15 +186,21 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             annotations_of(self.manifest), self.node.scaling(), container_concurrency=0, reachable=True
         )
 
-    def confinement(self, container: Object, *, arguments: Sequence[str], folder: str, port: int) -> Confinement | None:
-        """The isolation of a process container: its own files, program and ports stay accessible."""
-        if self.node.isolation is None:
+    def confinement(self, container: Object, plan: AppPlan, *, port: int) -> Confinement | None:
+        """The isolation of a container that is a process: it keeps its files, its program and its ports."""
+        isolation = self.node.isolation
+        if isolation is None:
             return None
-        program = str(Path(arguments[0]).parent.parent) if arguments[0].startswith("/") else ""
+        named = annotations_of(self.manifest).get(FOLDER_ANNOTATION, "")
+        snapshot = plan.folder if Path(plan.folder).is_relative_to(self.node.snapshots) else ""
+        # Of a snapshot a pod has the folder only where it links to it.
+        used = [named] if named and (not snapshot or has_links(Path(snapshot))) else []
+        used += [one for one in (snapshot, plan.folder) if one and not is_open(one) and one != str(self.folder)]
         declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
-        return self.node.isolation.confinement(
+        return isolation.confinement(
             address=self.location.address,
-            shown=(str(self.folder), folder, program),
+            shown=(str(self.folder), plan.folder, *files_of(plan.arguments, plan.environment)),
+            owned=[one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir()],
             ports=(port, *declared, *QUEUE_PORTS),
         )
 

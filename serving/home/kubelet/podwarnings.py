@@ -1,19 +1,18 @@
 """Records Events about a pod, among them warnings of limits and security settings without effect."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from serving.aio.clock import stamp
 from serving.cluster.events import write_once
 from serving.cluster.port import Cluster
 from serving.home.containers.bundle import security_of
-from serving.home.pods.podplan import all_containers
+from serving.home.pods.podplan import all_containers, container_name_of
 from serving.model.errors import InvalidValue
 from serving.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, new_event
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes
 
-_NOT_ENFORCED = "CpuLimitNotEnforced"
 _ELSEWHERE = "VolumesElsewhere"
 _INSECURE = "SecurityContextNotEnforced"
 _NEEDS_USERS = ("runAsUser", "runAsGroup")
@@ -40,36 +39,29 @@ def memory_limit_bytes(container: Object) -> int | None:
 
 
 def warnings_of(
-    container: Object, *, security: Object, refused: Collection[str] | None = None, is_rootless: bool = False
+    container: Object, *, security: Object, refused: Collection[str] = (), has_images: bool, is_rootless: bool = False
 ) -> list[tuple[str, str]]:
-    """Warn of settings without effect. ``refused`` lists limits that have no cgroup; None for a plain process.
+    """Warn of settings without effect. ``refused`` lists limits that have no cgroup.
 
-    ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user.
+    ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user, and
+    ``has_images`` that it is a container of an image and not a process. Memory of a process is watched without a cgroup.
     """
-    insecure = _insecure(container, security, is_container=refused is not None, is_rootless=is_rootless)
-    if refused is not None:
-        limits = (container.get("resources") or {}).get("limits") or {}
-        name = container.get("name", "")
-        return [
-            (
-                f"{what.title()}LimitNotEnforced",
-                f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup takes it",
-            )
-            for what in refused
-            if what in limits
-        ] + insecure
-    name, found = container.get("name", ""), []
-    cpu = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
-    if cpu is not None:
-        message = f"container {name}: the cpu limit {cpu} is not enforced on one machine; it may use more"
-        found.append((_NOT_ENFORCED, message))
-    paths = [one["mountPath"] for one in container.get("volumeMounts", ())]
+    limits, name = (container.get("resources") or {}).get("limits") or {}, container.get("name", "")
+    found = [
+        (
+            f"{what.title()}LimitNotEnforced",
+            f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup takes it",
+        )
+        for what in refused
+        if what in limits and (has_images or what != "memory")
+    ]
+    paths = [] if has_images else [one["mountPath"] for one in container.get("volumeMounts", ())]
     if paths:
         message = (
             f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
         )
         found.append((_ELSEWHERE, message))
-    return found + insecure
+    return found + _insecure(container, security, is_container=has_images, is_rootless=is_rootless)
 
 
 def _insecure(container: Object, security: Object, *, is_container: bool, is_rootless: bool) -> list[tuple[str, str]]:
@@ -95,9 +87,15 @@ class PodWarnings:
         """Write a warning. A repeated text is ignored."""
         await write_once(self._cluster, pod_event(self._manifest, reason=reason, message=message, now=stamp()))
 
-    async def send_not_enforced(self, refused: Collection[str] | None, *, is_rootless: bool) -> None:
+    async def send_not_enforced(
+        self, refused: Mapping[str, Collection[str]], *, has_images: bool, is_rootless: bool
+    ) -> None:
         """Warn of container settings without effect here; the parameters are those of ``warnings_of``."""
         for container in all_containers(self._manifest):
             security = security_of(self._manifest, container)
-            for warning in warnings_of(container, security=security, refused=refused, is_rootless=is_rootless):
+            limits = refused.get(container_name_of(container), ())
+            found = warnings_of(
+                container, security=security, refused=limits, has_images=has_images, is_rootless=is_rootless
+            )
+            for warning in found:
                 await self.send(*warning)

@@ -18,6 +18,7 @@ from serving.home.pods.sources import VolumeFile
 from serving.home.processes.mounts import MountPoint, mount_memory, unmount
 from serving.home.trees import discard_tree
 from serving.model.errors import InvalidValue
+from serving.model.event import digest
 from serving.model.objects import Object
 
 LOG_BYTES_MAX = 10 * 2**20
@@ -36,6 +37,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
+_WARM = "warm-"
 # As many as a Secret of the API may have, some times.
 _SECRETS_BYTES_MAX = 8 * 2**20
 
@@ -54,15 +56,25 @@ def make_folder(path: Path) -> None:
     path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
-def mount(folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts: Iterable[Object]) -> None:
-    """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``."""
+def warm_folder(pods: Path, revision: str) -> Path:
+    """The folder around those of the pods that are forked from the warm process of a revision, NAMESPACE/NAME."""
+    return pods / f"{_WARM}{digest(revision)}"
+
+
+def mount(
+    folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts: Iterable[Object], *, user: int = 0
+) -> None:
+    """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``.
+
+    The files belong to ``user``, if it is not 0.
+    """
     for name, files in volumes.items():
         make_folder(folder / _VOLUMES / name)
         # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
         (folder / _VOLUMES / name).chmod(_SHARED_FOLDER if files else _OPEN_FOLDER)
         make_folder(root_folder(folder))
         for path, wanted in files.items():
-            _write(folder / _VOLUMES / name / path, wanted)
+            _write(folder / _VOLUMES / name / path, wanted, user=user)
         if files:
             _remove_others(folder / _VOLUMES / name, files)
     for one in mounts:
@@ -99,7 +111,7 @@ def root_folder(folder: Path) -> Path:
     return folder / _ROOT
 
 
-def _write(path: Path, wanted: VolumeFile) -> None:
+def _write(path: Path, wanted: VolumeFile, *, user: int) -> None:
     # The folder is closed to other users, whatever the mode of the file.
     path.parent.mkdir(mode=_SHARED_FOLDER, parents=True, exist_ok=True)
     made = path.with_name(path.name + ".new")
@@ -107,6 +119,8 @@ def _write(path: Path, wanted: VolumeFile) -> None:
     with open(made, "wb", opener=lambda name, flags: os.open(name, flags, wanted.mode)) as file:
         # Without the umask.
         os.fchmod(file.fileno(), wanted.mode)
+        if user:
+            os.fchown(file.fileno(), user, user)
         file.write(wanted.content)
     made.replace(path)
 
@@ -131,9 +145,16 @@ def remove_folder(path: Path) -> None:
 
 def sweep_folders(pods: Path, kept: Collection[str]) -> list[str]:
     """Remove the folders of pods that are not in ``kept``, such as after a system was killed; returns their names."""
-    gone = [path for path in pods.iterdir() if path.name not in kept] if pods.is_dir() else []
+    found = list(pods.iterdir()) if pods.is_dir() else []
+    warm = [path for path in found if path.name.startswith(_WARM)]
+    found = [path for path in (*found, *(one for folder in warm for one in folder.iterdir())) if path not in warm]
+    gone = [path for path in found if path.name not in kept]
     for path in gone:
         remove_folder(path)
+    for folder in warm:
+        # One with pods stays.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
     return sorted(path.name for path in gone)
 
 

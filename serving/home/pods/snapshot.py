@@ -7,6 +7,7 @@ revision. ``.gitignore`` and ``.servingignore`` in any folder say what is not co
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -29,6 +30,7 @@ _LEFT_OUT_FOLDERS = frozenset(
 )
 _PIECE_BYTES = 2**20
 _EXECUTABLE = 0o100
+_READABLE, _ENTERABLE = 0o444, 0o111
 # A folder beyond these is not meant to be copied; the message says how to name what is not needed.
 _BYTES_MAX = 2 * 2**30
 _ENTRIES_MAX = 100_000
@@ -114,6 +116,7 @@ def take(folder: Path, snapshots: Path) -> str:
     _check_size(folder, entries)
     made = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
     made.mkdir(mode=0o700, parents=True)
+    made.chmod(_READABLE | _ENTERABLE | stat.S_IWUSR)
     try:
         # Digest and copy are of the same bytes: a file may change between two readings.
         name = _copy(folder, entries, made)
@@ -142,7 +145,7 @@ def _copy(folder: Path, entries: list[FolderEntry], made: Path) -> str:
     digest = hashlib.sha256()
     for entry in entries:
         source, target = folder / entry.path, made / entry.path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(target.parent, made)
         if entry.is_linked:
             # Not part of the digest: a cache or a database that changes must not become a revision.
             target.symlink_to(source.absolute())
@@ -161,8 +164,23 @@ def _copy(folder: Path, entries: list[FolderEntry], made: Path) -> str:
                 content.update(piece)
                 writer.write(piece)
         digest.update(content.digest())
-        target.chmod(stat.S_IMODE(mode) | stat.S_IRUSR | stat.S_IWUSR)
+        # The folder around all snapshots is closed; a pod that is shown one may have a user of its own.
+        target.chmod(stat.S_IMODE(mode) | stat.S_IWUSR | _READABLE | (_ENTERABLE if mode & _EXECUTABLE else 0))
     return digest.hexdigest()[:32]
+
+
+def _make_folders(folder: Path, top: Path) -> None:
+    """Make a folder below ``top`` that all may enter, whatever the umask."""
+    if folder != top and not folder.exists():
+        _make_folders(folder.parent, top)
+        folder.mkdir()
+        folder.chmod(_READABLE | _ENTERABLE | stat.S_IWUSR)
+
+
+@functools.lru_cache(maxsize=1024)
+def has_links(path: Path) -> bool:
+    """Whether a snapshot has absolute links. The result is cached: snapshots never change."""
+    return any(one.is_symlink() and one.readlink().is_absolute() for one in path.rglob("*"))
 
 
 def path_of_snapshot(snapshots: Path, name: str) -> Path:

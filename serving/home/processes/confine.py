@@ -2,15 +2,20 @@
 
 Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports nothing of
 ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows the pod's own processes), a user of its own, no capabilities,
-``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)).
+``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). The kernel ends a pod before any daemon where
+memory runs out.
+
+A pod with a user of its own does not own its app's folder. Where that must be so, a mount maps the folder's owner to the pod's user
+(mount_setattr(2), ``MOUNT_ATTR_IDMAP``).
 """
 
 # A process that many are forked from imports little.
-# ruff: noqa: PTH103, PTH110, PTH118, PTH123, PTH208
+# ruff: noqa: PTH103, PTH110, PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
 
 import base64
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 import stat
@@ -18,16 +23,24 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Processes and threads of one pod with a user of its own.
+ISOLATION_VARIABLE = "SERVING_ISOLATION"
+"""The environment variable that names the mode of ``isolation``."""
+# Processes and threads of one pod with a user or a user namespace of its own.
 _PROCESSES_MAX = 4096
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # <linux/prctl.h>, <linux/sched.h>, <linux/mount.h>, <linux/capability.h>
 _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 22, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 2, 4, 8, 32
 _MS_RDONLY, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 4096, 16384, 1 << 18
+# <linux/mount.h>, <linux/fcntl.h>: the new calls of mounts have the same numbers on all machines.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_CWD, _AT_EMPTY_PATH, _OPEN_TREE_CLONE, _MOVE_FROM_EMPTY, _ATTR_IDMAP = -100, 0x1000, 1, 4, 0x00100000
+_IDS = 1 << 32
+# Of all processes the kernel ends a pod's first (proc_pid_oom_score_adj(5)).
+_OOM_SCORE = "1000"
 _CAPABILITY_VERSION = 0x20080522
 _CAPABILITIES_END = 64
 # The same numbers on all machines (<asm-generic/unistd.h>).
@@ -45,8 +58,9 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
     """Apply all layers of a plan to this process and change to ``folder``; return what failed, as texts.
 
-    ``hidden`` is the folder to hide, of which the paths in ``shown`` stay; ``user`` is the user and group to become, 0 for none;
-    ``ports`` are those to listen on, None for all; ``filter`` is a program for system calls in base64. Raises ``OSError`` instead if
+    The folders in ``hidden`` are covered, outer ones first, and the paths in ``shown`` stay; the state folder is the last of them.
+    ``user`` is the user and group to become, 0 for none, who has the files of the owner of a folder in ``owned``;
+    ``has_own_pids`` says that it is the first process of a pid namespace. ``ports`` are those to listen on, None for all; ``filter`` is a program for system calls in base64. Raises ``OSError`` instead if
     the plan ``is_strict``. ``after`` gets the name of each layer that was put on.
     """
     failed: list[str] = []
@@ -65,16 +79,27 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
         after(name)
         return True
 
-    hidden = str(plan["hidden"])
-    is_hidden = not hidden or layer("mounts", lambda: _hide(hidden, plan["shown"]))
+    hidden: list[str] = plan["hidden"]
+    state = hidden[-1] if hidden else ""
+    user = int(plan["user"]) if is_root else 0
+    if plan["has_own_pids"]:
+        layer("pid", _check_pids)
+    layer("memory", lambda: _written("/proc/self/oom_score_adj", _OOM_SCORE))
+    is_hidden = not hidden or layer("mounts", _own_mounts)
+    if user and is_hidden:
+        for path in plan["owned"]:
+            layer("owner", functools.partial(_give, path, user))
+    is_hidden = is_hidden and (not hidden or layer("mounts", lambda: _hide(hidden, plan["shown"])))
     if is_root:
         layer("proc", _guard_proc)
     os.chdir(folder)
     layer("capabilities", _drop_bounds)
-    if is_root and plan["user"]:
-        layer("user", lambda: _become(int(plan["user"])))
+    if user:
+        layer("user", lambda: _become(user))
+    if user or _has_own_users():
+        resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES_MAX, _PROCESSES_MAX))
     layer("no_new_privs", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1))
-    layer("landlock", lambda: _landlock("" if is_hidden else hidden, plan["shown"], plan["ports"]))
+    layer("landlock", lambda: _landlock("" if is_hidden else state, plan["shown"], plan["ports"]))
     layer("capabilities", _drop)
     layer("seccomp", lambda: _filter(base64.b64decode(plan["filter"])))
     return failed
@@ -86,7 +111,9 @@ def probe(plan: dict[str, Any]) -> list[str]:
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(its, "\n".join(confine({**plan, "is_strict": False}, "/")).encode())
+            failed = ["pid: no pid namespace"] if plan["has_own_pids"] and _LIBC.unshare(_CLONE_NEWPID) != 0 else []
+            failed += confine({**plan, "is_strict": False, "has_own_pids": False}, "/")
+            os.write(its, "\n".join(failed).encode())
         except OSError as error:
             os.write(its, str(error).encode())
         finally:
@@ -98,24 +125,117 @@ def probe(plan: dict[str, Any]) -> list[str]:
     return [one for one in found if one]
 
 
-def _hide(hidden: str, shown: list[str]) -> None:
-    """Cover a folder by an empty one in which only some paths stay visible."""
+def _check_pids() -> None:
+    if os.getpid() != 1:
+        raise OSError(1, "no pid namespace", "clone")
+
+
+def _own_mounts() -> None:
+    """Give this process its own mounts, where necessary in a user namespace."""
     if _LIBC.unshare(_CLONE_NEWNS) != 0:
         user, group = os.geteuid(), os.getegid()
         _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
-        maps = (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1"))
-        for name, text in maps:
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            _written(f"/proc/self/{name}", text)
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
-    wanted = [path for path in shown if path.startswith(f"{hidden}/") and os.path.exists(path)]
-    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in wanted]
-    _mount("tmpfs", hidden, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
-    for path, held in kept:
-        os.makedirs(path, mode=0o755, exist_ok=True)
-        _mount(f"/proc/self/fd/{held}", path, flags=_MS_BIND | _MS_REC)
+
+
+def _has_own_users() -> bool:
+    """Whether processes are counted for this pod alone: in a user namespace of its own (setrlimit(2), since Linux 5.14)."""
+    with open("/proc/self/uid_map") as file:
+        return int(file.read().split()[2]) < _IDS - 1
+
+
+def _hide(hidden: list[str], shown: list[str]) -> None:
+    """Cover folders by empty ones, in which only some paths are as before."""
+    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown if os.path.exists(path)]
+    covered = []
+    for folder in hidden:
+        # One in an outer one is there if a shown path has it.
+        if os.path.isdir(folder):
+            _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
+            covered.append(folder)
+        # A path is shown in the innermost covered folder.
+        for path, held in kept:
+            if path.startswith(f"{folder}/") and not any(
+                path.startswith(f"{one}/") and len(one) > len(folder) for one in hidden
+            ):
+                _show(path, held)
+    for _, held in kept:
         os.close(held)
-    _mount("none", hidden, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+    for folder in covered:
+        _mount("none", folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+
+
+def _show(path: str, held: int) -> None:
+    if stat.S_ISDIR(os.fstat(held).st_mode):
+        os.makedirs(path, mode=0o755, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    _mount(f"/proc/self/fd/{held}", path, flags=_MS_BIND | _MS_REC)
+
+
+def _give(path: str, user: int) -> None:
+    """Mount a folder over itself with the files of its owner as those of ``user``."""
+    found = os.stat(path)
+    if found.st_uid == user:
+        return
+    users = _mapped(found.st_uid, found.st_gid, user)
+    tree = _LIBC.syscall(_OPEN_TREE, _AT_CWD, path.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    try:
+        _checked(min(tree, 0), path)
+        wanted = struct.pack("=QQQQ", _ATTR_IDMAP, 0, 0, users)
+        buffer = ctypes.create_string_buffer(wanted, len(wanted))
+        result = _LIBC.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, buffer, ctypes.c_size_t(len(wanted)))
+        _checked(result, path)
+        _checked(_LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_CWD, path.encode(), _MOVE_FROM_EMPTY), path)
+    finally:
+        os.close(users)
+        if tree >= 0:
+            os.close(tree)
+
+
+def _mapped(owner: int, group: int, user: int) -> int:
+    """Open a user namespace that exchanges an owner and a user, and leaves the others as they are."""
+    mine, its = os.pipe()
+    waiting, wake = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(wake)
+            _checked(_LIBC.unshare(_CLONE_NEWUSER), "unshare")
+            # In the namespace of this ``/proc``.
+            os.write(its, os.readlink("/proc/self").encode())
+            os.read(waiting, 1)
+        finally:
+            os._exit(0)
+    os.close(its)
+    os.close(waiting)
+    try:
+        name = os.read(mine, 32).decode()
+        if not name:
+            raise OSError(1, "no user namespace", "unshare")
+        _written(f"/proc/{name}/uid_map", _exchanged(owner, user))
+        _written(f"/proc/{name}/gid_map", _exchanged(group, user))
+        return os.open(f"/proc/{name}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(mine)
+        os.close(wake)
+        os.waitpid(pid, 0)
+
+
+def _exchanged(one: int, other: int) -> str:
+    """The map of a user namespace that exchanges two ids (user_namespaces(7))."""
+    low, high = sorted((one, other))
+    lines = ((0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1))
+    last = (high + 1, high + 1, _IDS - 2 - high)
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in (*lines, last) if count > 0)
+
+
+def _written(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _guard_proc() -> None:
@@ -143,7 +263,6 @@ def _become(user: int) -> None:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
             os.fchown(descriptor, user, user)
-    resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES_MAX, _PROCESSES_MAX))
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

@@ -2,15 +2,17 @@
 
 | mode | a pod's process |
 |---|---|
-| ``default`` | sees nothing of the state folder but its own, signals and traces its own processes only, has no capabilities, cannot gain any, and makes no system call that Docker forbids |
-| ``strict`` | the same; as root also a user of its own, and only its own ports to listen on; a pod whose layers fail does not start |
+| ``default`` | sees nothing of the state folder and of closed folders but its own, signals and traces its own processes only, has no capabilities, cannot gain any, and makes no system call that Docker forbids; as root, a user of its own |
+| ``strict`` | the same; only its own ports to listen on; as root, a pid namespace of its own; a pod whose layers fail does not start |
 | ``none`` | has the rights of who runs ``serving up`` |
 """
 
 import base64
 import functools
 import os
-from collections.abc import Callable, Collection
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +21,38 @@ import msgspec
 from serving.home.processes.confine import probe
 from serving.home.processes.seccomp import filter_program
 from serving.model.errors import Problem, SettingsError
+from serving.model.event import digest
 
 MODES = ("default", "strict", "none")
 """The values of ``serving up --isolation``."""
-ISOLATION_VARIABLE = "SERVING_ISOLATION"
-"""The environment variable that names the mode."""
 
-# Above all ranges that systemd and container managers give out (systemd, UIDS-GIDS).
+# Above all ranges that systemd and container managers give out (systemd, UIDS-GIDS). Behind a user for each address come those of
+# revisions.
 _USER_FIRST = 0x70000000
-_OTHERS_MAY_ENTER = 0o001
+_REVISION_USER_FIRST, _REVISION_USERS = 0x70010000, 0x0F000000
+_OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o001, 0o005
+# Absolute paths in an argument, such as one of a shell.
+_PATH = re.compile(r"(?<![^\s'\"=:;,(@])/[^\s'\":;,()<>|&$]*")
+_TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", ""})
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The confinement of one process: see ``confine``."""
 
-    hidden: str = ""
+    hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    owned: tuple[str, ...] = ()
     user: int = 0
+    has_own_pids: bool = False
     ports: tuple[int, ...] | None = None
     is_strict: bool = False
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The isolation of all pods of a machine. They do not see the folder ``hidden``."""
+    """The isolation of all pods of a machine. ``state`` is the folder of the system, which they do not see."""
 
     mode: str
-    hidden: str
+    state: str
     is_root: bool
 
     @property
@@ -54,36 +62,89 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
 
     def user_of(self, address: str) -> int:
         """The user of the pod at an address, 0 for that of this process: pods have different last two numbers."""
-        if not (self.is_strict and self.is_root):
+        if not self.is_root:
             return 0
         third, fourth = address.split(".")[2:]
         return _USER_FIRST + (int(third) << 8) + int(fourth)
 
-    def confinement(self, *, address: str, shown: Collection[str], ports: Collection[int]) -> Confinement:
-        """The confinement of the processes of the pod at an address, with its files and ports."""
+    def user_of_revision(self, name: str) -> int:
+        """The user of a revision's warm process and its pods; 0 for that of this process."""
+        return _REVISION_USER_FIRST + int(digest(name), 16) % _REVISION_USERS if self.is_root else 0
+
+    def confinement(
+        self, *, address: str, shown: Collection[str], ports: Collection[int], owned: Collection[str] = ()
+    ) -> Confinement:
+        """The confinement of the processes of the pod at an address, with its files and ports.
+
+        A user of its own must be able to go to its files: each folder on the way that is closed to others is hidden but for them.
+        """
+        paths = tuple(dict.fromkeys((*owned, *shown)))
+        hidden = {self.state}
+        if self.is_root:
+            hidden |= {closed for path in (self.state, *paths) if (closed := closed_above(path))}
+        # Who names a closed folder itself gets all of it but for the state folder.
+        hidden -= {
+            one for one in hidden if one != self.state and any(one == path or _is_in(one, path) for path in paths)
+        }
         return Confinement(
-            hidden=self.hidden,
-            shown=tuple(dict.fromkeys(one for one in shown if one.startswith(f"{self.hidden}/"))),
+            hidden=tuple(sorted(hidden, key=lambda one: (one == self.state, len(one)))),
+            shown=tuple(path for path in paths if any(_is_in(path, folder) for folder in hidden)),
+            owned=tuple(owned) if self.is_root else (),
             user=self.user_of(address),
+            has_own_pids=self.is_root and self.is_strict,
             # Port 0 is any that is free.
             ports=tuple(sorted({0, *ports})) if self.is_strict else None,
             is_strict=self.is_strict,
         )
 
 
-def isolation_of(mode: str, state: Path, *, is_root: bool | None = None) -> Isolation | None:
-    """The isolation of a mode; None for "none".
+def _is_in(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder.rstrip('/')}/")
 
-    A pod with a user of its own must be able to go to its folder: then the first folder on the way that is closed to others is hidden.
+
+def closed_above(path: str) -> str:
+    """The first folder on the way to a path that is closed to other users; "" without one."""
+    for one in reversed(Path(path).parents):
+        try:
+            if not one.stat().st_mode & _OTHERS_MAY_ENTER:
+                return str(one)
+        except OSError:
+            return ""
+    return ""
+
+
+def is_open(path: str) -> bool:
+    """Whether other users may read and enter a folder."""
+    try:
+        return Path(path).stat().st_mode & _OTHERS_MAY_READ == _OTHERS_MAY_READ
+    except OSError:
+        return False
+
+
+def files_of(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The installations and files that a command names, also by links and in PYTHONPATH.
+
+    Of a program in a folder "bin" it is the folder around that: /venv for /venv/bin/python.
     """
+    program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
+    texts = (program or "", *arguments, environment.get("PYTHONPATH", ""))
+    found: dict[str, None] = {}
+    for named in (path for text in texts for path in _PATH.findall(text)):
+        for path in (Path(named), Path(os.path.realpath(named))):
+            if path.exists():
+                installation = path.parent.parent if path.parent.name == "bin" else path
+                # A home with a folder "bin" is no installation.
+                closed = closed_above(str(path))
+                found[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
+    return [path for path in found if path not in _TOO_MUCH]
+
+
+def isolation_of(mode: str, state: Path, *, is_root: bool | None = None) -> Isolation | None:
+    """The isolation of a mode; None for "none"."""
     if mode == "none":
         return None
     is_root = os.geteuid() == 0 if is_root is None else is_root
-    hidden = state.absolute()
-    if mode == "strict" and is_root:
-        closed = (one for one in reversed(hidden.parents) if not one.stat().st_mode & _OTHERS_MAY_ENTER)
-        hidden = next(closed, hidden)
-    return Isolation(mode=mode, hidden=str(hidden), is_root=is_root)
+    return Isolation(mode=mode, state=str(state.absolute()), is_root=is_root)
 
 
 @functools.cache
@@ -94,9 +155,11 @@ def _encoded_filter() -> str:
 def plan_of(confinement: Confinement) -> dict[str, Any]:
     """A confinement in JSON's types, as ``confine`` takes it."""
     return {
-        "hidden": confinement.hidden,
+        "hidden": list(confinement.hidden),
         "shown": list(confinement.shown),
+        "owned": list(confinement.owned),
         "user": confinement.user,
+        "has_own_pids": confinement.has_own_pids,
         "ports": None if confinement.ports is None else list(confinement.ports),
         "is_strict": confinement.is_strict,
         "filter": _encoded_filter(),

@@ -59,7 +59,8 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin`` opens a
     FIFO for writing too, so that it does not end when its writers go. ``has_terminal`` says
     that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
-    it ends with the control process, and is not in the inventory. ``confinement`` is put on before the user's code runs.
+    it ends with the control process, and is not in the inventory. ``confinement`` is put on before the user's code runs, and ``cgroups`` are the folders that the
+    process of an app joins.
     """
 
     pod: str
@@ -86,6 +87,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
     is_own_proxy: bool = False
     confinement: Confinement | None = None
+    cgroups: tuple[str, ...] = ()
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

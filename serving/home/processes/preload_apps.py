@@ -13,6 +13,7 @@ import re
 import select
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from serving.home.processes import confine
 from serving.home.processes import preload_program as program
 from serving.home.processes.isolation import plan_of
 from serving.home.processes.orders import StartProcess
-from serving.home.processes.process_lifetime import die_with_parent
+from serving.home.processes.process_lifetime import die_with_parent, join_cgroups, kill_group
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import InvalidValue
 
@@ -113,10 +114,12 @@ class _PreloadedApp:
         self.control: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
-    def send(self, message: object) -> None:
-        """Write one line."""
+    def send(self, message: object, *descriptors: int) -> None:
+        """Write one line, with descriptors beside its first byte."""
         assert self.control is not None
-        self.control.sendall(json.dumps(message).encode() + b"\n")
+        text = json.dumps(message).encode() + b"\n"
+        sent = socket.send_fds(self.control, [text], descriptors) if descriptors else 0
+        self.control.sendall(text[sent:])
 
     def read_reply(self, within_s: float) -> dict[str, Any]:
         """Read one line. Raises ``OSError`` at the end of the stream, ``ValueError`` for an invalid reply."""
@@ -183,25 +186,36 @@ class PreloadedApps:
             return None
         try:
             command = _command_of(order)
-            app.send(
-                {
-                    "arguments": [command.interpreter, *command.arguments],
-                    "environment": order.environment,
-                    "folder": order.folder,
-                    "log": order.log,
-                    "hostname": order.hostname,
-                    "hosts": order.hosts,
-                    "confinement": plan_of(order.confinement) if order.confinement else None,
-                    "owner": self._owner,
-                    "record": msgspec.to_builtins(record),
-                    "path": str(self._records.path_of(record)),
-                }
-            )
-            return msgspec.convert(app.read_reply(_FORK_MAX_S), ProcessRecord)
+            log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                app.send(
+                    {
+                        "arguments": [command.interpreter, *command.arguments],
+                        "environment": order.environment,
+                        "folder": order.folder,
+                        "confinement": _plan_in_warm(order),
+                        "owner": self._owner,
+                        "record": msgspec.to_builtins(record),
+                    },
+                    log,
+                )
+            finally:
+                os.close(log)
+            started = msgspec.convert(app.read_reply(_FORK_MAX_S), ProcessRecord)
         except (OSError, ValueError, InvalidValue) as error:
             self._drop(order.preload)
             self._warn(order, "PreloadFailed", f"the warm process did not fork: {error!r}; pods start without it")
             return None
+        try:
+            join_cgroups(order.cgroups, started.pid)
+        except OSError:
+            # None runs without its limits.
+            kill_group(started.pid, signal.SIGKILL)
+            raise
+        with contextlib.suppress(OSError):
+            # Without a record, on a full disk, the process only lives as long as the template.
+            self._records.write(started)
+        return started
 
     def pod_ready(self, pod: str, now_s: float) -> None:
         """Begin to import the app of a ready pod that had an ordinary start."""
@@ -261,6 +275,11 @@ class PreloadedApps:
                 "arguments": [command.interpreter, *command.arguments],
                 "modules": list(app.order.modules),
                 "confine": str(confine.__file__),
+                "confinement": plan_of(app.order.confinement) if app.order.confinement else None,
+                "folder": app.order.folder,
+                # All pods have it from this process, which cannot change it later.
+                "hostname": app.order.preload.partition("/")[2],
+                "hosts": app.order.hosts,
             }
         )
 
@@ -294,6 +313,13 @@ class PreloadedApps:
         if app.control is not None and not app.is_warm:
             self._unfollow(app.control)
         app.end()
+
+
+def _plan_in_warm(order: StartProcess) -> dict[str, Any] | None:
+    """The layers of one fork. Its mounts and its user are those of the warm process."""
+    if order.confinement is None:
+        return None
+    return plan_of(msgspec.structs.replace(order.confinement, hidden=(), shown=(), owned=(), user=0))
 
 
 def _command_of(order: StartProcess) -> PythonCommand:

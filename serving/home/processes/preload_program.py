@@ -4,6 +4,8 @@ It is run by the app's own interpreter, so it uses the standard library only and
 a socket, one JSON object a line: first the import, then forks. It answers each with one object: ``ready`` or ``refused`` with
 the reason, then the record of the process. When the socket closes, it ends.
 
+The process is confined before it imports anything of the app (``confine``); a pod keeps its layers, and adds some of its own.
+
 One process is forked ahead, while no order comes, and waits for the next one: a fork of a large process takes milliseconds.
 
 A forked process is like one that was executed: a session, environment, folder, log, signals and random numbers of its own; the
@@ -11,7 +13,7 @@ supervisor is its parent (``spawn``). Then the command runs as ``python`` runs i
 """
 
 # A process that many are forked from imports little.
-# ruff: noqa: PTH100, PTH104, PTH109, PTH115, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH109, PTH115, PTH119, PTH120, PTH123, PTH208
 
 import ast
 import contextlib
@@ -70,11 +72,13 @@ class _RefusedError(Exception):
 def main(descriptor: int) -> None:
     """Serve the orders of the socket ``descriptor``; returns in each forked process when its command has ended."""
     control = socket.socket(fileno=descriptor)
-    lines = control.makefile("r")
     own = {os.readlink(f"/proc/self/fd/{descriptor}")}
     try:
-        first = json.loads(lines.readline())
+        line, _ = _received(control)
+        first = json.loads(line)
         confine = runpy.run_path(first["confine"])["confine"]
+        _take_names(first["hostname"].encode(), first["hosts"].encode())
+        _confined(first, confine)
         _prepare(first, own)
     except _RefusedError as error:
         _send_reply(control, {"refused": str(error)})
@@ -88,17 +92,39 @@ def main(descriptor: int) -> None:
             ahead = _forked(control, confine)
             if ahead is None:
                 return
-        line = lines.readline()
+        line, descriptors = _received(control)
         if not line:
             return
-        found = ahead.ordered(line) if ahead else None
+        found = ahead.ordered(line, descriptors) if ahead else None
         if found is None:
             ahead = _forked(control, confine)
             if ahead is None:
                 return
-            found = ahead.ordered(line)
+            found = ahead.ordered(line, descriptors)
         ahead = None
+        for one in descriptors:
+            os.close(one)
         _send_reply(control, found or {"failed": "it ended before it began"})
+
+
+def _received(control: socket.socket) -> "tuple[bytes, list[int]]":
+    """Read one line, and the descriptors beside it; b"" at the end of the stream."""
+    line, found = b"", []
+    while not line.endswith(b"\n"):
+        piece, descriptors, *_ = socket.recv_fds(control, _PIECE_BYTES, 1)
+        found += descriptors
+        if not piece:
+            return b"", found
+        line += piece
+    return line, found
+
+
+def _confined(order: "dict[str, Any]", confine: _Confine) -> None:
+    if order["confinement"]:
+        for text in confine(order["confinement"], order["folder"]):
+            os.write(2, f"serving: not isolated by {text}\n".encode())
+        # A new user namespace, or another user, takes that signal away.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _send_reply(control: socket.socket, reply: object) -> None:
@@ -212,11 +238,12 @@ class _ForkedPod:
     def __init__(self, order: socket.socket) -> None:
         self._order = order
 
-    def ordered(self, line: str) -> "dict[str, Any] | None":
+    def ordered(self, line: bytes, descriptors: "list[int]") -> "dict[str, Any] | None":
         """Send the awaited order to the process; its reply, None if it has already ended."""
         received = b""
         with self._order, contextlib.suppress(ConnectionError):
-            self._order.sendall(line.encode())
+            sent = socket.send_fds(self._order, [line], descriptors) if descriptors else 0
+            self._order.sendall(line[sent:])
             while piece := self._order.recv(_PIECE_BYTES):
                 received += piece
         return json.loads(received) if received else None
@@ -238,11 +265,11 @@ def _forked(control: socket.socket, confine: _Confine) -> "_ForkedPod | None":
             control.close()
             mine.close()
             os.setsid()
-            line = its.makefile("r").readline()
+            line, descriptors = _received(its)
             if not line:
                 os._exit(0)
             order = json.loads(line)
-            _become(order, its, middle, confine=confine)
+            _become(order, its, middle, log=descriptors[0], confine=confine)
         except BaseException as error:  # noqa: BLE001 - no exception may reach the frames of the warm process
             its.sendall(json.dumps({"failed": str(error)}).encode())
             os._exit(1)
@@ -250,25 +277,16 @@ def _forked(control: socket.socket, confine: _Confine) -> "_ForkedPod | None":
     return None
 
 
-def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, confine: _Confine) -> None:
-    """Become the process of a pod, and reply with its record."""
+def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int, confine: _Confine) -> None:
+    """Become the process of a pod, and answer with its record."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
     record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})
-    with contextlib.suppress(OSError):
-        descriptor = os.open(order["path"] + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(descriptor, record.encode())
-        os.close(descriptor)
-        os.rename(order["path"] + ".new", order["path"])
-    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
-    _take_names(order["hostname"].encode(), order["hosts"].encode())
     os.chdir(order["folder"])
-    if order["confinement"]:
-        for text in confine(order["confinement"], order["folder"]):
-            os.write(2, f"serving: not isolated by {text}\n".encode())
+    _confined(order, confine)
     os.environ.clear()
     os.environ.update(order["environment"])
     random.seed()

@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 QUEUE_PROXY_NAME = "queue-proxy"
@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # Calls that keep the interpreter's lock: a child has no other thread that could return it.
 _LOCKED = ctypes.PyDLL(None, use_errno=True)
 # <linux/sched.h>, and the number of clone(2) by machine. All arguments but the flags are 0, so that their order does not matter.
-_CLONE_PARENT = 0x8000
+_CLONE_PARENT, _CLONE_NEWPID = 0x8000, 0x20000000
 _CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 _CLONE_NUMBER = _CLONE_NUMBERS.get(os.uname().machine)
 
@@ -47,16 +47,16 @@ def can_fork_sibling() -> bool:
     return _CLONE_NUMBER is not None
 
 
-def fork_sibling() -> int:
+def fork_sibling(*, has_own_pids: bool = False) -> int:
     """Fork a child of this process's own parent: 0 in the child, else its process id. Raises ``OSError``.
 
+    ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs root.
     For a child that soon executes another program: the C library does not hear of the fork, and what it knows of the thread stays
     that of this process (clone(2), CLONE_PARENT). This process must have one thread.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid: int = _LOCKED.syscall(
-        ctypes.c_long(_CLONE_NUMBER or -1), ctypes.c_long(_CLONE_PARENT | signal.SIGCHLD), 0, 0, 0, 0
-    )
+    flags = _CLONE_PARENT | signal.SIGCHLD | (_CLONE_NEWPID if has_own_pids else 0)
+    pid: int = _LOCKED.syscall(ctypes.c_long(_CLONE_NUMBER or -1), ctypes.c_long(flags), 0, 0, 0, 0)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
@@ -92,6 +92,12 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return int(fields[_START_TIME_FIELD])
+
+
+def ids_of(stat: int) -> tuple[int, int]:
+    """Read the ids of a process and its parent from an open ``/proc/self/stat``, also across pid namespaces."""
+    name, _, fields = os.pread(stat, 1024, 0).decode(errors="replace").rpartition(")")
+    return int(name.split(" ", 1)[0]), int(fields.split()[1])
 
 
 def age_s(pid: int) -> float:
@@ -132,6 +138,12 @@ def expects(session: int, number: int) -> bool:
                 if any(mask >> (number - 1) & 1 for mask in masks):
                     return True
     return False
+
+
+def join_cgroups(folders: Iterable[str], pid: int = 0) -> None:
+    """Move a process, by default this one, into cgroups. Raises ``OSError``."""
+    for folder in folders:
+        Path(folder, "cgroup.procs").write_text(str(pid))
 
 
 def kill_group(pid: int, number: int) -> None:

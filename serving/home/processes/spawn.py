@@ -22,6 +22,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import termios
 import time
 import traceback
@@ -52,6 +53,8 @@ from serving.home.processes.process_lifetime import (
     can_fork_sibling,
     die_with_parent,
     fork_sibling,
+    ids_of,
+    join_cgroups,
     name_process,
     set_niceness,
     start_ticks,
@@ -65,7 +68,7 @@ from serving.home.processes.standby import (
     receive_in_loop,
     report_waiting,
 )
-from serving.queueproxy.io.readiness import PUSH_AGAIN
+from serving.queueproxy.io.readiness import PUSH_AGAIN, READY_PID_VARIABLE
 from serving.queueproxy.main import run_on_call
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
@@ -110,14 +113,26 @@ def warm_up() -> None:
 
 
 class Spawner:
-    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness."""
+    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness.
+
+    ``has_own_pids`` gives each app a pid namespace, where this machine allows it.
+    """
 
     def __init__(
-        self, records: ProcessRecords, *, owner: int, events: int, freezers: PodFreezers | None = None
+        self,
+        records: ProcessRecords,
+        *,
+        owner: int,
+        events: int,
+        freezers: PodFreezers | None = None,
+        has_own_pids: bool = False,
     ) -> None:
         self._records, self._owner, self._events, self._freezers = records, owner, events, freezers
+        self._has_own_pids = has_own_pids and can_fork_sibling()
         # In a process that was forked twice: its first parent.
         self._middle = 0
+        # In a child: how it is seen from outside of its pid namespace.
+        self._stat = -1
         self.standbys = Standbys(self._forked)
         """Processes that are forked ahead."""
 
@@ -151,7 +166,7 @@ class Spawner:
         is_sibling = is_app and can_fork_sibling()
         with _signals_blocked():
             try:
-                child = fork_sibling() if is_sibling else os.fork()
+                child = self._sibling() if is_sibling else os.fork()
                 if child == 0 and is_sibling:
                     self._stand_by(its, is_app=is_app)
                 elif child == 0:
@@ -164,6 +179,15 @@ class Spawner:
             if not is_sibling:
                 os.waitpid(child, 0)
         return Standby(mine)
+
+    def _sibling(self) -> int:
+        if self._has_own_pids:
+            try:
+                return fork_sibling(has_own_pids=True)
+            except OSError as error:
+                sys.stderr.write(f"template: apps have no pid namespaces: {error.strerror}\n")
+                self._has_own_pids = False
+        return fork_sibling()
 
     def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
         """Run the first child, which forks again and exits. The template's frames are never finalized in a child."""
@@ -179,10 +203,11 @@ class Spawner:
         code = 1
         try:
             os.setsid()
+            self._stat = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
             self._become_child()
             name_process(STANDBY_NAME)
             # An app that has no queue-proxy in its process loses the pipe for readiness when it is executed.
-            _close_descriptors({control.fileno(), self._events})
+            _close_descriptors({control.fileno(), self._events, self._stat})
             if is_app:
                 code = self._be_app(control)
             else:
@@ -239,12 +264,16 @@ class Spawner:
         if record.niceness:
             with contextlib.suppress(OSError):
                 set_niceness(0, record.niceness)
-        record.pid = os.getpid()
+        record.pid, _ = ids_of(self._stat)
         record.start_ticks = start_ticks(record.pid) or 0
+        if self._has_own_pids and record.is_app:
+            # The first process of a namespace gets no signal that it does not handle.
+            record.stop_signal = signal.SIGTERM
         with contextlib.suppress(OSError):
             # Without a record, on a full disk, the process only lives as long as the template.
             self._records.write(record)
         control.sendall(msgspec.json.encode(record) + b"\n")
+        join_cgroups(assignment.order.cgroups)
         _redirect(assignment.order)
 
     def _exec_app(self, order: StartProcess) -> NoReturn:
@@ -253,7 +282,8 @@ class Spawner:
             # It survives exec, as does that the signal is ignored until the app has a handler for it.
             os.set_inheritable(self._events, True)
             signal.signal(PUSH_AGAIN, signal.SIG_IGN)
-            environment = {**environment, "SERVING_READY_FD": str(self._events)}
+            ready = {"SERVING_READY_FD": str(self._events), READY_PID_VARIABLE: str(ids_of(self._stat)[0])}
+            environment = {**environment, **ready}
         take_hostname(order.hostname)
         _enter_network(order)
         _take_mounts(order)
@@ -272,10 +302,10 @@ class Spawner:
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)
         # The first child of two forks may still be ending; other work was done meanwhile.
-        while os.getppid() == self._middle:
+        while self._middle and os.getppid() == self._middle:
             time.sleep(_ADOPTION_PAUSE_S)
         die_with_parent()
-        if os.getppid() != self._owner:
+        if ids_of(self._stat)[1] != self._owner:
             os._exit(1)
 
 
@@ -344,9 +374,7 @@ def _why(order: StartProcess, error: Exception) -> str:
         # Not the PATH of the shell that ran the deploy.
         return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
     if isinstance(error, PermissionError) and order.confinement is not None and order.confinement.user:
-        why = (
-            f"under --isolation strict a pod is user {order.confinement.user}, whom its program and folder must let in"
-        )
+        why = f"a pod is user {order.confinement.user}, whom its program and folder must let in"
         return f"{error.filename or command}: {error.strerror}; {why}"
     if isinstance(error, OSError):
         return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"

@@ -32,6 +32,7 @@ from pathlib import Path
 import msgspec
 
 from serving.aio.startup import READY_VARIABLE, report_serving
+from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.launches import Launches
 from serving.home.processes.orders import (
     ForgetPod,
@@ -75,7 +76,9 @@ _KEPT_VARIABLES = {"PATH", READY_VARIABLE}
 class Template:
     """The children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
 
-    def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
+    def __init__(
+        self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords, has_own_pids: bool
+    ) -> None:
         self._listener = listener
         self._events, self._event_reader = events[0], EventReader()
         self._records = records
@@ -83,7 +86,9 @@ class Template:
         self._owner = os.getppid()
         freezers = find_freezers(self._owner)
         self._signals = PodSignals(freezers, records)
-        self._spawner = Spawner(records, owner=self._owner, events=events[1], freezers=freezers)
+        self._spawner = Spawner(
+            records, owner=self._owner, events=events[1], freezers=freezers, has_own_pids=has_own_pids
+        )
         self._selector = selectors.DefaultSelector()
         self._preloaded = PreloadedApps(
             records,
@@ -385,6 +390,7 @@ def main() -> int:
     listener = socket.socket(fileno=descriptors["template"])
     listener.set_inheritable(False)
     warm_up()
+    is_strict = os.environ.get(ISOLATION_VARIABLE) == "strict"
     records = ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))
     # A fork would have to clear them itself.
     for name in os.environ.keys() - _KEPT_VARIABLES:
@@ -392,7 +398,7 @@ def main() -> int:
     # What is here now is shared by all children, as long as no collection touches it.
     gc.collect()
     gc.freeze()
-    Template(listener, events=events, records=records).run()
+    Template(listener, events=events, records=records, has_own_pids=is_strict and os.geteuid() == 0).run()
     return 0
 
 

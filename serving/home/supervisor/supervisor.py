@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from serving.aio.startup import READY_VARIABLE
+from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
 from serving.home.processes.processrecords import ProcessEvents
 from serving.home.state import StateFolder, write_private
@@ -213,6 +214,7 @@ class Supervisor:
             # Pods are forked from the template: it does not even know where secrets are.
             more: Mapping[str, str] = {
                 **child.environment,
+                **{name: one for name, one in self._environment.items() if name == ISOLATION_VARIABLE},
                 "SERVING_PROCESS_RECORDS": str(self._state.processes),
             }
         else:

@@ -24,6 +24,8 @@ _PAUSE_GROWTH = 1.1
 _LOG = logging.getLogger(__name__)
 
 PUSH_AGAIN = signal.SIGUSR1
+READY_PID_VARIABLE = "SERVING_READY_PID"
+"""The environment variable that names the process as its runner knows it, from outside of its pid namespace."""
 
 
 async def attempt(probe: Probe, app: Address, *, is_http2: bool = False, network: str = "") -> bool:

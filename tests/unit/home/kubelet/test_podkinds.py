@@ -51,7 +51,9 @@ def test_a_process_gets_the_port_of_its_pod_and_is_probed_there(tmp_path: Path) 
 
 
 def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_proxy(tmp_path: Path) -> None:
-    kind = PreloadedPod(setup_of(tmp_path, {"serving.dev/preload-modules": "json, csv"}))
+    kind = PreloadedPod(
+        setup_of(tmp_path, {"serving.dev/template": "preload", "serving.dev/preload-modules": "json, csv"})
+    )
     start = spec_of(kind).start
     assert (start.preload, start.modules, kind.is_proxy_first) == ("default/r", ("json", "csv"), True)
 

@@ -25,27 +25,29 @@ def test_a_memory_limit_in_bytes(limits: object, wanted: int | None) -> None:
 
 def test_what_is_not_held_is_said() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m"}}, "volumeMounts": [{"mountPath": "/etc/x"}]}
-    assert [reason for reason, _ in warnings_of(container, security={})] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
+    assert [
+        reason for reason, _ in warnings_of(container, security={}, refused=["cpu", "memory"], has_images=False)
+    ] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
 
 
 def test_a_container_that_asks_for_nothing_hears_nothing() -> None:
-    assert warnings_of({"name": "c"}, security={"allowPrivilegeEscalation": False}) == []
+    assert warnings_of({"name": "c"}, security={"allowPrivilegeEscalation": False}, has_images=False) == []
 
 
 def test_a_user_that_a_process_does_not_become_is_said() -> None:
     security = {"runAsUser": 1000, "readOnlyRootFilesystem": True, "runAsNonRoot": False}
-    ((reason, message),) = warnings_of({"name": "c"}, security=security)
+    ((reason, message),) = warnings_of({"name": "c"}, security=security, has_images=False)
     assert (reason, "runAsUser, readOnlyRootFilesystem" in message) == ("SecurityContextNotEnforced", True)
 
 
 def test_a_container_hears_of_refused_limits_only() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
-    found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"])
+    found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"], has_images=True)
     assert [reason for reason, _ in found] == ["CpuLimitNotEnforced"]
 
 
 def test_a_rootless_container_hears_that_it_has_one_user() -> None:
     ((reason, message),) = warnings_of(
-        {"name": "c"}, security={"runAsUser": 1000, "readOnlyRootFilesystem": True}, refused=[], is_rootless=True
+        {"name": "c"}, security={"runAsUser": 1000, "readOnlyRootFilesystem": True}, has_images=True, is_rootless=True
     )
     assert (reason, "c: runAsUser is not enforced" in message) == ("SecurityContextNotEnforced", True)

@@ -3,13 +3,22 @@ from typing import Any
 
 import pytest
 
-from serving.home.processes.isolation import Isolation, isolation_of, missing_layers, plan_of
+from serving.home.processes.isolation import (
+    Isolation,
+    closed_above,
+    files_of,
+    is_open,
+    isolation_of,
+    missing_layers,
+    plan_of,
+)
 
 STATE = "/var/state"
+OWN_USER = 0x70000000 + (3 << 8) + 7
 
 
 def isolation(mode: str = "default", *, is_root: bool = True) -> Isolation:
-    return Isolation(mode=mode, hidden=STATE, is_root=is_root)
+    return Isolation(mode=mode, state=STATE, is_root=is_root)
 
 
 def test_none_is_no_isolation(tmp_path: Path) -> None:
@@ -18,9 +27,9 @@ def test_none_is_no_isolation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "is_root", "user"),
-    [("default", True, 0), ("strict", False, 0), ("strict", True, 0x70000000 + (3 << 8) + 7)],
+    [("default", False, 0), ("strict", False, 0), ("default", True, OWN_USER), ("strict", True, OWN_USER)],
 )
-def test_only_strict_as_root_gives_a_user_of_its_own(mode: str, is_root: bool, user: int) -> None:
+def test_as_root_each_pod_has_a_user_of_its_own(mode: str, is_root: bool, user: int) -> None:
     assert isolation(mode, is_root=is_root).user_of("127.64.3.7") == user
 
 
@@ -28,7 +37,7 @@ def test_a_pod_sees_of_the_hidden_folder_what_it_is_given() -> None:
     found = isolation().confinement(
         address="127.64.0.1", shown=(f"{STATE}/pods/a", "/app", f"{STATE}/pods/a"), ports=()
     )
-    assert (found.hidden, found.shown) == (STATE, (f"{STATE}/pods/a",))
+    assert (found.hidden, found.shown) == ((STATE,), (f"{STATE}/pods/a",))
 
 
 def test_strict_limits_ports_to_those_given_and_any_free_one() -> None:
@@ -36,20 +45,71 @@ def test_strict_limits_ports_to_those_given_and_any_free_one() -> None:
     assert isolation().confinement(address="127.64.0.1", shown=(), ports=(8080,)).ports is None
 
 
-def test_strict_hides_the_first_folder_that_others_may_not_enter(tmp_path: Path) -> None:
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """A home closed to other users. A folder above it may be closed too, which counts first."""
     tmp_path.chmod(0o755)
-    closed = tmp_path / "closed"
-    state = closed / "open" / "state"
-    state.mkdir(parents=True)
-    closed.chmod(0o700)
-    hidden = {
-        mode: found.hidden
-        for mode in ("default", "strict")
-        if (found := isolation_of(mode, state, is_root=True)) is not None
-    }
-    assert hidden["default"] == str(state)
-    # A folder above that of the test may be closed as well.
-    assert str(closed).startswith(hidden["strict"])
+    home = tmp_path / "home"
+    (home / "app" / "bin").mkdir(parents=True)
+    home.chmod(0o700)
+    return home
+
+
+def test_as_root_closed_folders_are_hidden_but_for_what_the_pod_has(closed: Path) -> None:
+    app, around = str(closed / "app"), closed_above(str(closed / "app"))
+    assert str(closed).startswith(around)
+    found = isolation().confinement(address="127.64.0.1", shown=("/opt/app", app), ports=())
+    assert (found.hidden, found.shown) == ((around, STATE), (app,))
+    assert isolation(is_root=False).confinement(address="127.64.0.1", shown=(app,), ports=()).hidden == (STATE,)
+
+
+def test_a_closed_folder_that_is_the_pods_own_is_not_hidden(closed: Path) -> None:
+    around = closed_above(str(closed / "app"))
+    found = isolation().confinement(address="127.64.0.1", shown=(), owned=(around,), ports=())
+    assert (found.hidden, found.owned) == ((STATE,), (around,))
+
+
+def test_a_command_names_installations_and_files_also_by_links_and_in_shells(closed: Path) -> None:
+    program, script = closed / "app" / "bin" / "python", closed / "main.py"
+    (closed / "real" / "bin").mkdir(parents=True)
+    (closed / "real" / "bin" / "python3").write_text("")
+    program.symlink_to(closed / "real" / "bin" / "python3")
+    script.write_text("")
+    found = files_of(
+        ("/bin/sh", "-c", f"exec '{program}' {script} --at=/none $PORT"), {"PYTHONPATH": str(closed / "real")}
+    )
+    assert set(found) == {str(closed / "app"), str(closed / "real"), str(script)}
+
+
+def test_a_program_in_the_path_is_found(closed: Path) -> None:
+    program = closed / "app" / "bin" / "serve"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert files_of(("serve",), {"PATH": str(program.parent)}) == [str(closed / "app")]
+    assert files_of((), {}) == []
+
+
+def test_a_home_with_programs_is_no_installation(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "serve").write_text("")
+    if closed_above(str(tmp_path / "bin")) == str(tmp_path):
+        assert files_of((str(tmp_path / "bin" / "serve"),), {}) == [str(tmp_path / "bin" / "serve")]
+
+
+def test_a_folder_is_open_if_others_may_read_and_enter_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    assert is_open(str(tmp_path))
+    tmp_path.chmod(0o750)
+    assert not is_open(str(tmp_path))
+    assert not is_open(str(tmp_path / "none"))
+
+
+def test_pods_of_a_warm_process_have_the_user_of_their_revision() -> None:
+    users = {isolation().user_of_revision(name) for name in ("a/b", "a/c")}
+    assert len(users) == 2
+    assert min(users) >= 0x70010000
+    assert isolation(is_root=False).user_of_revision("a/b") == 0
 
 
 def test_the_layers_that_are_missing_are_tried_without_failing() -> None:
@@ -65,5 +125,5 @@ def test_the_layers_that_are_missing_are_tried_without_failing() -> None:
 
 def test_a_plan_has_every_field_in_types_of_json() -> None:
     plan = plan_of(isolation("strict").confinement(address="127.64.0.1", shown=(), ports=(1,)))
-    assert plan.keys() == {"hidden", "shown", "user", "ports", "is_strict", "filter"}
+    assert plan.keys() == {"hidden", "shown", "owned", "user", "has_own_pids", "ports", "is_strict", "filter"}
     assert plan["ports"] == [0, 1]

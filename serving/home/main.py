@@ -99,6 +99,7 @@ async def _body(stop: asyncio.Event) -> None:
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
         proxy=lambda: msgspec.structs.replace(config.proxy.settings, inner_tls=inner_tls),
         scaling=lambda: config.scaling.settings,
+        eviction_free_ratio=lambda: config.own.settings.eviction_free_ratio,
     )
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
     hosts.write()

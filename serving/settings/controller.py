@@ -13,7 +13,7 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.routehosts import HostRules
 from serving.settings.innertls import InnerTlsSettings
-from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, Unit, Value
+from serving.settings.knob import COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord, Unit, Value
 from serving.settings.load import FEATURES
 from serving.settings.otlp import OtlpSettings
 from serving.settings.sidecar import SidecarSettings
@@ -278,6 +278,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether each revision and each route has a Service of its name in its namespace, whose slices name the activators or
     the pods; it needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
     Deployment of the controller in config/ turn it on."""
+
+    eviction_free_ratio: Annotated[float, Knob(key="eviction-free", unit=PERCENT, low=0, high=0.5, live=True)] = 0.02
+    """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts none.
+    Range: 0 to 50 %. Default: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
 
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
     """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a

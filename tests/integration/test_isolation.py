@@ -101,7 +101,7 @@ async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path)
         template.state.token.write_text("a token")
         async with controlled(template.state) as machine:
             look = (
-                f"import pathlib; sys.stderr.write('sees %s. ' % pathlib.Path({str(template.state.token)!r}).exists())"
+                f"import pathlib; sys.stderr.write('sees %s\\n' % pathlib.Path({str(template.state.token)!r}).exists())"
             )
             await machine.start(preloaded(tmp_path, "p", more=look))
             await machine.ready()

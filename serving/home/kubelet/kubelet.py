@@ -21,6 +21,7 @@ from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import AheadNetworks
 from serving.home.kubelet.container import RestartPauses, RestartSettings
+from serving.home.kubelet.diskwatch import DiskWatch
 from serving.home.kubelet.localnodes import LocalNodes
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
@@ -161,6 +162,7 @@ class Kubelet:
                 "nodes": self._nodes.run,
                 "memory": self._watch_memory,
                 "logs": self._rotate_logs,
+                "disk": DiskWatch(self._node, self._running.values).run,
                 "usage": self._usage.run,
                 "networks": self._ahead.run,
             }

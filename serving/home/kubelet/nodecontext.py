@@ -17,6 +17,7 @@ from serving.home.processes.processruntime import ProcessRuntime
 from serving.model.knative import REVISION_LABEL, TEMPLATE_ANNOTATION
 from serving.model.objects import Object, annotations_of, labels_of, namespace_of
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
 
 
@@ -25,10 +26,11 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's name. ``reported_network``
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
-    (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of processes. ``pacer`` bounds how many pods
-    start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
+    (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of
+    processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
     settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is the certificate by which queue-proxies know
-    daemons, "" without inner TLS. ``isolation`` is that of processes, None for none.
+    daemons, "" without inner TLS. ``eviction_free_ratio`` is the part of the disk below which
+    pods are evicted. ``isolation`` is that of processes, None for none.
     """
 
     cluster: Cluster
@@ -49,6 +51,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     authority: str = ""
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
     scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings
+    eviction_free_ratio: Callable[[], float] = lambda: ControllerSettings().eviction_free_ratio
 
     def warm_revision_of(self, pod: Object) -> str:
         """The revision, NAMESPACE/NAME, of whose warm process a pod is forked; "" for another pod.

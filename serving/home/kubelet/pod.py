@@ -202,6 +202,11 @@ class PodRun:
             warn=warnings.send,
             stop=self.stop,
         )
+        user = self._node.isolation.user_of(self.location.address) if self._node.isolation else 0
+        if user and not kind.has_images:
+            # Its processes have that user, who reads files that are closed to others.
+            setup = self._setup = msgspec.structs.replace(setup, user=user)
+            setup.write_volumes(sources)
         first = [self._app(kind, container, warnings) for container in init_containers(self.manifest)]
         specs = (self._app(kind, container, warnings) for container in containers)
         apps = [spec for spec in specs if spec is not None]

@@ -25,7 +25,6 @@ from serving.home.pods.podplan import (
     AppPlan,
     all_containers,
     proxy_environment,
-    runs_images,
 )
 from serving.home.pods.snapshot import has_links
 from serving.home.pods.sources import (
@@ -103,7 +102,7 @@ def _allocatable() -> Mapping[str, str]:
 class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One pod to set up. ``pod_id`` is its name in the runtime and that of its folder.
 
-    ``revision`` and ``sources`` are empty until they were read.
+    ``revision`` and ``sources`` are empty until they were read. ``user`` owns the files of volumes, 0 for that of this process.
     """
 
     node: NodeContext
@@ -112,6 +111,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     location: PodLocation
     revision: Object = {}
     sources: Sources = {}
+    user: int = 0
 
     @property
     def has_proxy(self) -> bool:
@@ -151,8 +151,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
         mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
         keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
-        isolation = None if runs_images(self.manifest) else self.node.isolation
-        mount(self.folder, volumes, mounts, user=isolation.user_of(self.location.address) if isolation else 0)
+        mount(self.folder, volumes, mounts, user=self.user)
 
     def environment(self, container: Object) -> dict[str, str]:
         """The environment in the manifest of a container."""

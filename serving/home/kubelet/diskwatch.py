@@ -1,0 +1,140 @@
+"""Measures what pods have on the disk, and evicts those that use too much of it; ``diskbudget`` decides.
+
+A pod over a limit of its own is evicted within seconds. Where the disk is nearly full the idlest pod goes, one at a time, so that
+the store, which needs the same disk, can go on to write.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.events import write_once
+from serving.cluster.kinds import POD
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.pod import PodRun
+from serving.home.kubelet.podwarnings import pod_event
+from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, evicted_status, has_budget, overuse, pod_to_evict
+from serving.model.errors import ClusterError, NotFound
+
+_log = logging.getLogger("kubelet")
+
+_PERIOD_S = 2.0
+# As Kubernetes gives a pod that it evicts for its own use.
+_GRACE_S = 1
+_BLOCK_BYTES = 512
+# Of one pod: a walk takes some seconds for so many, and what it found until then counts.
+_ENTRIES_MAX = 500_000
+# Pods with less are not worth their end.
+_REMOVABLE_BYTES = 2**20
+_VOLUMES, _CONTAINERS = ".volumes", "containers"
+
+
+def disk_use(folder: Path, logs: Path) -> DiskUse:
+    """Measure a pod's folder and its logs. Files in memory, and links, count nothing. Blocks."""
+    volumes, layers = folder / _VOLUMES, folder / _CONTAINERS
+    by_log: dict[str, int] = {}
+    for path, size in _files(logs):
+        name = path.removeprefix(f"{logs}/").partition(".")[0]
+        by_log[name] = by_log.get(name, 0) + size
+    written = {one.name: _size(one / "upper") for one in _folders(layers)}
+    return DiskUse(
+        total_bytes=_size(folder) + sum(by_log.values()),
+        containers={name: written.get(name, 0) + by_log.get(name, 0) for name in written.keys() | by_log.keys()},
+        volumes={one.name: _size(one) for one in _folders(volumes)},
+    )
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [one for one in path.iterdir() if one.is_dir() and not one.is_symlink()]
+    except OSError:
+        return []
+
+
+def _size(folder: Path) -> int:
+    return sum(size for _, size in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield path and bytes of all files of a tree on one file system; a file with several names once."""
+    waiting, seen, count = [str(folder)], set[int](), 0
+    with contextlib.suppress(OSError):
+        device = folder.stat().st_dev
+        while waiting and count < _ENTRIES_MAX:
+            # A folder that a pod removes meanwhile.
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    found = entry.stat(follow_symlinks=False)
+                    if found.st_dev != device or found.st_ino in seen:
+                        continue
+                    if found.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+                        seen.add(found.st_ino)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    yield entry.path, found.st_blocks * _BLOCK_BYTES
+
+
+class DiskWatch:
+    """Looks after the disk use of the pods of one kubelet."""
+
+    def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]]) -> None:
+        self._node, self._pods = node, pods
+
+    async def run(self) -> None:
+        """Look periodically until cancelled."""
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once: evict the pods over their limits, and one where the disk is nearly full."""
+        disk = shutil.disk_usage(self._node.pods)
+        threshold_bytes = int(disk.total * self._node.eviction_free_ratio())
+        is_low = disk.free < threshold_bytes
+        pods = {pod.id: pod for pod in self._pods() if not pod.stop.is_set()}
+        uses = {
+            pod.id: await asyncio.to_thread(disk_use, pod.folder, pod.logs)
+            for pod in pods.values()
+            if is_low or has_budget(pod.manifest)
+        }
+        over = {name: message for name, use in uses.items() if (message := overuse(pods[name].manifest, use))}
+        if not over and is_low:
+            found = [PodOnDisk(id=name, use=use, load=_load(pods[name])) for name, use in uses.items()]
+            name, message = pod_to_evict(
+                found, free_bytes=disk.free, threshold_bytes=threshold_bytes, removable_bytes=_REMOVABLE_BYTES
+            )
+            over = {name: message} if name else {}
+        for name, message in over.items():
+            await self._evict(pods[name], message)
+
+    async def _evict(self, pod: PodRun, message: str) -> None:
+        _log.warning("pod.evicted", extra={"pod": pod.key[1], "namespace": pod.key[0], "reason": message})
+        event = pod_event(pod.manifest, reason=EVICTED, message=message, now=stamp())
+        try:
+            await write_once(self._node.cluster, event)
+            await self._node.cluster.patch(
+                POD, *pod.key, patch={"status": evicted_status(message)}, subresource="status"
+            )
+        except ClusterError as error:
+            # On a full disk nothing is written: the pod goes, which is what makes room.
+            _log.warning("pod.eviction_not_written", extra={"pod": pod.key[1], "error": str(error)})
+        with contextlib.suppress(NotFound):
+            await self._node.cluster.delete(POD, *pod.key, grace_s=_GRACE_S)
+
+
+def _load(pod: PodRun) -> float:
+    """The part of a core that a pod's containers have used since their start."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    used_s, up_s = 0.0, now_s()
+    for pid in pod.sessions.values():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            # utime, stime and starttime of proc_pid_stat(5).
+            used_s += (int(fields[11]) + int(fields[12])) / ticks / max(1.0, up_s - int(fields[19]) / ticks)
+    return used_s

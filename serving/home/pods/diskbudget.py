@@ -1,0 +1,99 @@
+"""Decides which pods use more of the disk than they may, in the words of Kubernetes' kubelet.
+
+A pod's use is its folder (volumes, writable layers of its containers) and its logs. Limits are those of its containers
+(``ephemeral-storage``) and of its emptyDir volumes (``sizeLimit``). Source: kubernetes v1.36, pkg/kubelet/eviction/eviction_manager.go.
+"""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from serving.home.pods.podplan import all_containers, container_name_of
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object, nested
+from serving.model.quantity import parse_bytes
+
+EVICTED = "Evicted"
+"""The reason of a pod that the kubelet has ended for its use of a resource."""
+
+
+class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of a pod on the disk: of all, and by container (logs and writable layer) and emptyDir volume."""
+
+    total_bytes: int
+    containers: Mapping[str, int] = {}
+    volumes: Mapping[str, int] = {}
+
+
+class PodOnDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that may be evicted. ``load`` is how busy it is, of any unit."""
+
+    id: str
+    use: DiskUse
+    load: float
+
+
+def has_budget(pod: Object) -> bool:
+    """Whether a pod has any limit on the disk."""
+    return bool(_container_limits(pod) or _volume_limits(pod))
+
+
+def overuse(pod: Object, use: DiskUse) -> str:
+    """The message of a pod that uses more than its limits; "" if it does not."""
+    for name, (limit, text) in _volume_limits(pod).items():
+        if use.volumes.get(name, 0) > limit:
+            return f'Usage of EmptyDir volume "{name}" exceeds the limit "{text}". '
+    limits = _container_limits(pod)
+    if len(limits) == len(all_containers(pod)) and use.total_bytes > sum(limit for limit, _ in limits.values()):
+        total = limits[next(iter(limits))][1] if len(limits) == 1 else str(sum(limit for limit, _ in limits.values()))
+        return f"Pod ephemeral local storage usage exceeds the total limit of containers {total}. "
+    for name, (limit, text) in limits.items():
+        if use.containers.get(name, 0) > limit:
+            return f'Container {name} exceeded its local ephemeral storage limit "{text}". '
+    return ""
+
+
+def pod_to_evict(
+    pods: Collection[PodOnDisk], *, free_bytes: int, threshold_bytes: int, removable_bytes: int
+) -> tuple[str, str]:
+    """The pod to end where the disk is nearly full, and the message; ("", "") for none.
+
+    It is the idlest among those with at least ``removable_bytes``: others would free nothing.
+    """
+    found = [one for one in pods if one.use.total_bytes >= removable_bytes]
+    if free_bytes >= threshold_bytes or not found:
+        return "", ""
+    least = min(found, key=lambda one: (one.load, -one.use.total_bytes))
+    said = "The node was low on resource: ephemeral-storage. "
+    return least.id, f"{said}Threshold quantity: {threshold_bytes}, available: {free_bytes >> 10}Ki. "
+
+
+def evicted_status(message: str) -> Object:
+    """The status of an evicted pod."""
+    return {"phase": "Failed", "reason": EVICTED, "message": message}
+
+
+def _container_limits(pod: Object) -> dict[str, tuple[int, str]]:
+    found = {}
+    for container in all_containers(pod):
+        text = nested(container, "resources", "limits", "ephemeral-storage")
+        if (limit := _bytes(text)) is not None:
+            found[container_name_of(container)] = (limit, str(text))
+    return found
+
+
+def _volume_limits(pod: Object) -> dict[str, tuple[int, str]]:
+    found = {}
+    for volume in pod["spec"].get("volumes") or ():
+        text = nested(volume, "emptyDir", "sizeLimit")
+        # 0 is no limit, as in Kubernetes.
+        if limit := _bytes(text):
+            found[volume["name"]] = (limit, str(text))
+    return found
+
+
+def _bytes(text: object) -> int | None:
+    try:
+        return None if text is None else parse_bytes(str(text))
+    except InvalidValue:
+        return None

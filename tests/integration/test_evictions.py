@@ -1,0 +1,84 @@
+"""Pods that use more of the disk than they may."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import EVENT
+from serving.home.kubelet.diskwatch import disk_use
+from serving.home.pods.diskbudget import EVICTED
+from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
+from tests.integration.test_isolation import PYTHON, command
+
+LIMIT = {"limits": {"ephemeral-storage": "1Mi"}}
+
+
+def writing(mebibytes: int, folder: str = "$HOME") -> str:
+    """A command that writes a file, and then serves."""
+    text = f"head -c {mebibytes << 20} /dev/zero > {folder}/filled; exec {PYTHON} {HELLO}"
+    return shlex.join(["sh", "-c", text])
+
+
+async def reasons(machine: Machine, name: str) -> list[str]:
+    events = (await machine.cluster.list(EVENT)).items
+    return [one["message"] for one in events if one["reason"] == EVICTED and one["involvedObject"]["name"] == name]
+
+
+async def test_a_pod_that_fills_the_disk_is_evicted_and_another_stays(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest("other", command(HELLO), resources=LIMIT))
+            other = await machine.ready("other")
+            await machine.start(manifest("p", writing(5), resources=LIMIT))
+            await machine.until_gone("p")
+            (message,) = await reasons(machine, "p")
+            assert message.startswith("Pod ephemeral local storage usage exceeds the total limit of containers 1Mi")
+            assert (await machine.get(other))[0] == 200
+            assert await reasons(machine, "other") == []
+
+
+async def test_a_volume_over_its_limit_evicts_its_pod(tmp_path: Path) -> None:
+    pod = manifest("p", writing(5, "$HOME/data"), volumeMounts=[{"name": "v", "mountPath": "/data"}])
+    pod["spec"]["volumes"] = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(pod)
+            await machine.until_gone("p")
+            (message,) = await reasons(machine, "p")
+            assert 'Usage of EmptyDir volume "v" exceeds the limit "1Mi"' in message
+
+
+async def test_on_a_nearly_full_disk_the_pod_with_something_to_free_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            for name, text in (("empty", command(HELLO)), ("full", writing(5))):
+                await machine.start(manifest(name, text))
+                await machine.ready(name)
+            usage = os.statvfs(tmp_path)
+            total = usage.f_blocks * usage.f_frsize
+            monkeypatch.setattr(
+                "shutil.disk_usage", lambda _: type("Usage", (), {"total": total, "free": total // 1000})
+            )
+            await machine.until_gone("full")
+            (message,) = await reasons(machine, "full")
+            assert "The node was low on resource: ephemeral-storage" in message
+            assert await reasons(machine, "empty") == []
+
+
+async def test_the_use_of_a_pod_is_its_folder_and_its_logs(tmp_path: Path) -> None:
+    folder, logs = tmp_path / "pod", tmp_path / "logs"
+    layer = folder / "containers" / "app" / "upper"
+    for path in (layer / "file", folder / ".volumes" / "v" / "file", logs / "app.log.1", logs / "queue-proxy.log"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(2**20))
+    os.link(layer / "file", layer / "again")
+    (folder / "link").symlink_to("/usr")
+    found = disk_use(folder, logs)
+    assert 4 * 2**20 <= found.total_bytes < 5 * 2**20
+    assert 2 * 2**20 <= found.containers["app"] < 3 * 2**20
+    assert 2**20 <= found.volumes["v"] < 2 * 2**20
+    assert disk_use(tmp_path / "none", tmp_path / "none").total_bytes == 0

@@ -1,0 +1,89 @@
+from typing import Any
+
+import pytest
+
+from serving.home.pods.diskbudget import DiskUse, PodOnDisk, evicted_status, has_budget, overuse, pod_to_evict
+from serving.model.objects import Object
+
+MEBIBYTE = 2**20
+
+
+def pod(*limits: object, **spec: Any) -> Object:  # noqa: ANN401 - fields of the API
+    containers = [
+        {"name": f"c{at}", "resources": {"limits": {} if limit is None else {"ephemeral-storage": limit}}}
+        for at, limit in enumerate(limits)
+    ]
+    return {"spec": {"containers": containers, **spec}}
+
+
+def volume(limit: str) -> Object:
+    return {"name": "v", "emptyDir": {"sizeLimit": limit}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "wanted"),
+    [
+        (pod(None), False),
+        (pod("many"), False),
+        (pod("1Mi"), True),
+        (pod(None, volumes=[{"name": "v", "emptyDir": {}}]), False),
+        (pod(None, volumes=[volume("0")]), False),
+        (pod(None, volumes=[volume("1Mi")]), True),
+    ],
+)
+def test_a_pod_with_a_limit_on_the_disk_has_a_budget(manifest: Object, *, wanted: bool) -> None:
+    assert has_budget(manifest) is wanted
+
+
+@pytest.mark.parametrize(
+    ("manifest", "use", "message"),
+    [
+        (pod("1Mi"), DiskUse(total_bytes=MEBIBYTE), ""),
+        (
+            pod("1Mi"),
+            DiskUse(total_bytes=MEBIBYTE + 1),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
+        ),
+        (
+            pod("1Mi", "1Mi"),
+            DiskUse(total_bytes=2 * MEBIBYTE + 1),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2097152. ",
+        ),
+        (
+            pod("1Mi", "2Mi"),
+            DiskUse(total_bytes=2 * MEBIBYTE, containers={"c0": 2 * MEBIBYTE}),
+            'Container c0 exceeded its local ephemeral storage limit "1Mi". ',
+        ),
+        # One without a limit: the sum says nothing.
+        (pod("1Mi", None), DiskUse(total_bytes=9 * MEBIBYTE), ""),
+        (
+            pod(None, volumes=[volume("1Mi")]),
+            DiskUse(total_bytes=0, volumes={"v": MEBIBYTE + 1}),
+            'Usage of EmptyDir volume "v" exceeds the limit "1Mi". ',
+        ),
+        (pod(None, volumes=[volume("1Mi")]), DiskUse(total_bytes=0, volumes={"v": MEBIBYTE}), ""),
+    ],
+)
+def test_a_pod_over_a_limit_hears_it_in_the_words_of_kubernetes(manifest: Object, use: DiskUse, message: str) -> None:
+    assert overuse(manifest, use) == message
+
+
+def on_disk(name: str, mebibytes: int, load: float) -> PodOnDisk:
+    return PodOnDisk(id=name, use=DiskUse(total_bytes=mebibytes * MEBIBYTE), load=load)
+
+
+def test_the_idlest_pod_that_frees_something_goes_first() -> None:
+    pods = [on_disk("busy", 100, 0.5), on_disk("idle", 5, 0.1), on_disk("larger", 50, 0.1), on_disk("empty", 0, 0.0)]
+    name, message = pod_to_evict(pods, free_bytes=1024, threshold_bytes=2048, removable_bytes=MEBIBYTE)
+    assert name == "larger"
+    assert message == "The node was low on resource: ephemeral-storage. Threshold quantity: 2048, available: 1Ki. "
+
+
+@pytest.mark.parametrize(("free_bytes", "mebibytes"), [(2048, 5), (1024, 0)])
+def test_nothing_goes_where_there_is_room_or_nothing_to_free(free_bytes: int, mebibytes: int) -> None:
+    pods = [on_disk("p", mebibytes, 0.0)]
+    assert pod_to_evict(pods, free_bytes=free_bytes, threshold_bytes=2048, removable_bytes=MEBIBYTE) == ("", "")
+
+
+def test_an_evicted_pod_has_failed() -> None:
+    assert evicted_status("full") == {"phase": "Failed", "reason": "Evicted", "message": "full"}

@@ -105,11 +105,8 @@ async def _body(stop: asyncio.Event) -> None:
     hosts.write()
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
-    options = ApiOptions(
-        token=state.token.read_text(),
-        token_reviews=TokenReviews(functools.partial(read_account_token, node.key)),
-        runs_images=containers is not None,
-    )
+    reviews = TokenReviews(functools.partial(read_account_token, node.key))
+    options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
     pod_logs = FilePodLogs(logs)
     api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))
     metrics, sockets = ControllerMetrics(), inherited_sockets()

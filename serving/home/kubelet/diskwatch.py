@@ -1,4 +1,4 @@
-"""Measures what pods have on the disk, and evicts those that use too much of it; ``diskbudget`` decides.
+"""Measures the disk use of pods, and evicts those over a limit by the decisions of ``diskbudget``.
 
 A pod over a limit of its own is evicted within seconds. Where the disk is nearly full the idlest pod goes, one at a time, so that
 the store, which needs the same disk, can go on to write.
@@ -87,13 +87,13 @@ class DiskWatch:
         self._node, self._pods = node, pods
 
     async def run(self) -> None:
-        """Look periodically until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await asyncio.sleep(_PERIOD_S)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
-        """Look once: evict the pods over their limits, and one where the disk is nearly full."""
+    async def check(self) -> None:
+        """Check once: evict the pods over their limits, and one where the disk is nearly full."""
         disk = shutil.disk_usage(self._node.pods)
         threshold_bytes = int(disk.total * self._node.eviction_free_ratio())
         is_low = disk.free < threshold_bytes

@@ -27,10 +27,10 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's name. ``reported_network``
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of
-    processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``proxy`` are the current
-    settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is the certificate by which queue-proxies know
-    daemons, "" without inner TLS. ``eviction_free_ratio`` is the part of the disk below which
-    pods are evicted. ``isolation`` is that of processes, None for none.
+    processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it
+    is one node. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
+    the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
+    none. ``eviction_free_ratio`` is the part of the disk below which pods are evicted.
     """
 
     cluster: Cluster

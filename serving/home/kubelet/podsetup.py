@@ -198,7 +198,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
         return isolation.confinement(
             address=self.location.address,
-            shown=(str(self.folder), plan.folder, *files_of(plan.arguments, plan.environment)),
+            shown=(str(self.folder), plan.folder, *files_of(plan.arguments, plan.environment, plan.folder)),
             owned=[one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir()],
             ports=(port, *declared, *QUEUE_PORTS),
         )

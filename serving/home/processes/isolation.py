@@ -33,6 +33,9 @@ _REVISION_USER_FIRST, _REVISION_USERS = 0x70010000, 0x0F000000
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o001, 0o005
 # Absolute paths in an argument, such as one of a shell.
 _PATH = re.compile(r"(?<![^\s'\"=:;,(@])/[^\s'\":;,()<>|&$]*")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+_WORD = re.compile(r"[^\s'\"=:;,()<>|&$]+")
+_SCRIPT_BYTES_MAX = 65536
 _TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", ""})
 
 
@@ -121,13 +124,16 @@ def is_open(path: str) -> bool:
         return False
 
 
-def files_of(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The installations and files that a command names, also by links and in PYTHONPATH.
+def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: str = "/") -> list[str]:
+    """Find installations and files named by a command, also by links, in PYTHONPATH, and in its scripts.
 
-    Of a program in a folder "bin" it is the folder around that: /venv for /venv/bin/python.
+    Of a program in a folder "bin" it is the folder around that: /venv for /venv/bin/python. ``folder`` is where the command runs.
     """
     program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
-    texts = (program or "", *arguments, environment.get("PYTHONPATH", ""))
+    texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
+    texts = [_VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text) for text in texts]
+    words = [word for text in texts for word in _WORD.findall(text)]
+    texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
     found: dict[str, None] = {}
     for named in (path for text in texts for path in _PATH.findall(text)):
         for path in (Path(named), Path(os.path.realpath(named))):
@@ -137,6 +143,16 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str]) -> list[s
                 closed = closed_above(str(path))
                 found[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
     return [path for path in found if path not in _TOO_MUCH]
+
+
+def _script(path: str) -> str:
+    """The text of a file such as a script, which ``sh`` also runs without "#!"; "" of a program."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_SCRIPT_BYTES_MAX) if Path(path).is_file() else b""
+    except (OSError, ValueError):
+        return ""
+    return "" if b"\0" in content else content.removeprefix(b"#!").decode(errors="replace")
 
 
 def isolation_of(mode: str, state: Path, *, is_root: bool | None = None) -> Isolation | None:

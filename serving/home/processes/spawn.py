@@ -34,7 +34,7 @@ import msgspec
 import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
-from serving.home.processes.confine import confine
+from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
 from serving.home.processes.mounts import (
     HOSTS_PATH,
@@ -115,7 +115,7 @@ def warm_up() -> None:
 class Spawner:
     """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness.
 
-    ``has_own_pids`` gives each app a pid namespace, where this machine allows it.
+    With strict isolation each app has a pid namespace, where this machine allows it.
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class Spawner:
         owner: int,
         events: int,
         freezers: PodFreezers | None = None,
-        has_own_pids: bool = False,
     ) -> None:
         self._records, self._owner, self._events, self._freezers = records, owner, events, freezers
-        self._has_own_pids = has_own_pids and can_fork_sibling()
+        is_strict = os.environ.get(ISOLATION_VARIABLE) == "strict"
+        self._has_own_pids = is_strict and os.geteuid() == 0 and can_fork_sibling()
         # In a process that was forked twice: its first parent.
         self._middle = 0
         # In a child: how it is seen from outside of its pid namespace.

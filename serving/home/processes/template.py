@@ -69,16 +69,14 @@ _APP_GRACE_S = 2.0
 # A queue-proxy that has not repeated its readiness by then reports it later.
 _REPEAT_S = 1.0
 _KILLED = -signal.SIGKILL
-# Where container runtimes are, and the report that this process serves.
-_KEPT_VARIABLES = {"PATH", READY_VARIABLE}
+# Where container runtimes are, the report that this process serves, and the isolation of apps.
+_KEPT_VARIABLES = {"PATH", READY_VARIABLE, ISOLATION_VARIABLE}
 
 
 class Template:
     """The children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
 
-    def __init__(
-        self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords, has_own_pids: bool
-    ) -> None:
+    def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
         self._events, self._event_reader = events[0], EventReader()
         self._records = records
@@ -86,9 +84,7 @@ class Template:
         self._owner = os.getppid()
         freezers = find_freezers(self._owner)
         self._signals = PodSignals(freezers, records)
-        self._spawner = Spawner(
-            records, owner=self._owner, events=events[1], freezers=freezers, has_own_pids=has_own_pids
-        )
+        self._spawner = Spawner(records, owner=self._owner, events=events[1], freezers=freezers)
         self._selector = selectors.DefaultSelector()
         self._preloaded = PreloadedApps(
             records,
@@ -385,12 +381,10 @@ def main() -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
     descriptors = json.loads(os.environ["SERVING_LISTEN_FDS"])
     events = (descriptors["events"], descriptors["events-writer"])
-    for descriptor in events:
+    for descriptor in (*events, descriptors["template"]):
         os.set_inheritable(descriptor, False)
     listener = socket.socket(fileno=descriptors["template"])
-    listener.set_inheritable(False)
     warm_up()
-    is_strict = os.environ.get(ISOLATION_VARIABLE) == "strict"
     records = ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))
     # A fork would have to clear them itself.
     for name in os.environ.keys() - _KEPT_VARIABLES:
@@ -398,7 +392,7 @@ def main() -> int:
     # What is here now is shared by all children, as long as no collection touches it.
     gc.collect()
     gc.freeze()
-    Template(listener, events=events, records=records, has_own_pids=is_strict and os.geteuid() == 0).run()
+    Template(listener, events=events, records=records).run()
     return 0
 
 

@@ -81,6 +81,16 @@ def test_a_command_names_installations_and_files_also_by_links_and_in_shells(clo
     assert set(found) == {str(closed / "app"), str(closed / "real"), str(script)}
 
 
+def test_scripts_that_a_command_names_are_read_for_files(closed: Path) -> None:
+    interpreter = closed / "app" / "bin" / "python"
+    interpreter.write_text("")
+    (closed / "run.sh").write_text(f"#!{interpreter}\n")
+    (closed / "data").write_bytes(f"\0{interpreter}".encode())
+    assert str(closed / "app") in files_of(("./run.sh",), {}, str(closed))
+    assert str(closed / "app") in files_of(("sh", "-c", "exec $HOME/run.sh"), {"HOME": str(closed)})
+    assert str(closed / "app") not in files_of(("cat", "data", "missing"), {}, str(closed))
+
+
 def test_a_program_in_the_path_is_found(closed: Path) -> None:
     program = closed / "app" / "bin" / "serve"
     program.write_text("#!/bin/sh\n")

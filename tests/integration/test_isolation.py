@@ -39,8 +39,9 @@ async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
         template.state.token.write_text("a token")
         async with controlled(template.state, isolation=mode) as machine:
             victim = await machine.start(manifest("victim", command(HELLO)))
+            # To name a file of the state folder does not show it.
             limits = {"limits": {"memory": "128Mi"}}
-            await machine.start(manifest("attacker", command(ATTACKER), resources=limits))
+            await machine.start(manifest("attacker", f"{command(ATTACKER)} {template.state.token}", resources=limits))
             victim, attacker = await machine.ready("victim"), await machine.ready("attacker")
             run = machine.kubelet.find("default", "victim")
             (template.state.pods / run.id / "secret").write_text("a secret")

@@ -196,10 +196,20 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         used = [named] if named and (not snapshot or has_links(Path(snapshot))) else []
         used += [one for one in (snapshot, plan.folder) if one and not is_open(one) and one != str(self.folder)]
         declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
+
+        def is_allowed(path: str) -> bool:
+            # Of the state folder a pod has its own folder and snapshots, whatever its manifest and its scripts name.
+            real = Path(path).resolve()
+            ours = (self.folder.resolve(), self.node.snapshots.resolve())
+            return not real.is_relative_to(Path(isolation.state).resolve()) or any(map(real.is_relative_to, ours))
+
+        named_files = files_of(plan.arguments, plan.environment, plan.folder)
         return isolation.confinement(
             address=self.location.address,
-            shown=(str(self.folder), plan.folder, *files_of(plan.arguments, plan.environment, plan.folder)),
-            owned=[one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir()],
+            shown=[one for one in (str(self.folder), plan.folder, *named_files) if is_allowed(one)],
+            owned=[
+                one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir() and is_allowed(one)
+            ],
             ports=(port, *declared, *QUEUE_PORTS),
         )
 

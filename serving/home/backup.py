@@ -17,13 +17,12 @@ from pathlib import Path
 import msgspec
 
 from serving.home.state import StateFolder
-from serving.home.store.journal import copy_of
 from serving.model.errors import ServingError
 
 FORMAT = 1
 """Raise it when an older program would restore an archive wrongly."""
 
-BACKUP_PATH = "/serving.dev/backup"
+BACKUP_PATH = "/backup/journal"
 """Where the API returns a copy of its journal."""
 
 _MANIFEST = "backup.json"
@@ -60,6 +59,16 @@ def journal_copy(path: Path) -> bytes:
             connection.close()
     except sqlite3.Error as error:
         raise BadBackup(f"the journal {path} cannot be read: {error}") from error
+
+
+def copy_of(connection: sqlite3.Connection) -> bytes:
+    """All committed content of an open database, as one SQLite file."""
+    copy = sqlite3.connect(":memory:")
+    try:
+        connection.backup(copy)
+        return copy.serialize()
+    finally:
+        copy.close()
 
 
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.home.backup import copy_of
 from serving.model.errors import JournalDamaged, Unavailable
 
 VERSION_BLOCK = 2**24
@@ -274,43 +275,34 @@ class Journal:
 
     def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         with self._writing:
-            self._commit_items(items)
-
-    def _commit_items(self, items: Sequence[JournalEntry | _Reservation]) -> None:
-        connection = self._connection
-        if connection.in_transaction:
-            # The rollback of the last failure has failed too.
-            connection.execute("ROLLBACK")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for item in items:
-                match item:
-                    case _Reservation(up_to):
-                        connection.execute("UPDATE versions SET reserved = max(reserved, ?)", (up_to,))
-                    case JournalEntry(kind=kind, namespace=namespace, name=name, data=None):
-                        connection.execute(
-                            "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, namespace, name)
-                        )
-                    case JournalEntry(kind=kind, namespace=namespace, name=name, data=data):
-                        connection.execute(
-                            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (kind, namespace, name, data)
-                        )
-            connection.execute("COMMIT")
-        except BaseException:
-            # Of SQLite or of Python, such as a name that is no UTF-8. Some failures have rolled back already.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+            _commit_items(self._connection, items)
 
 
-def copy_of(connection: sqlite3.Connection) -> bytes:
-    """All committed content of an open database, as one SQLite file."""
-    copy = sqlite3.connect(":memory:")
+def _commit_items(connection: sqlite3.Connection, items: Sequence[JournalEntry | _Reservation]) -> None:
+    """Carry out all items in one transaction, or none."""
+    if connection.in_transaction:
+        # The rollback of the last failure has failed too.
+        connection.execute("ROLLBACK")
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.backup(copy)
-        return copy.serialize()
-    finally:
-        copy.close()
+        for item in items:
+            match item:
+                case _Reservation(up_to):
+                    connection.execute("UPDATE versions SET reserved = max(reserved, ?)", (up_to,))
+                case JournalEntry(kind=kind, namespace=namespace, name=name, data=None):
+                    connection.execute(
+                        "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, namespace, name)
+                    )
+                case JournalEntry(kind=kind, namespace=namespace, name=name, data=data):
+                    connection.execute(
+                        "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (kind, namespace, name, data)
+                    )
+        connection.execute("COMMIT")
+    except BaseException:
+        # Of SQLite or of Python, such as a name that is no UTF-8. Some failures have rolled back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:

@@ -198,8 +198,11 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
 
         def is_allowed(path: str) -> bool:
-            # Of the state folder a pod has its own folder and snapshots, whatever its manifest and its scripts name.
+            # Of the state folder a pod has its own folder and snapshots, whatever its manifest and its scripts name. An app that runs in
+            # "/" is not shown all closed folders for that.
             real = Path(path).resolve()
+            if str(real) == "/":
+                return False
             ours = (self.folder.resolve(), self.node.snapshots.resolve())
             return not real.is_relative_to(Path(isolation.state).resolve()) or any(map(real.is_relative_to, ours))
 

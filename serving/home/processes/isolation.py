@@ -8,13 +8,16 @@
 """
 
 import base64
+import contextlib
 import functools
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -142,7 +145,28 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
                 # A home with a folder "bin" is no installation.
                 closed = closed_above(str(path))
                 found[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
+                found |= dict.fromkeys(_editable_projects(installation))
     return [path for path in found if path not in _TOO_MUCH]
+
+
+def _editable_projects(installation: Path) -> tuple[str, ...]:
+    """The folders of projects that a virtual environment imports from where they are (PEP 610)."""
+    if not (installation / "pyvenv.cfg").exists():
+        return ()
+    folders = tuple(sorted(installation.glob("lib/python*/site-packages")))
+    return _editable_in(folders, tuple(one.stat().st_mtime_ns for one in folders))
+
+
+@functools.lru_cache(maxsize=64)
+def _editable_in(folders: Sequence[Path], changed_ns: Sequence[int]) -> tuple[str, ...]:
+    del changed_ns
+    found = []
+    for note in (one for folder in folders for one in folder.glob("*.dist-info/direct_url.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            origin = json.loads(note.read_text())
+            if origin["dir_info"].get("editable") and Path(path := unquote(urlsplit(origin["url"]).path)).is_dir():
+                found.append(path)
+    return tuple(found)
 
 
 def _script(path: str) -> str:

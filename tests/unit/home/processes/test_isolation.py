@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,26 @@ def test_a_command_names_installations_and_files_also_by_links_and_in_shells(clo
         ("/bin/sh", "-c", f"exec '{program}' {script} --at=/none $PORT"), {"PYTHONPATH": str(closed / "real")}
     )
     assert set(found) == {str(closed / "app"), str(closed / "real"), str(script)}
+
+
+def test_a_virtual_environment_brings_the_projects_that_it_imports_from_their_folders(closed: Path) -> None:
+    venv, project = closed / "app", closed / "project"
+    notes = venv / "lib" / "python3.11" / "site-packages"
+    project.mkdir()
+    for name, note in {
+        "mine": {"url": project.as_uri(), "dir_info": {"editable": True}},
+        "gone": {"url": "file:///absent", "dir_info": {"editable": True}},
+        "copied": {"url": closed.as_uri(), "dir_info": {}},
+        "wheel": {"url": "https://example.org/wheel", "archive_info": {}},
+    }.items():
+        (notes / f"{name}-1.dist-info").mkdir(parents=True)
+        (notes / f"{name}-1.dist-info" / "direct_url.json").write_text(json.dumps(note))
+    (notes / "bad-1.dist-info").mkdir()
+    (notes / "bad-1.dist-info" / "direct_url.json").write_text("[")
+    (venv / "bin" / "python").write_text("")
+    assert str(project) not in files_of((str(venv / "bin" / "python"),), {})
+    (venv / "pyvenv.cfg").write_text("")
+    assert set(files_of((str(venv / "bin" / "python"),), {})) == {str(venv), str(project)}
 
 
 def test_scripts_that_a_command_names_are_read_for_files(closed: Path) -> None:

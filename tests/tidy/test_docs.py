@@ -256,3 +256,13 @@ def test_the_answers_of_the_data_path_are_in_its_code() -> None:
 def test_the_site_has_every_page() -> None:
     listed = set(re.findall(r"^ {6}- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - listed == set(), "add the page to nav in mkdocs.yml"
+
+
+def test_the_threat_model_names_tests_that_exist() -> None:
+    named_there = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/threat-model.md").read_text()))
+    sources = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    existing = {
+        name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)\(", source, re.MULTILINE)
+    }
+    assert len(named_there) > 30
+    assert named_there - existing == set()

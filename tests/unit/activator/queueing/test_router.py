@@ -142,6 +142,17 @@ def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
     assert [one.waited_s for one in outcome.dispatches] == [0.5, 0.5]
 
 
+def test_open_requests_of_one_client_leave_slots_to_others() -> None:
+    made = router("a", "b")
+    admissions = {}
+    while not (parked := [one for one in admissions if made.is_parked(KEY, one)]):
+        request = f"r{len(admissions)}"
+        assert not made.is_parked(KEY, request)
+        admissions[request] = made.arrive(KEY, request, 0.0, client="10.0.0.1")
+    assert not isinstance(admissions[parked[0]], Dispatch)
+    assert isinstance(made.arrive(KEY, "other", 0.0, client="10.0.0.2"), Dispatch)
+
+
 def test_an_end_lets_the_next_run() -> None:
     made = router("p")
     come(made, "a", "b")

@@ -144,7 +144,7 @@ def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
 
 def test_open_requests_of_one_client_leave_slots_to_others() -> None:
     made = router("a", "b")
-    admissions = {}
+    admissions: dict[str, object] = {}
     while not (parked := [one for one in admissions if made.is_parked(KEY, one)]):
         request = f"r{len(admissions)}"
         assert not made.is_parked(KEY, request)

@@ -79,6 +79,8 @@ def main(descriptor: int) -> None:
         confine = runpy.run_path(first["confine"])["confine"]
         _take_names(first["hostname"].encode(), first["hosts"].encode())
         _confined(first, confine)
+        # A new user namespace, or another user, takes that signal away. A pod sets it when its first parent is gone.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _prepare(first, own)
     except _RefusedError as error:
         _send_reply(control, {"refused": str(error)})
@@ -123,8 +125,6 @@ def _confined(order: "dict[str, Any]", confine: _Confine) -> None:
     if order["confinement"]:
         for text in confine(order["confinement"], order["folder"]):
             os.write(2, f"serving: not isolated by {text}\n".encode())
-        # A new user namespace, or another user, takes that signal away.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _send_reply(control: socket.socket, reply: object) -> None:

@@ -7,7 +7,6 @@ folder: a file's time is the commit's, archives are sorted, and nothing that is 
 
 import argparse
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -22,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from release import image, oci, signing
+from release.verify import SUMS, digest_of
 from release.version import WrongTag, commit, version
 
 ROOT = Path(__file__).resolve().parent.parent
-SUMS = "SHA256SUMS"
 PROVENANCE = "provenance.intoto.json"
 NAMES = {"daemons": "serving", "queue-proxy": "serving-queue-proxy", "placement": "serving-placement"}
 # Bytes of an unpacked image. What is larger is a mistake in rootfs.py or a new dependency: decide, then raise.
@@ -87,7 +86,7 @@ def build(dist: Path, targets: Sequence[str], *, key: Path | None) -> None:
         ]
         run(*bill, "--output-file", str(dist / f"serving-{number}.cdx.json"), at=tree, environment=environment)
     write_json(dist / PROVENANCE, provenance(dist, number))
-    (dist / SUMS).write_text("".join(f"{sum_of(path)}  {path.name}\n" for path in files(dist)))
+    (dist / SUMS).write_text("".join(f"{digest_of(path)}  {path.name}\n" for path in files(dist)))
     if key is not None:
         (dist / f"{SUMS}.sig").write_text(signing.sign((dist / SUMS).read_bytes(), signing.load(key)))
     report(dist, number, sizes, is_signed=key is not None)
@@ -173,7 +172,7 @@ def provenance(dist: Path, number: str) -> dict[str, Any]:
     locks = sorted((ROOT / "release/locks").glob("*.txt"))
     return {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": path.name, "digest": {"sha256": sum_of(path)}} for path in files(dist)],
+        "subject": [{"name": path.name, "digest": {"sha256": digest_of(path)}} for path in files(dist)],
         "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {
             "buildDefinition": {
@@ -182,7 +181,7 @@ def provenance(dist: Path, number: str) -> dict[str, Any]:
                 "internalParameters": {"python": platform.python_version(), "machine": platform.machine()},
                 "resolvedDependencies": [
                     {"uri": f"git+{_SOURCE}", "digest": {"gitCommit": commit()}},
-                    *({"uri": f"release/locks/{path.name}", "digest": {"sha256": sum_of(path)}} for path in locks),
+                    *({"uri": f"release/locks/{path.name}", "digest": {"sha256": digest_of(path)}} for path in locks),
                     *base(),
                 ],
             },
@@ -200,12 +199,6 @@ def base() -> list[dict[str, Any]]:
 def files(dist: Path) -> list[Path]:
     """What a release consists of so far, but for the sums themselves."""
     return sorted(path for path in dist.iterdir() if not path.name.startswith((SUMS, ".")))
-
-
-def sum_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def report(dist: Path, number: str, sizes: Mapping[str, int], *, is_signed: bool) -> None:

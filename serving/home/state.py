@@ -62,6 +62,8 @@ class ApiCertificate:
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as said
         from cryptography.x509.oid import NameOID  # noqa: PLC0415 - as said
 
+        from serving.wire.authority import key_usage  # noqa: PLC0415 - as said
+
         def certificate(
             subject: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey, *, is_authority: bool
         ) -> x509.CertificateBuilder:
@@ -77,20 +79,7 @@ class ApiCertificate:
                 .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
                 .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
                 .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-                .add_extension(_usage(is_authority=is_authority), critical=True)
-            )
-
-        def _usage(*, is_authority: bool) -> x509.KeyUsage:
-            return x509.KeyUsage(
-                digital_signature=not is_authority,
-                key_cert_sign=is_authority,
-                crl_sign=is_authority,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                encipher_only=False,
-                decipher_only=False,
+                .add_extension(key_usage(signs_certificates=is_authority), critical=True)
             )
 
         signer, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())

@@ -55,7 +55,7 @@ class Authority:
             .not_valid_before(_FROM)
             .not_valid_after(_UNTIL)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(key_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
             .add_extension(
                 x509.NameConstraints([x509.UniformResourceIdentifier(TRUST_DOMAIN)], None),
@@ -78,7 +78,7 @@ class Authority:
             .not_valid_before(dt.datetime.fromtimestamp(now_s - SKEW_MAX_S, dt.UTC))
             .not_valid_after(dt.datetime.fromtimestamp(until_s, dt.UTC))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(key_usage(signs_certificates=False), critical=True)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
                 critical=False,
@@ -95,7 +95,8 @@ class Authority:
         )
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """The key usage of an authority's certificate, or of one that proves an identity."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,

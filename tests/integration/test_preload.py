@@ -162,7 +162,7 @@ def forked_ahead(supervisor: int) -> set[int]:
 
 
 async def next_ahead(supervisor: int, *, known: int = 0) -> int:
-    """The process that waits for a pod. A warm process that starts is a child of the supervisor for a moment, too."""
+    """Wait for the process forked ahead. A starting warm process is a child of the supervisor for a moment, too."""
     while True:
         await until(lambda: forked_ahead(supervisor) - {known})
         before = forked_ahead(supervisor) - {known}

@@ -90,8 +90,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     a load balancer all clients share an address. Range: 0 to 1000000. Default: ours, 0."""
 
     upstream_connect_max_s: Annotated[float, Knob(key="upstream-connect-max", unit=DURATION, above=0, high=60)] = 2.0
-    """Longest time to connect to an upstream; then 502, or another upstream. Range: above 0 to 60s. Default: ours; the
-    upstream is on the same machine or in the same cluster."""
+    """Longest time to connect to an upstream; then 502, or another upstream. Range: above 0 to 60s. Default: ours, 2s for
+    an activator, which has other pods; Knative's dialer, 20s for a queue-proxy, which has one app."""
 
     upstream_idle_max_s: Annotated[float, Knob(key="upstream-idle-max", unit=DURATION, above=0, high=86400)] = 60.0
     """Time for which an idle connection to an upstream is kept. Range: above 0 to 24h. Default: ours; Go's transport

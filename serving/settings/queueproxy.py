@@ -156,8 +156,8 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together; then requests
     go to the app all the same. Range: 100ms to 1h. Default: ours, 60s: a large model is back in memory within seconds."""
 
-    http: HttpSettings = HttpSettings()
-    """Limits of the HTTP engine."""
+    http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0)
+    """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s."""
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with activators and autoscalers."""

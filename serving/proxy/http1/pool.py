@@ -7,15 +7,20 @@ by its upstream just now, and then it is unknown whether the request arrived.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from serving.proxy.http1.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
+from serving.traffic.backoff import backoff_s
 
 # Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
 _SURE_IDLE_MAX_S = 1.0
+# Time for the first attempt to connect, in seconds; it doubles up to the longest. Knative's dialer: 50 ms, times 1.4.
+_ATTEMPT_FIRST_S = 0.25
+_ATTEMPT_MAX_S = 4.0
 
 
 UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
@@ -38,9 +43,18 @@ class PlainConnector:
     turn = 0
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """As the protocol says."""
-        _, made = await asyncio.get_running_loop().create_connection(make, *address)
-        return made
+        """Connect; retry an attempt without an answer until the caller ends it.
+
+        A server with a full accept queue drops the attempt, and the kernel repeats it only after 1, 3 and 7 s.
+        """
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        while True:
+            attempt += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s(attempt, first_s=_ATTEMPT_FIRST_S, max_s=_ATTEMPT_MAX_S)):
+                    _, made = await loop.create_connection(make, *address)
+                    return made
 
 
 class Waiter(Protocol):

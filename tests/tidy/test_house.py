@@ -20,6 +20,13 @@ FEATURES: dict[str, tuple[int, int]] = {
     "inner TLS": (1_550, 10),
     "dormant pods": (1_200, 6),
     "backup, commit in the version": (350, 2),
+    "queries with a token, bounds of the API": (500, 3),
+    "roles, audit log, allow-from, JWT": (2_200, 14),
+    "faster simulator, oracle as a policy": (600, 3),
+    "SLO, budget, load of model servers": (1_800, 9),
+    "dormant pods on Kubernetes and in every view": (1_500, 7),
+    "upgrade, repair, systemd, bundle, deploy options": (1_800, 10),
+    "overview, requests, exact latency": (1_800, 9),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

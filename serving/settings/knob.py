@@ -183,7 +183,7 @@ def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
 
     A bare ``bool`` needs no ``Knob``: its key is its name. Quirks, which are nothing but flags, use that.
     """
-    return tuple(_fields_below(record, ()))
+    return tuple(_fields_below(record, (), None))
 
 
 @functools.cache
@@ -198,19 +198,23 @@ def with_group(annotation: str) -> str:
     return annotation if "/" in annotation else f"{AUTOSCALING_GROUP}/{annotation}"
 
 
-def _fields_below(record: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[Field]:
+def _fields_below(
+    record: type[msgspec.Struct], path: tuple[str, ...], defaults: msgspec.Struct | None
+) -> Iterator[Field]:
+    # An outer record may give a nested one as its default; that one's values are the defaults then.
     hints = typing.get_type_hints(record, include_extras=True)
     prefix = "".join(f"{part.replace('_', '-')}." for part in path)
     for info in msgspec.structs.fields(record):
         hint = hints[info.name]
         here = (*path, info.name)
+        default = info.default if defaults is None else getattr(defaults, info.name)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from _fields_below(hint, here)
+            yield from _fields_below(hint, here, default if isinstance(default, msgspec.Struct) else None)
             continue
         knob = _knob_of(info.name, hint)
         # A key in another component's ConfigMap keeps the name that it has there.
         knob = knob if knob.config_map else msgspec.structs.replace(knob, key=prefix + knob.key)
-        yield Field(path=here, knob=knob, default=info.default, owner=record)
+        yield Field(path=here, knob=knob, default=default, owner=record)
 
 
 def _knob_of(name: str, hint: object) -> Knob:

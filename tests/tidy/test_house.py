@@ -27,6 +27,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "dormant pods on Kubernetes and in every view": (1_500, 7),
     "upgrade, repair, systemd, bundle, deploy options": (1_800, 10),
     "overview, requests, exact latency": (1_800, 9),
+    "refusals counted, TCP": (600, 3),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

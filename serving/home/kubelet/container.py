@@ -23,7 +23,7 @@ from serving.home.pods.podfolder import keep_previous, size_of, tail
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome, probe_failure
 from serving.home.pods.unready import ObservedContainer
-from serving.home.processes.orders import StartProcess
+from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
 from serving.model.errors import NotFound
 from serving.queueproxy.io.readiness import attempt
@@ -98,7 +98,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     start: StartProcess
     on_state: Callable[[ContainerState], None]
-    on_ready: Callable[[bool], None] | None = None
+    on_ready: Callable[[ReadinessChanged], None] | None = None
     on_warning: Callable[[str, str], None]
     probes: tuple[ProbePlan, ...] = ()
     listening: Probe | None = None

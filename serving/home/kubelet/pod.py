@@ -40,7 +40,7 @@ from serving.home.pods.podstatus import pod_status, with_dormancy
 from serving.home.pods.sources import Sources
 from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
-from serving.home.processes.orders import StartProcess
+from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, labels_of
@@ -293,10 +293,9 @@ class PodRun:
             first=self._states.get(name, ContainerState()),
         )
 
-    def _set_proxy_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
-        self._is_proxy_ready = is_ready
-        proxy = self.keepers.get(self._proxy_name)
-        self.sleep.report(is_dormant=bool(proxy and proxy.process and proxy.process.is_dormant))
+    def _set_proxy_ready(self, report: ReadinessChanged) -> None:
+        self._is_proxy_ready = report.is_ready
+        self.sleep.report(is_dormant=report.is_dormant)
         if self.is_ready:
             self._is_settled.set()
         else:

@@ -55,15 +55,13 @@ class TemplateProcess:
         pod: str,
         name: str,
         *,
-        on_ready: Callable[[bool], None] | None = None,
+        on_ready: Callable[[ReadinessChanged], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._host, self._pod, self._name = host, pod, name
         self._on_ready, self._on_warning = on_ready, on_warning
         self.pid = 0
-        self.is_dormant = False
-        """Whether it is a queue-proxy whose app sleeps."""
         self.started: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
         self.drained: asyncio.Future[None] = loop.create_future()
@@ -101,12 +99,11 @@ class TemplateProcess:
             case ProcessEnded(exit_code=exit_code):
                 _settle(self.started, None)
                 _settle(self.ended, exit_code)
-            case ReadinessChanged(is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant):
-                self.is_dormant = is_dormant
+            case ReadinessChanged(is_drained=is_drained):
                 if is_drained:
                     _settle(self.drained, None)
                 if self._on_ready is not None:
-                    self._on_ready(is_ready)
+                    self._on_ready(report)
             case Warned(reason=reason, message=message):
                 if self._on_warning is not None:
                     self._on_warning(reason, message)
@@ -203,7 +200,7 @@ class ProcessRuntime:
         self,
         start: StartProcess,
         *,
-        on_ready: Callable[[bool], None] | None = None,
+        on_ready: Callable[[ReadinessChanged], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess:
         """Start a container.
@@ -227,7 +224,7 @@ class ProcessRuntime:
         pod: str,
         name: str,
         *,
-        on_ready: Callable[[bool], None] | None = None,
+        on_ready: Callable[[ReadinessChanged], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess | None:
         """The process of a container that an earlier control process started; None if there is none."""

@@ -27,9 +27,6 @@ sys.stderr.write("imported\\n")
 def answer():
     return [os.getpid(), IMPORTED_BY, os.environ["PORT"], random.random(), os.getcwd(), os.environ["HOSTNAME"], *ARGUMENTS]
 """
-# A pod beside a second system on the machine sometimes starts without its warm process (once in ten runs); why is open.
-pytestmark = pytest.mark.slow
-
 APP = """
 import os
 from http.server import BaseHTTPRequestHandler, HTTPServer

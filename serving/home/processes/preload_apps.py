@@ -43,8 +43,8 @@ _CHECK_PERIOD_S = 10.0
 _IDLE_S = 3600.0
 # Of all memory that is available; below it the kernel begins to swap or to kill.
 _FREE_MEMORY_MIN_RATIO = 0.1
-# A fork takes milliseconds; after this time the pod is started in the ordinary way.
-_FORK_MAX_S = 2.0
+# A fork takes milliseconds; a process that is stopped must not stop the template, and the pod then starts in the ordinary way.
+_FORK_MAX_S = 10.0
 _PIECE_BYTES = 65536
 _START = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](int(sys.argv[2]))"
 
@@ -201,10 +201,14 @@ class PreloadedApps:
                 )
             finally:
                 os.close(log)
-            started = msgspec.convert(app.read_reply(_FORK_MAX_S), ProcessRecord)
+            reply = app.read_reply(_FORK_MAX_S)
+            if "failed" in reply:
+                raise ChildProcessError(reply["failed"])
+            started = msgspec.convert(reply, ProcessRecord)
         except (OSError, ValueError, InvalidValue) as error:
             self._drop(order.preload)
-            self._warn(order, "PreloadFailed", f"the warm process did not fork: {error!r}; pods start without it")
+            why = str(error) or type(error).__name__
+            self._warn(order, "PreloadFailed", f"the warm process did not fork: {why}; pods start without it")
             return None
         try:
             join_cgroups(order.cgroups, started.pid)

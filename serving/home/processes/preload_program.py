@@ -88,7 +88,7 @@ def main(descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     _send_reply(control, {"ready": True})
-    ahead: _ForkedPod | None = None
+    ahead: ForkedPod | None = None
     while True:
         if ahead is None and not select.select([control], [], [], _QUIET_S)[0]:
             ahead = _forked(control, confine)
@@ -106,7 +106,7 @@ def main(descriptor: int) -> None:
         ahead = None
         for one in descriptors:
             os.close(one)
-        _send_reply(control, found or {"failed": "it ended before it began"})
+        _send_reply(control, found or {"failed": "the forked process exited before it became the pod"})
 
 
 def _received(control: socket.socket) -> "tuple[bytes, list[int]]":
@@ -232,31 +232,34 @@ def _first_path(arguments: list[str]) -> str:
     return os.getcwd() if arguments[1] == "-m" else os.path.dirname(os.path.abspath(arguments[1]))
 
 
-class _ForkedPod:
+class ForkedPod:
     """The warm process's end of the socket of a process that it has forked."""
 
     def __init__(self, order: socket.socket) -> None:
         self._order = order
 
     def ordered(self, line: bytes, descriptors: "list[int]") -> "dict[str, Any] | None":
-        """Send the awaited order to the process; its reply, None if it has already ended."""
+        """Send the order to the process, and return its reply; None if the process has exited."""
         received = b""
-        with self._order, contextlib.suppress(ConnectionError):
-            sent = socket.send_fds(self._order, [line], descriptors) if descriptors else 0
-            self._order.sendall(line[sent:])
-            while piece := self._order.recv(_PIECE_BYTES):
-                received += piece
+        with self._order:
+            # A fast process replies and closes its end before ``sendall`` returns, which then fails. The reply counts.
+            with contextlib.suppress(ConnectionError):
+                sent = socket.send_fds(self._order, [line], descriptors) if descriptors else 0
+                self._order.sendall(line[sent:])
+            with contextlib.suppress(ConnectionError):
+                while piece := self._order.recv(_PIECE_BYTES):
+                    received += piece
         return json.loads(received) if received else None
 
 
-def _forked(control: socket.socket, confine: _Confine) -> "_ForkedPod | None":
+def _forked(control: socket.socket, confine: _Confine) -> "ForkedPod | None":
     """Fork a process to wait for its order. Returns None in the child, after its command."""
     mine, its = socket.socketpair()
     middle = os.fork()
     if middle:
         its.close()
         os.waitpid(middle, 0)
-        return _ForkedPod(mine)
+        return ForkedPod(mine)
     middle = os.getpid()
     if os.fork():
         os._exit(0)
@@ -271,7 +274,8 @@ def _forked(control: socket.socket, confine: _Confine) -> "_ForkedPod | None":
             order = json.loads(line)
             _become(order, its, middle, log=descriptors[0], confine=confine)
         except BaseException as error:  # noqa: BLE001 - no exception may reach the frames of the warm process
-            its.sendall(json.dumps({"failed": str(error)}).encode())
+            with contextlib.suppress(OSError):
+                its.sendall(json.dumps({"failed": str(error)}).encode())
             os._exit(1)
     _run(order["arguments"])
     return None

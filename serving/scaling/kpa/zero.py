@@ -188,6 +188,10 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     recheck_in_s: float | None = None
     """Time until which only the clock can change the decision; None if another event must happen first."""
 
+    def is_like(self, other: "GateDecision") -> bool:
+        """Whether another decision is equal but for the time until the next."""
+        return (self.action, self.reason, self.wanted) == (other.action, other.reason, other.wanted)
+
 
 def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
     """The state after an event; raises ``IllegalTransition`` for a pair that is not in the table."""

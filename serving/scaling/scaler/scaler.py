@@ -122,9 +122,9 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.inside.present
 
     def is_like(self, other: "ScalerOutcome") -> bool:
-        """Whether another decision is equal, so that only one needs to be stored."""
+        """Whether another decision is equal but for a countdown, so that only one needs to be stored."""
         return (
-            self.gate == other.gate
+            self.gate.is_like(other.gate)
             and self.phase is other.phase
             and self.facts.present_scale == other.facts.present_scale
             and self.facts.ready_count == other.facts.ready_count

@@ -452,6 +452,9 @@ def test_a_decision_is_like_another_that_says_the_same() -> None:
     world = awake()
     first, second = world.decide(), world.decide()
     assert first.is_like(second)
+    later = msgspec.structs.replace(second, gate=msgspec.structs.replace(second.gate, recheck_in_s=7.0))
+    assert first.is_like(later)
+    assert not first.is_like(msgspec.structs.replace(second, gate=msgspec.structs.replace(second.gate, wanted=99)))
     assert not first.is_like(msgspec.structs.replace(second, merged=NoData(missing="")))
     assert msgspec.structs.replace(first, merged=NoData(missing="")).is_like(
         msgspec.structs.replace(second, merged=NoData(missing=""))

@@ -18,13 +18,15 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from aiohttp import web
 
 from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.aio.linefile import LineFile
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
@@ -33,8 +35,10 @@ from serving.cluster.port import Cluster, Subresource
 from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.io.view_writer import ViewWriter
 from serving.home.admission.admission import admit
+from serving.home.admission.hostprograms import without_host_programs
 from serving.home.admission.namespacerules import NamespaceRules
 from serving.home.apiserver.accounttokens import read_account_token
+from serving.home.apiserver.audit import AUDIT_BYTES_MAX, AUDIT_FILE, AUDIT_FILES_MAX, AuditLog
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.containers.cgroups import CgroupTree, find_cgroups
@@ -79,9 +83,9 @@ _REBUILD_S = 5.0
 async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     config = ControllerConfig(os.environ)
-    cluster, rules = _store(state.journal, config)
-    runtime, logs, virtual = ProcessRuntime(state.template), state.logs / "pods", _virtual_nodes()
     containers = await asyncio.to_thread(_container_host, state.path)
+    cluster, rules = _store(state.journal, config, has_runtime=containers is not None)
+    runtime, logs, virtual = ProcessRuntime(state.template), state.logs / "pods", _virtual_nodes()
     inner_tls = config.proxy.settings.inner_tls.resolved(os.environ)
     node = NodeContext(
         cluster=cluster,
@@ -105,10 +109,7 @@ async def _body(stop: asyncio.Event) -> None:
     hosts.write()
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
-    reviews = TokenReviews(functools.partial(read_account_token, node.key))
-    options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
-    pod_logs = FilePodLogs(logs)
-    api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))
+    api = _api(cluster, state, LocalPodStreams(kubelet, FilePodLogs(logs)), has_runtime=containers is not None)
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
@@ -147,7 +148,26 @@ async def _body(stop: asyncio.Event) -> None:
         await cluster.close()
 
 
-def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, NamespaceRules]:
+def _api(cluster: MemoryCluster, state: StateFolder, streams: LocalPodStreams, *, has_runtime: bool) -> web.Application:
+    """The API server, with its audit log in the folder of logs."""
+    audit = LineFile(state.logs / AUDIT_FILE, bytes_max=AUDIT_BYTES_MAX, files_max=AUDIT_FILES_MAX)
+
+    async def audited(_: web.Application) -> AsyncIterator[None]:
+        with audit:
+            yield
+
+    options = ApiOptions(
+        token=state.token.read_text(),
+        token_reviews=TokenReviews(functools.partial(read_account_token, read_key(state.key))),
+        runs_images=has_runtime,
+        audit=AuditLog(audit.add),
+    )
+    api = application(cluster, options, logs=FilePodLogs(state.logs / "pods"), streams=streams)
+    api.cleanup_ctx.append(audited)
+    return api
+
+
+def _store(journal: Path, config: ControllerConfig, *, has_runtime: bool) -> tuple[MemoryCluster, NamespaceRules]:
     """The store with its admission; the rules among a namespace's objects are not enforced yet."""
 
     def admitted(
@@ -156,6 +176,7 @@ def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, Name
         settings = config.scaling.settings
         features = config.own.settings
         whole = admit(kind, new, old, subresource=subresource, scaling=settings, features=features, is_one_machine=True)
+        whole = without_host_programs(kind, whole, old, has_runtime=has_runtime)
         return rules.admit(kind, whole, old, subresource=subresource)
 
     cluster = MemoryCluster(Journal(journal), admit=admitted)

@@ -28,7 +28,11 @@ _KEPT = (
 # Sections of a schema's name that no reader needs.
 _PREFIXES = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.", "io.k8s.apimachinery.pkg.")
 # Bodies of requests that are no kinds of their own.
-_BODIES = ("autoscaling.v1.Scale", "meta.v1.DeleteOptions", "policy.v1.Eviction")
+_BODIES = (
+    *("authorization.v1.SelfSubjectAccessReview", "authorization.v1.SelfSubjectRulesReview"),
+    *("autoscaling.v1.Scale", "meta.v1.DeleteOptions", "policy.v1.Eviction"),
+)
+_REVIEWS = "apis__authorization.k8s.io__v1_openapi.json"
 _STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(
     r"^\t(?:\w+[ \t]+)?(?P<type>[\w.*\[\]]+)[ \t]+`json:\"(?P<name>\w*)(?P<options>[^\"]*)\"[^`]*protobuf:\"\w+,(?P<number>\d+),",
@@ -122,6 +126,7 @@ def main(checkout: Path) -> None:
     for kind in KINDS:
         if kind not in crds() and document(folder, kind).exists():
             known |= json.loads(document(folder, kind).read_text())["components"]["schemas"]
+    known |= json.loads((folder / _REVIEWS).read_text())["components"]["schemas"]
     by_short = {short(name): name for name in known}
     kinds = [schema_name(kind) for kind in KINDS if kind not in crds() and kind not in UNUSED_KINDS]
     waiting = {by_short[name] for name in (*kinds, *_BODIES) if name in by_short}

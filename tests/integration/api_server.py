@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from serving.home.apiserver.audit import AuditLog
 from serving.home.apiserver.logoptions import PodLogs
+from serving.home.apiserver.podstreams import PodStreams
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.state import ApiCertificate, kubeconfig
@@ -34,10 +36,12 @@ async def served(
     token_reviews: TokenReviews | None = None,
     bookmark_period_s: float = math.inf,
     has_tls: bool = False,
+    audit: AuditLog | None = None,
+    streams: PodStreams | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token otherwise."""
     reviews = token_reviews or TokenReviews()
-    options = ApiOptions(token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s)
+    options = ApiOptions(token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s, audit=audit)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         certificate = ApiCertificate(folder / "certificates")
         authority = certificate.make() if has_tls else ""
@@ -45,5 +49,5 @@ async def served(
         path = folder / "kubeconfig"
         path.write_text(kubeconfig(url, TOKEN, authority=authority), encoding="utf-8")
         tls = certificate.server_context() if has_tls else None
-        async with running(application(cluster, options, logs=logs), listener, tls=tls):
+        async with running(application(cluster, options, logs=logs, streams=streams), listener, tls=tls):
             yield Served(url=url, kubeconfig=path)

@@ -1,4 +1,4 @@
-"""``serving token``: shows the token of a private service, or replaces it."""
+"""``serving token``: tokens of private services, and of users of the API."""
 
 import base64
 import datetime as dt
@@ -11,6 +11,7 @@ from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
 from serving.cli.client.output import print_aside
 from serving.cli.client.resources import path_of
+from serving.cli.services.access import create, list_tokens, revoke
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET, SERVING_SERVICE
 from serving.home.state import StateFolder
@@ -42,7 +43,26 @@ def _key(api: ApiClient, namespace: str) -> bytes:
     return base64.b64decode(secret["data"]["key"])
 
 
-@click.command()
+class _TokenGroup(click.Group):
+    """``token NAME`` is ``token show NAME``, as before there were users."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the default command."""
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_TokenGroup)
+def token() -> None:
+    """The token of a private service (`token NAME`), and tokens for users of this machine's API."""
+
+
+for _command in (create, list_tokens, revoke):
+    token.add_command(_command)
+
+
+@token.command()
 @click.argument("name", shell_complete=complete_service)
 @click.option("--rotate", is_flag=True, help="Make a new token; the one before is refused from then on.")
 @click.option(
@@ -54,7 +74,7 @@ def _key(api: ApiClient, namespace: str) -> bytes:
 )
 @click.option("-o", "--output", type=click.Choice(["text", "header", "json"]), default="text", show_default=True)
 @api_options
-def token(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output: str) -> None:
+def show(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output: str) -> None:
     """Print the token of a private service: callers send it as "Authorization: Bearer TOKEN".
 
     `serving deploy NAME --access private` makes a service private. On a cluster this needs the right to read the Secret

@@ -28,7 +28,12 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10
 # Bodies that are no kinds of their own. Every group has the options of a deletion under its own version.
 _DELETE_OPTIONS = "meta.v1.DeleteOptions"
-_BODIES = {("autoscaling/v1", "Scale"): "autoscaling.v1.Scale", ("policy/v1", "Eviction"): "policy.v1.Eviction"}
+_BODIES = {
+    ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): "authorization.v1.SelfSubjectAccessReview",
+    ("authorization.k8s.io/v1", "SelfSubjectRulesReview"): "authorization.v1.SelfSubjectRulesReview",
+    ("autoscaling/v1", "Scale"): "autoscaling.v1.Scale",
+    ("policy/v1", "Eviction"): "policy.v1.Eviction",
+}
 
 _Read = Callable[[Any], Any]
 # By number; a mapping stands for an embedded message, whose fields are those of the outer one in JSON.

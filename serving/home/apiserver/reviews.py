@@ -1,10 +1,9 @@
-"""Authenticates requests, and serves reviews of tokens and of the user's own rights.
+"""Serves reviews of pods' tokens, and checks the Host header.
 
-One token grants every right. Tokens of pods are identified by their signer: the owner of the server passes in
-``identify``. Responses have the format of a real server's.
+Tokens of pods are identified by their signer: the owner of the server passes in ``identify``. Responses have the format of
+a real server's.
 """
 
-import hmac
 from collections.abc import Callable, Collection
 
 import msgspec
@@ -18,30 +17,7 @@ API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
 
 TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 
-
-RULES_REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-SELF_REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_ALL = ["*"]
-# The group that a real server gives its administrators.
-_GROUPS = ["system:masters", "system:authenticated"]
-
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
-
-
-def rules_review() -> Object:
-    """A SelfSubjectRulesReview: the one token grants every right."""
-    status = {
-        "resourceRules": [{"verbs": _ALL, "apiGroups": _ALL, "resources": _ALL}],
-        "nonResourceRules": [{"verbs": _ALL, "nonResourceURLs": _ALL}],
-        "incomplete": False,
-    }
-    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "status": status}
-
-
-def self_review(user: str) -> Object:
-    """A SelfSubjectReview: the user of the token."""
-    status = {"userInfo": {"username": user, "groups": _GROUPS}}
-    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}, "status": status}
 
 
 class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,12 +76,3 @@ def check_host(header: str, allowed: Collection[str]) -> None:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name not in allowed:
         raise Fault(403, f"the Host header names {name or 'nothing'}; this server is {', '.join(sorted(allowed))}")
-
-
-def check_token(header: str, *, token: str) -> None:
-    """Raise ``Fault`` 401 unless an Authorization header carries the token."""
-    scheme, _, given = header.partition(" ")
-    offered = given.strip() if scheme.lower() == "bearer" else ""
-    # Bytes: compare_digest rejects texts beyond ASCII, which a client may send.
-    if not hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode()):
-        raise Fault(401, "Unauthorized: a bearer token is needed; the kubeconfig has it")

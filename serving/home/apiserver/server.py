@@ -1,10 +1,10 @@
 """The store as a Kubernetes API over HTTP: ``application`` builds an aiohttp application from any ``port.Cluster``.
 
 kubectl (tried from 1.20 to 1.33) and the kube adapter work with it. Missing features answer 501 with a clear text. Checks
-run in this order: Host, token, path, method. Store errors become ``Status`` objects, unexpected ones 500 without details.
+run in this order: Host, token, role, path, method. Store errors become ``Status`` objects, unexpected ones 500 without details.
+Each request is in the audit log.
 """
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from serving import __version__
 from serving.cluster.kinds import POD, UNUSED_KINDS
 from serving.cluster.port import Subresource
 from serving.home.apiserver import discovery, writing
+from serving.home.apiserver.accesstokens import Authenticator
+from serving.home.apiserver.audit import AuditLog
 from serving.home.apiserver.content import (
     JSON_TYPE,
     Shape,
@@ -30,6 +31,7 @@ from serving.home.apiserver.content import (
     whole_list,
 )
 from serving.home.apiserver.discovery import discovery_response
+from serving.home.apiserver.guard import HEALTH_PATHS, STREAMED, ApiGuard, current_request, path_of
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
 from serving.home.apiserver.portforward import forward_ports
@@ -37,20 +39,14 @@ from serving.home.apiserver.remotecommand import stream_session
 from serving.home.apiserver.requests import (
     Fault,
     RequestTarget,
-    field_manager,
     is_set,
-    refusal,
-    refusal_code,
     target_of,
 )
-from serving.home.apiserver.reviews import (
-    LOOPBACK_HOSTS,
-    RULES_REVIEW_PATH,
-    SELF_REVIEW_PATH,
-    TOKEN_REVIEW_PATH,
-    TokenReviews,
-    check_host,
-    check_token,
+from serving.home.apiserver.reviews import LOOPBACK_HOSTS, TOKEN_REVIEW_PATH, TokenReviews
+from serving.home.apiserver.roles import (
+    Grant,
+    Role,
+    access_review,
     rules_review,
     self_review,
 )
@@ -58,21 +54,19 @@ from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
 from serving.home.backup import BACKUP_PATH
 from serving.home.store.memory import MemoryCluster
-from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.model.errors import ClusterError, NotFound, Unsupported
+from serving.model.errors import Forbidden, NotFound, Unsupported
+from serving.model.objects import Object, name_of, nested
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _UNKNOWN = "the server could not find the requested resource"
-_HEALTH_PATHS = {"/healthz", "/livez", "/readyz"}
 # Subresources of a real server that are missing here.
 _UNSERVED = {
     *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
 }
-_STREAMED = ("attach", "exec", "portforward")
-_OF_PODS = ("eviction", "log", *_STREAMED)
-_REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_OF_PODS = ("eviction", "log", *STREAMED)
+_SELF_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubject"
 # The version whose API this is; clients print it, and choose what they try by it.
 _VERSION = {
     "major": "1",
@@ -91,7 +85,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the server."""
 
     token: str
-    """The bearer token; it grants the right to run code on this machine."""
+    """The bearer token of the state folder. It grants everything, and so the right to run code on this machine."""
 
     hosts: frozenset[str] = LOOPBACK_HOSTS
     """Names that a Host header may have, without port."""
@@ -102,8 +96,6 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     token_reviews: TokenReviews = TokenReviews()
     """Serves TokenReviews. Default: no token is valid."""
 
-    """Whether pods run that no controller owns; else their writer gets a warning."""
-
     runs_images: bool = True
     """Whether a container runtime runs images. Without one, a container without a command causes a warning."""
 
@@ -111,27 +103,32 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
     here they carry no new version."""
 
+    audit: AuditLog | None = None
+    """Gets each request. Default: none is logged."""
+
 
 def application(
     cluster: MemoryCluster, options: ApiOptions, *, logs: PodLogs | None = None, streams: PodStreams | None = None
 ) -> web.Application:
     """Build the application; the caller binds the socket. Its watches end when it shuts down."""
-    api = _ApiHandlers(cluster, options, logs=logs, pods=streams)
-    app = web.Application(middlewares=[api.guard], client_max_size=options.body_bytes_max)
-    for path in _HEALTH_PATHS:
+    guard = ApiGuard(Authenticator(cluster, options.token), options.audit, hosts=options.hosts)
+    api = _ApiHandlers(cluster, options, guard, logs=logs, pods=streams)
+    app = web.Application(middlewares=[guard.middleware], client_max_size=options.body_bytes_max)
+    for path in HEALTH_PATHS:
         app.router.add_get(path, api.health)
     app.router.add_get("/version", api.version)
     app.router.add_get("/openapi/v2", api.openapi_v2)
     app.router.add_get("/openapi/v3", api.openapi_v3)
     app.router.add_get("/openapi/v3/{place:.+}", api.openapi_v3)
-    app.router.add_post(_REVIEW_PATH, api.review)
-    app.router.add_post(RULES_REVIEW_PATH, api.review_rules)
-    app.router.add_post(SELF_REVIEW_PATH, api.review_self)
+    app.router.add_post(f"{_SELF_REVIEWS}accessreviews", api.review)
+    app.router.add_post(f"{_SELF_REVIEWS}rulesreviews", api.review_rules)
+    app.router.add_post("/apis/authentication.k8s.io/v1/selfsubjectreviews", api.review_self)
     app.router.add_post(TOKEN_REVIEW_PATH, api.review_token)
     app.router.add_get(KEPT_LOGS_PATH.format(namespace="{namespace:[a-z0-9-]+}"), api.kept_logs)
     app.router.add_post(BACKUP_PATH, functools.partial(_copy_journal, cluster))
     app.router.add_route("*", "/{path:.*}", api.resource)
-    app.on_shutdown.append(api.end_streams)
+    app.on_shutdown.append(guard.end_streams)
+    app.on_response_prepare.append(guard.note_stream)
     return app
 
 
@@ -142,44 +139,18 @@ async def _copy_journal(cluster: MemoryCluster, _: web.Request) -> web.Response:
 
 class _ApiHandlers:
     def __init__(
-        self, cluster: MemoryCluster, options: ApiOptions, *, logs: PodLogs | None, pods: PodStreams | None
+        self,
+        cluster: MemoryCluster,
+        options: ApiOptions,
+        guard: ApiGuard,
+        *,
+        logs: PodLogs | None,
+        pods: PodStreams | None,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._logs, self._pods = logs, pods
-        self._streams: set[asyncio.Task[object]] = set()
-
-    @property
-    def guard(self) -> Middleware:
-        """The middleware around every request."""
-
-        @web.middleware
-        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-            try:
-                check_host(request.headers.get("Host", ""), self._options.hosts)
-                if request.path not in _HEALTH_PATHS:
-                    check_token(request.headers.get("Authorization", ""), token=self._options.token)
-                manager = field_manager(request.query, request.headers.get("User-Agent", ""))
-                with acting_as(ADMIN_USER, manager=manager):
-                    return await handler(request)
-            except (ClusterError, Fault) as error:
-                return json_response(refusal(error, await _subject(request)), status=refusal_code(error))
-            except web.HTTPException as error:
-                fault = Fault(error.status, error.text or error.reason)
-                return json_response(refusal(fault), status=error.status)
-            except RecursionError:
-                return json_response(refusal(Fault(400, "the object is nested too deep")), status=400)
-            except Exception:  # noqa: BLE001 - the outermost frame of a request
-                _log.exception("api.failed method=%s path=%s", request.method, request.path)
-                fault = Fault(500, "the server failed; its cause is in the server's log")
-                return json_response(refusal(fault), status=500)
-
-        return guard
-
-    async def end_streams(self, _: web.Application) -> None:
-        """End watches and followed logs, so that a shutdown does not wait for them."""
-        for task in self._streams:
-            task.cancel()
+        self._guard = guard
 
     async def health(self, _: web.Request) -> web.Response:
         """``/healthz`` and similar: the loop runs."""
@@ -204,19 +175,24 @@ class _ApiHandlers:
             raise NotFound(_UNKNOWN)
         return json_response(found)
 
-    async def review(self, _: web.Request) -> web.Response:
-        """``kubectl auth can-i``: the token grants every right, so the question is not read."""
-        status = {"allowed": True, "reason": "the token is the right to everything"}
-        review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": status}
-        return json_response(review, status=201)
+    async def review(self, request: web.Request) -> web.Response:
+        """``kubectl auth can-i``."""
+        return await self._reviewed(request, access_review)
 
-    async def review_rules(self, _: web.Request) -> web.Response:
+    async def review_rules(self, request: web.Request) -> web.Response:
         """``kubectl auth can-i --list``."""
-        return json_response(rules_review(), status=201)
+        return await self._reviewed(request, rules_review)
 
     async def review_self(self, _: web.Request) -> web.Response:
         """``kubectl auth whoami``."""
-        return json_response(self_review(ADMIN_USER), status=201)
+        return json_response(self_review(current_request().user), status=201)
+
+    async def _reviewed(self, request: web.Request, review: Callable[[Grant, object], Object]) -> web.Response:
+        asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
+        try:
+            return json_response(review(current_request().user, asked), status=201)
+        except ValueError as error:
+            raise Fault(400, f"the review cannot be read: {error}") from error
 
     async def review_token(self, request: web.Request) -> web.Response:
         """Serve a TokenReview."""
@@ -225,7 +201,7 @@ class _ApiHandlers:
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
         """Everything below ``/api`` and ``/apis``."""
-        raw_path = _path(request)
+        raw_path = path_of(request)
         if request.method == "GET":
             found = discovery_response(raw_path, request.headers.get("Accept", ""))
             if found is not None:
@@ -235,7 +211,7 @@ class _ApiHandlers:
             _check_subresource(target)
         if target.subresource == "log":
             return await self._log(target, request)
-        if target.subresource in _STREAMED:
+        if target.subresource in STREAMED:
             return await self._interact(target, request)
         if target.subresource == "eviction" and request.method != "POST":
             raise Fault(405, "an eviction is created")
@@ -254,7 +230,7 @@ class _ApiHandlers:
         if is_set(query, "watch") and not target.subresource:
             period_s = self._options.bookmark_period_s
             options = watch_options(target, query, shape, bookmark_period_s=period_s)
-            async with self._stream():
+            async with self._guard.stream(request):
                 return await stream_watch(self._cluster, request, options)
         if shape.shape is Shape.WHOLE and target.subresource != "scale":
             return await self._read_encoded(target, query)
@@ -296,6 +272,9 @@ class _ApiHandlers:
                 written = await writing.delete(self._cluster, target, sent)
             case _:
                 written = await writing.delete_collection(self._cluster, target, sent)
+        audited = current_request()
+        if audited.access is not None and not target.name and request.method == "POST":
+            audited.access = msgspec.structs.replace(audited.access, name=name_of(written.object))
         shape = wanted(request.headers.get("Accept", ""))
         include = request.query.get("includeObject", "Metadata")
         body = shaped_object(target.kind, written.object, wanted=shape, include=include)
@@ -314,7 +293,7 @@ class _ApiHandlers:
         pieces = self._logs.read(target.one_namespace, target.name, options)
         # Read the first piece before sending the head, so that a missing log is still a 404. A follower of a silent
         # container gets its head at once.
-        async with self._stream(), contextlib.aclosing(pieces):  # type: ignore[type-var]
+        async with self._guard.stream(request), contextlib.aclosing(pieces):  # type: ignore[type-var]
             response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
             first = None if options.follow else await anext(pieces, b"")
             with contextlib.suppress(ConnectionResetError):
@@ -346,23 +325,25 @@ class _ApiHandlers:
         pod = await self._cluster.get(POD, *place)
         if pods is None:
             raise Unsupported(f"pods/{target.subresource}: this server runs no pods")
-        async with self._stream():
+        async with self._guard.stream(request):
             if target.subresource == "portforward":
                 return await forward_ports(request, functools.partial(pods.connect, *place))
             options = exec_options(pod, request.query, subresource=target.subresource)
+            _check_may_enter(current_request().user, pod, options.container)
             start = pods.execute if target.subresource == "exec" else pods.attach
             begin = functools.partial(start, *place, options)
             return await stream_session(request, functools.partial(begun, pod, begin, options.container))
 
-    @contextlib.asynccontextmanager
-    async def _stream(self):  # type: ignore[no-untyped-def] # noqa: ANN202
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams.add(task)
-        try:
-            yield
-        finally:
-            self._streams.discard(task)
+
+def _check_may_enter(user: Grant, pod: Object, container: str) -> None:
+    """Raise ``Forbidden`` if a container is a process of the machine, whose programs the user may not run."""
+    statuses = nested(pod, "status", "containerStatuses") or ()
+    is_image = any(one.get("name") == container and one.get("imageID") for one in statuses)
+    if user.role is not Role.ADMIN and not is_image:
+        raise Forbidden(
+            f'pods "{name_of(pod)}" is forbidden: User "{user.user}" cannot enter a process of the machine; '
+            "the role admin can, and containers of images need no such right"
+        )
 
 
 def _check_subresource(target: RequestTarget) -> None:
@@ -372,25 +353,6 @@ def _check_subresource(target: RequestTarget) -> None:
         raise Unsupported(f"{kind.plural}/{target.subresource} is not served here")
     if not served.get(target.subresource, False):
         raise NotFound(_UNKNOWN)
-
-
-def _path(request: web.Request) -> str:
-    return request.rel_url.raw_path
-
-
-async def _subject(request: web.Request) -> RequestTarget | None:
-    try:
-        target = target_of(_path(request))
-    except ClusterError:
-        return None
-    if request.method != "POST" or target.name:
-        return target
-    try:
-        body = decode_body(await request.read(), request.headers.get("Content-Type", ""))
-        return msgspec.structs.replace(target, name=str(body["metadata"]["name"]))
-    except (Fault, web.HTTPException, RecursionError, TypeError, KeyError):
-        # The error of the body has been reported already.
-        return target
 
 
 def _page_size(query: Mapping[str, str]) -> int:

@@ -57,6 +57,7 @@ from serving.home.processes.mounts import MountPoint
 from serving.home.processes.orders import StartProcess
 from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import (
+    IMAGES_ONLY_ANNOTATION,
     PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     REVISION_UID_LABEL,
@@ -362,7 +363,7 @@ async def choose_kind(
             sandbox = PodSandbox(host, pod, images, pod_id=setup.pod_id, location=setup.location, folder=setup.folder)
             await sandbox.prepare()
         except ImageUnavailable as error:
-            if names_commands(pod):
+            if names_commands(pod) and IMAGES_ONLY_ANNOTATION not in annotations_of(pod):
                 await warn("ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine")
                 return otherwise
             waiting = ContainerState(waiting_reason=error.reason, waiting_message=str(error))

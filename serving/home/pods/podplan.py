@@ -18,6 +18,7 @@ from serving.model.knative import (
     COMMAND_ANNOTATION,
     CONFIGURATION_LABEL,
     FOLDER_ANNOTATION,
+    IMAGES_ONLY_ANNOTATION,
     NETWORK_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
@@ -43,6 +44,7 @@ _SHELL_WORDS = frozenset(
 )
 # All pods of a revision have one; to split it takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
+_NO_PROGRAM = "an image that can be run here: who wrote the pod may not run programs of this machine"
 _NO_COMMAND = (
     f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
     "that could run an image"
@@ -82,6 +84,8 @@ def app_plan(
     ``given`` is the environment that its manifest asks for, ``home`` the pod's folder, ``snapshot`` the folder of the
     application's snapshot if it has one. Only the container that serves gets the port.
     """
+    if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
+        raise InvalidValue(text=container.get("image", ""), expected=_NO_PROGRAM)
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
     if annotation and not container.get("command") and not is_init(pod, container):

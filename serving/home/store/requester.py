@@ -9,10 +9,11 @@ import contextvars
 from collections.abc import Iterator
 
 ADMIN_USER = "serving-admin"
-"""The user of the API server's one token."""
+"""The user of the state folder's token."""
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("acting_user", default="")
 _manager: contextvars.ContextVar[str] = contextvars.ContextVar("acting_manager", default="")
+_may_run_programs: contextvars.ContextVar[bool] = contextvars.ContextVar("may_run_programs", default=True)
 
 
 def acting_user() -> str:
@@ -25,12 +26,19 @@ def acting_manager() -> str:
     return _manager.get()
 
 
+def may_run_programs() -> bool:
+    """Whether the current user may run programs and name folders of the machine; the system itself may."""
+    return _may_run_programs.get()
+
+
 @contextlib.contextmanager
-def acting_as(user: str, *, manager: str = "") -> Iterator[None]:
-    """Attribute the writes of a block to a user and a field manager."""
+def acting_as(user: str, *, manager: str = "", runs_programs: bool = True) -> Iterator[None]:
+    """Attribute the writes of a block to a user and a field manager. ``runs_programs`` is what the user may."""
     user_token, manager_token = _user.set(user), _manager.set(manager)
+    programs_token = _may_run_programs.set(runs_programs)
     try:
         yield
     finally:
         _user.reset(user_token)
         _manager.reset(manager_token)
+        _may_run_programs.reset(programs_token)

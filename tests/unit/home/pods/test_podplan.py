@@ -55,6 +55,11 @@ def test_nothing_to_run_says_what_is_missing() -> None:
         plan({"image": "hello"})
 
 
+def test_a_pod_for_images_only_never_runs_its_command_as_a_process() -> None:
+    with pytest.raises(InvalidValue, match="may not run programs of this machine"):
+        plan({"image": "hello", "command": ["sh"]}, **{"serving.dev/images-only": "true"})
+
+
 def test_words_that_do_not_parse_are_reported() -> None:
     with pytest.raises(InvalidValue, match="no closing quotation"):
         plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})

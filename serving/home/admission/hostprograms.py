@@ -1,0 +1,93 @@
+"""Refuses programs and folders of the machine to users who may not run them.
+
+A pod of a command is a process of this machine: its command, its environment and its annotations name files that the kubelet shows to
+it. So a user without that right writes pods of images only. What another user wrote may stay as it is: such a service can be scaled
+and its traffic split.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.home.pods.podplan import runs_images
+from serving.home.schemas.patch import same_json
+from serving.home.store.requester import acting_user, may_run_programs
+from serving.model.errors import Forbidden
+from serving.model.knative import (
+    COMMAND_ANNOTATION,
+    FOLDER_ANNOTATION,
+    IMAGES_ONLY_ANNOTATION,
+    NETWORK_ANNOTATION,
+    PRELOAD_MODULES_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
+    SNAPSHOT_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    TemplateFields,
+)
+from serving.model.objects import Object, annotations_of, name_of, nested
+
+_TEMPLATES = {
+    **dict.fromkeys((SERVING_SERVICE, CONFIGURATION, DEPLOYMENT), ("spec", "template")),
+    **dict.fromkeys((REVISION, POD), ()),
+}
+_PROCESS_ANNOTATIONS = (
+    *(COMMAND_ANNOTATION, FOLDER_ANNOTATION, SNAPSHOT_ANNOTATION, NETWORK_ANNOTATION),
+    *(TEMPLATE_ANNOTATION, PRELOAD_MODULES_ANNOTATION, QUEUE_PROXY_ANNOTATION),
+)
+# Limits of requests, and what a server fills in.
+_HARMLESS = frozenset(TemplateFields.__annotations__) | {
+    "servingState",
+    "enableServiceLinks",
+    "nodeName",
+    "tolerations",
+}
+
+
+def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_runtime: bool) -> Object:
+    """The object as it is stored; if the user may not run programs, its pods run as containers only. Raises ``Forbidden``.
+
+    ``has_runtime`` is whether images run as containers here; else every pod with a command is a process.
+    """
+    if may_run_programs() or kind not in _TEMPLATES:
+        return new
+    path = _TEMPLATES[kind]
+    template, before = ((nested(one, *path) if path else one) if one is not None else None for one in (new, old))
+    if not isinstance(template, dict):
+        return new
+    if isinstance(before, dict) and same_json(_process_parts(before), _process_parts(template)):
+        return new
+    found = next(_host_parts(template, has_runtime=has_runtime), None)
+    if found is not None:
+        title = f'{kind.resource} "{name_of(new)}"'
+        raise Forbidden(
+            f'{title} is forbidden: User "{acting_user()}" cannot run programs or name folders of the machine ({found}); '
+            "the role admin can, and pods of images need no such right"
+        )
+    metadata = template.get("metadata") or {}
+    marked = {**(metadata.get("annotations") or {}), IMAGES_ONLY_ANNOTATION: "true"}
+    template = {**template, "metadata": {**metadata, "annotations": marked}}
+    return {**new, "spec": {**new["spec"], "template": template}} if path else template
+
+
+def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
+    annotations = annotations_of(template)
+    yield from (f"annotation {one}" for one in _PROCESS_ANNOTATIONS if one in annotations)
+    spec: Any = template.get("spec") or {}
+    if not isinstance(spec, dict):
+        return
+    for volume in spec.get("volumes") or ():
+        if isinstance(volume, dict) and volume.get("hostPath") is not None:
+            yield f"hostPath of volume {volume.get('name')}"
+    if not has_runtime or not runs_images(template):
+        yield "no container runtime runs images here, so that each pod is a process"
+
+
+def _process_parts(template: Object) -> Object:
+    """The parts that choose the program, its input and its place."""
+    annotations = annotations_of(template)
+    spec = template.get("spec") or {}
+    kept = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)
+    return {
+        "annotations": {key: annotations[key] for key in kept if key in annotations},
+        "spec": {key: value for key, value in spec.items() if key not in _HARMLESS},
+    }

@@ -1,0 +1,130 @@
+"""Tokens of users: each is a Secret of the system's namespace that has its role, its expiry and the hash of its text.
+
+A token is ``NAME.SECRET``. The secret has 256 random bits, so that one SHA-256 protects it: there is nothing to guess. It is shown once,
+to who makes it, and neither the store nor a log has it. A token ends when its Secret is deleted, with the next request.
+"""
+
+import datetime as dt
+import hashlib
+import hmac
+import re
+import secrets
+
+import msgspec
+
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import SECRET
+from serving.home.apiserver.requests import Fault
+from serving.home.apiserver.roles import FULL_GRANT, Grant, Role
+from serving.home.pods.sources import data_of
+from serving.home.schemas.records import decoded
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import InvalidValue
+from serving.model.knative import ACCESS_TOKEN_LABEL
+from serving.model.objects import Object, name_of
+
+NAME_EXPECTED = "1 to 40 lower-case letters, digits and -, as the name of an object, and not serving-admin"
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_PREFIX = "access-token-"
+_SECRET_BYTES = 32
+
+
+class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of a token. ``digest`` is the SHA-256 of its secret, in hexadecimal; ``until_s`` since the epoch."""
+
+    grant: Grant
+    digest: str
+    until_s: float
+
+
+def new_token(grant: Grant, *, until_s: float) -> tuple[str, Object]:
+    """A token's text, and the Secret to store. Raises ``InvalidValue``."""
+    name = grant.user
+    if not _NAME.fullmatch(name) or name == FULL_GRANT.user:
+        raise InvalidValue(text=name, expected=NAME_EXPECTED)
+    if system_namespace() in (grant.namespaces or ()) and grant.role is not Role.VIEW:
+        raise InvalidValue(
+            text=system_namespace(),
+            expected="a namespace of services; that of the system is written by an admin of all namespaces",
+        )
+    text = secrets.token_urlsafe(_SECRET_BYTES)
+    until = dt.datetime.fromtimestamp(until_s, dt.UTC)
+    data = {
+        "role": str(grant.role),
+        "namespaces": "*" if grant.namespaces is None else ",".join(sorted(grant.namespaces)),
+        "expires": until.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "sha256": _digest(text),
+    }
+    metadata = {"name": secret_name(name), "namespace": system_namespace(), "labels": {ACCESS_TOKEN_LABEL: name}}
+    return f"{name}.{text}", {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata,
+        "type": ACCESS_TOKEN_LABEL,
+        "stringData": data,
+    }
+
+
+def secret_name(name: str) -> str:
+    """The name of the Secret of a token."""
+    return f"{_PREFIX}{name}"
+
+
+def read_token(secret: Object) -> AccessToken:
+    """The token of a Secret. Raises ``ValueError`` for one that is none, or cannot be read."""
+    name = name_of(secret).removeprefix(_PREFIX)
+    if secret.get("type") != ACCESS_TOKEN_LABEL or name == name_of(secret) or not _NAME.fullmatch(name):
+        raise ValueError(f"{name_of(secret)}: not an access token")
+    data = {key: value.decode() for key, value in data_of(SECRET.name, secret).items()}
+    try:
+        namespaces = None if data["namespaces"] == "*" else frozenset(data["namespaces"].split(",")) - {""}
+        grant = Grant(user=name, role=Role(data["role"]), namespaces=namespaces)
+        until = dt.datetime.fromisoformat(data["expires"])
+        return AccessToken(grant=grant, digest=data["sha256"], until_s=until.timestamp())
+    except KeyError as error:
+        raise ValueError(f"{name_of(secret)}: {error} is missing") from error
+
+
+class Unauthorized(Fault):
+    """A request without a valid token. ``reason`` is for the log; the client learns nothing."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(401, "Unauthorized")
+
+
+class Authenticator:
+    """Recognizes the bearer of a token: the state folder's, or one of the users'."""
+
+    def __init__(self, cluster: MemoryCluster, admin_token: str) -> None:
+        self._secrets = cluster.table(SECRET).objects
+        self._admin_token = admin_token.encode()
+
+    def authenticate(self, header: str, *, now_s: float) -> Grant:
+        """The grant of an Authorization header. Raises ``Unauthorized``, with the reason for the log.
+
+        ``now_s`` is seconds since the epoch.
+        """
+        scheme, _, given = header.partition(" ")
+        text = given.strip() if scheme.lower() == "bearer" else ""
+        # Bytes: compare_digest rejects texts beyond ASCII, which a client may send.
+        if hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self._admin_token):
+            return FULL_GRANT
+        name, _, secret = text.partition(".")
+        stored = self._secrets.get((system_namespace(), secret_name(name)))
+        if stored is None:
+            raise Unauthorized("unknown token" if text else "no bearer token")
+        try:
+            token = read_token(decoded(stored.encoded))
+        except ValueError as error:
+            raise Unauthorized(str(error)) from error
+        if not hmac.compare_digest(_digest(secret), token.digest):
+            raise Unauthorized("unknown token")
+        if token.until_s <= now_s:
+            raise Unauthorized(f"the token {name} has expired")
+        return token.grant
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

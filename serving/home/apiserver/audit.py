@@ -1,0 +1,151 @@
+"""The audit log of the API: user, access and time of each request, one line of JSON each.
+
+Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): no body, neither of a request nor of a response, is ever in it, so
+that Secrets are not. A watch, a followed log or a session in a pod has one line when it begins and one when it ends. A thread
+writes; a full disk costs lines and never a request.
+"""
+
+import datetime as dt
+import math
+import uuid
+from collections.abc import Callable
+
+import msgspec
+
+from serving.home.apiserver.roles import Access, Grant
+
+AUDIT_FILE = "audit.log"
+AUDIT_BYTES_MAX = 10 * 2**20
+"""Size of each file of the log; five are kept."""
+
+AUDIT_FILES_MAX = 5
+# Requests without a valid token that are logged each second. Without a bound, a stranger could push everything else out of the log.
+_STRANGERS_MAX = 10
+_AGENT_MAX = 256
+_REASON = "authorization.k8s.io/reason"
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int
+    metadata: dict[str, str] = {}
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str
+    groups: list[str]
+
+
+class _ObjectReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    api_group: str = ""
+    api_version: str = ""
+    subresource: str = ""
+
+
+class _AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    kind: str = "Event"
+    api_version: str = "audit.k8s.io/v1"
+    level: str = "Metadata"
+    audit_id: str = msgspec.field(name="auditID")
+    stage: str
+    request_uri: str = msgspec.field(name="requestURI")
+    verb: str
+    user: _User
+    source_ips: list[str] = msgspec.field(name="sourceIPs")
+    user_agent: str
+    object_ref: _ObjectReference | None
+    response_status: _Status
+    request_received_timestamp: str
+    stage_timestamp: str
+    annotations: dict[str, str]
+
+
+class AuditedRequest(msgspec.Struct, kw_only=True):
+    """One request. ``grant`` None is a client without a valid token; ``version`` is of the API."""
+
+    uri: str
+    verb: str
+    source: str
+    agent: str
+    received_s: float
+    grant: Grant | None = None
+    access: Access | None = None
+    version: str = ""
+    reason: str = ""
+    is_stream: bool = False
+    audit_id: str = msgspec.field(default_factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def user(self) -> Grant:
+        """The grant of an authorized request."""
+        assert self.grant is not None
+        return self.grant
+
+
+class AuditLog:
+    """Writes events by ``write``, which gets one line and never waits."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._encoder = msgspec.json.Encoder()
+        self._second = -math.inf
+        self._strangers = self._omitted = 0
+
+    def note(self, request: AuditedRequest, *, code: int, now_s: float, has_ended: bool = True) -> None:
+        """Log the end of a request, or the begin of a stream. ``now_s`` is seconds since the epoch."""
+        annotations = {}
+        if request.grant is None:
+            if not self._is_within_budget(now_s):
+                return
+            if self._omitted:
+                annotations[_REASON] = f"{self._omitted} requests without a valid token are not logged"
+                self._omitted = 0
+        if request.access is not None:
+            annotations["authorization.k8s.io/decision"] = "forbid" if request.reason else "allow"
+        if request.reason:
+            annotations[_REASON] = request.reason
+        grant = request.grant
+        event = _AuditEvent(
+            audit_id=request.audit_id,
+            stage="ResponseComplete" if has_ended else "ResponseStarted",
+            request_uri=request.uri,
+            verb=request.access.verb if request.access else request.verb,
+            user=_User(grant.user, grant.groups) if grant else _User("", []),
+            source_ips=[request.source],
+            user_agent=request.agent[:_AGENT_MAX],
+            object_ref=_reference(request),
+            response_status=_Status(code),
+            request_received_timestamp=_micro_time(request.received_s),
+            stage_timestamp=_micro_time(now_s),
+            annotations=annotations,
+        )
+        self._write(self._encoder.encode(event))
+
+    def _is_within_budget(self, now_s: float) -> bool:
+        if now_s - self._second >= 1 or now_s < self._second:
+            self._second, self._strangers = now_s, 0
+        self._strangers += 1
+        if self._strangers <= _STRANGERS_MAX:
+            return True
+        self._omitted += 1
+        return False
+
+
+def _reference(request: AuditedRequest) -> _ObjectReference | None:
+    access = request.access
+    if access is None or not access.resource:
+        return None
+    return _ObjectReference(
+        resource=access.resource,
+        namespace=access.namespace or "",
+        name=access.name,
+        api_group=access.group,
+        api_version=request.version,
+        subresource=access.subresource,
+    )
+
+
+def _micro_time(at_s: float) -> str:
+    return dt.datetime.fromtimestamp(at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

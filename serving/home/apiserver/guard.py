@@ -1,0 +1,227 @@
+"""Guards the API server: authenticates, authorizes and audits each request.
+
+Checks run in this order: Host, token, role. Errors become ``Status`` objects in Kubernetes' own words. Streams (watches, followed
+logs, sessions in pods) end with their user's token.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from serving.aio.clock import wall_s
+from serving.cluster.kinds import POD
+from serving.home.apiserver.accesstokens import Authenticator, Unauthorized
+from serving.home.apiserver.audit import AuditedRequest, AuditLog
+from serving.home.apiserver.content import decode_body, json_response
+from serving.home.apiserver.logoptions import KEPT_LOGS_PATH
+from serving.home.apiserver.requests import (
+    Fault,
+    RequestTarget,
+    field_manager,
+    is_set,
+    refusal,
+    refusal_code,
+    target_of,
+)
+from serving.home.apiserver.reviews import check_host
+from serving.home.apiserver.roles import Access, Grant, Role, may, refusal_text
+from serving.home.store.requester import acting_as
+from serving.model.errors import ClusterError, Forbidden, Unsupported
+
+_log = logging.getLogger(__name__)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
+"""Answered without a token."""
+
+STREAMED = ("attach", "exec", "portforward")
+"""Subresources of pods that are sessions."""
+
+# How often an open stream is held to its token, which may have expired or been deleted.
+_TOKEN_CHECK_S = 5.0
+_IMPERSONATION = "Impersonate-"
+_REVIEW_PARTS = 4
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+_current: contextvars.ContextVar[AuditedRequest] = contextvars.ContextVar("current_request")
+
+
+def current_request() -> AuditedRequest:
+    """The authorized request whose handler runs."""
+    return _current.get()
+
+
+def path_of(request: web.Request) -> str:
+    """The path as it was sent, still quoted."""
+    return request.rel_url.raw_path
+
+
+class ApiGuard:
+    """The middleware around every request. ``hosts`` are the names that a Host header may have."""
+
+    def __init__(self, authenticator: Authenticator, audit: AuditLog | None, *, hosts: Collection[str]) -> None:
+        self._authenticator = authenticator
+        self._audit = audit
+        self._hosts = hosts
+        self._streams: set[asyncio.Task[object]] = set()
+
+    @property
+    def middleware(self) -> Middleware:
+        """As aiohttp takes it."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+            if request.path in HEALTH_PATHS:
+                return await self._guarded(request, handler)
+            audited = AuditedRequest(
+                uri=request.path_qs,
+                verb=request.method.lower(),
+                source=request.remote or "",
+                agent=request.headers.get("User-Agent", ""),
+                received_s=wall_s(),
+            )
+            token, code = _current.set(audited), 0
+            try:
+                response = await self._guarded(request, handler)
+                code = response.status
+            finally:
+                _current.reset(token)
+                if self._audit is not None:
+                    # 0 is a stream that the server ended.
+                    self._audit.note(audited, code=code, now_s=wall_s())
+            return response
+
+        return guard
+
+    async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        fault: Fault
+        try:
+            check_host(request.headers.get("Host", ""), self._hosts)
+            if request.path in HEALTH_PATHS:
+                return await handler(request)
+            grant = self._authorized(request)
+            manager = field_manager(request.query, request.headers.get("User-Agent", ""))
+            with acting_as(grant.user, manager=manager, runs_programs=grant.role is Role.ADMIN):
+                return await handler(request)
+        except Unauthorized as error:
+            _log.info("api.unauthorized", extra={"reason": error.reason, "path": request.path})
+            fault = error
+        except (ClusterError, Fault) as error:
+            return json_response(refusal(error, await _subject(request)), status=refusal_code(error))
+        except web.HTTPException as error:
+            fault = Fault(error.status, error.text or error.reason)
+        except RecursionError:
+            fault = Fault(400, "the object is nested too deep")
+        except Exception:  # noqa: BLE001 - the outermost frame of a request
+            _log.exception("api.failed method=%s path=%s", request.method, request.path)
+            fault = Fault(500, "the server failed; its cause is in the server's log")
+        return json_response(refusal(fault), status=fault.code)
+
+    def _authorized(self, request: web.Request) -> Grant:
+        """The user of a request, who may make it. Raises ``Unauthorized`` or ``Forbidden``."""
+        audited = _current.get()
+        grant = self._authenticator.authenticate(request.headers.get("Authorization", ""), now_s=wall_s())
+        audited.grant = grant
+        access, audited.version = _access_of(request)
+        audited.access = access
+        if not may(grant, access):
+            audited.reason = refusal_text(grant, access)
+            raise Forbidden(audited.reason)
+        if any(name.startswith(_IMPERSONATION) for name in request.headers):
+            raise Unsupported("impersonation (--as) is not served here: use a token of that user")
+        return grant
+
+    async def note_stream(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Log the begin of a stream, whose end may be far away."""
+        audited = _current.get(None)
+        if self._audit is not None and audited is not None and audited.is_stream:
+            self._audit.note(audited, code=response.status, now_s=wall_s(), has_ended=False)
+
+    async def end_streams(self, _: web.Application) -> None:
+        """End watches and followed logs, so that a shutdown does not wait for them."""
+        for task in self._streams:
+            task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: web.Request) -> AsyncIterator[None]:
+        """A stream ends with the server, and with its user's token."""
+        _current.get().is_stream = True
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        timer: asyncio.TimerHandle | None = None
+
+        def check() -> None:
+            nonlocal timer
+            try:
+                self._authenticator.authenticate(request.headers.get("Authorization", ""), now_s=wall_s())
+            except Unauthorized:
+                task.cancel()
+                return
+            timer = loop.call_later(_TOKEN_CHECK_S, check)
+
+        timer = loop.call_later(_TOKEN_CHECK_S, check)
+        self._streams.add(task)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._streams.discard(task)
+
+
+def _access_of(request: web.Request) -> tuple[Access, str]:
+    """The access of a request, and the version of its API. Unknown paths are no resource."""
+    path, method = path_of(request), request.method
+    resource = request.match_info.route.resource
+    canonical = resource.canonical if resource is not None else ""
+    if canonical == KEPT_LOGS_PATH:
+        namespace = request.match_info["namespace"]
+        return Access(verb="get", resource=POD.plural, subresource="log", namespace=namespace), POD.version
+    if method == "POST" and canonical.startswith("/apis/") and canonical.count("/") == _REVIEW_PARTS:
+        # A review, which is created and is no object.
+        _, _, group, version, plural = canonical.split("/")
+        return Access(verb="create", group=group, resource=plural), version
+    try:
+        target = target_of(path)
+    except ClusterError:
+        return Access(verb="get" if method == "HEAD" else method.lower(), path=request.path), ""
+    if target.subresource in STREAMED:
+        # Also over a websocket, which is a GET.
+        verb = "create"
+    elif method == "DELETE":
+        verb = "delete" if target.name else "deletecollection"
+    elif method in {"GET", "HEAD"}:
+        is_watch = is_set(request.query, "watch") and not target.subresource
+        verb = "watch" if is_watch else "get" if target.name else "list"
+    else:
+        verb = _VERBS.get(method, method.lower())
+    kind = target.kind
+    access = Access(
+        verb=verb,
+        group=kind.group,
+        resource=kind.plural,
+        subresource=target.subresource,
+        namespace=target.namespace,
+        name=target.name,
+    )
+    return access, kind.version
+
+
+async def _subject(request: web.Request) -> RequestTarget | None:
+    try:
+        target = target_of(path_of(request))
+    except ClusterError:
+        return None
+    if request.method != "POST" or target.name:
+        return target
+    try:
+        body = decode_body(await request.read(), request.headers.get("Content-Type", ""))
+        return msgspec.structs.replace(target, name=str(body["metadata"]["name"]))
+    except (Fault, web.HTTPException, RecursionError, TypeError, KeyError):
+        # The error of the body has been reported already.
+        return target

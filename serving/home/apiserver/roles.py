@@ -1,0 +1,268 @@
+"""Decides what a user of the API may do: pure, and in the words of a kube-apiserver.
+
+There are three roles, and a user has one of them in some namespaces or in all:
+
+- ``view`` reads objects and logs, but no Secrets;
+- ``deploy`` also reads Secrets, writes what a service needs, and enters pods. It cannot run programs of the machine, nor
+  write status, quotas and what a cluster's administrator writes;
+- ``admin`` may do all of that in its namespaces. In all namespaces it may do everything.
+
+The namespace of the system is written, and its Secrets are read, by an admin of all namespaces only.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    CONFIGURATION,
+    DEPLOYMENT,
+    DOMAIN_MAPPING,
+    HORIZONTAL_POD_AUTOSCALER,
+    KINDS,
+    NAMESPACE,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    SERVING_SERVICE,
+    Kind,
+)
+from serving.home.store.requester import ADMIN_USER
+from serving.model.objects import Object
+
+_ALL = ("*",)
+_READ = ("get", "list", "watch")
+_WRITE = ("create", "update", "patch", "delete", "deletecollection")
+# What a service needs. Slices and status are missing: who writes them takes the requests of others.
+_DEPLOYED = (
+    *(SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE, DOMAIN_MAPPING, SCALING_POLICY),
+    *(DEPLOYMENT, POD, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT),
+    *(HORIZONTAL_POD_AUTOSCALER, POD_DISRUPTION_BUDGET),
+)
+_ENTERED = ("attach", "eviction", "exec", "portforward")
+_SCOPES = {(kind.group, kind.plural): kind.namespaced for kind in KINDS}
+# Paths that hold no objects: discovery, schemas and the version. A last "*" stands for any rest.
+_OPEN_PATHS = ("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version")
+
+
+class Role(enum.StrEnum):
+    """The roles."""
+
+    VIEW = "view"
+    DEPLOY = "deploy"
+    ADMIN = "admin"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A user, its role, and the namespaces in which it has it; None is all of them."""
+
+    user: str
+    role: Role
+    namespaces: frozenset[str] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it grants everything."""
+        return self.role is Role.ADMIN and self.namespaces is None
+
+    @property
+    def groups(self) -> list[str]:
+        """The user's groups, in the words of a real server for its administrators."""
+        return ["system:masters" if self.is_full else f"serving:{self.role}", "system:authenticated"]
+
+
+FULL_GRANT = Grant(user=ADMIN_USER, role=Role.ADMIN)
+"""The grant of the state folder's token."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """One access, as authorizers see it: a verb on a resource, or on a ``path`` that is none.
+
+    ``namespace`` None means all namespaces, "" a kind without.
+    """
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str | None = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def whole_resource(self) -> str:
+        """The resource as rules spell it: "pods", "pods/log"."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Verbs on resources of groups, as in a Role. ``resource_names`` limits it to these objects."""
+
+    verbs: tuple[str, ...]
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+
+    def covers(self, access: Access) -> bool:
+        """Whether it allows an access to a resource."""
+        return (
+            _matches(self.verbs, access.verb)
+            and _matches(self.api_groups, access.group)
+            and _matches(self.resources, access.whole_resource)
+            and (not self.resource_names or access.name in self.resource_names)
+        )
+
+
+def _matches(allowed: tuple[str, ...], asked: str) -> bool:
+    return allowed == _ALL or asked in allowed
+
+
+def _by_group(verbs: tuple[str, ...], kinds: Iterable[Kind], *subresources: str) -> Iterator[Rule]:
+    """One rule for each API group, with the named subresources that a kind has."""
+    groups: dict[str, list[str]] = {}
+    for kind in kinds:
+        has = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
+        names = [kind.plural] if "" in subresources else []
+        names += [f"{kind.plural}/{one}" for one in subresources if has.get(one)]
+        groups.setdefault(kind.group, []).extend(names)
+    for group, resources in groups.items():
+        if resources:
+            yield Rule(verbs=verbs, api_groups=(group,), resources=tuple(resources))
+
+
+_BASIC = (
+    Rule(
+        verbs=("create",),
+        api_groups=("authorization.k8s.io",),
+        resources=("selfsubjectaccessreviews", "selfsubjectrulesreviews"),
+    ),
+    Rule(verbs=("create",), api_groups=("authentication.k8s.io",), resources=("selfsubjectreviews",)),
+)
+_VIEWED = [kind for kind in KINDS if kind.namespaced and kind != SECRET]
+_VIEW = (*_by_group(_READ, _VIEWED, ""), *_by_group(("get",), _VIEWED, "status", "scale", "log"))
+_DEPLOY = (
+    *_by_group(_READ, [SECRET], ""),
+    *_by_group(_WRITE, _DEPLOYED, ""),
+    *_by_group(("update", "patch"), _DEPLOYED, "scale"),
+    Rule(verbs=("create",), api_groups=("",), resources=tuple(f"{POD.plural}/{one}" for one in _ENTERED)),
+)
+_CLUSTER = tuple(_by_group(_READ, [kind for kind in KINDS if not kind.namespaced], "", "status"))
+_EVERYTHING = (Rule(verbs=_ALL, api_groups=_ALL, resources=_ALL),)
+
+
+def rules_in(grant: Grant, namespace: str | None) -> tuple[Rule, ...]:
+    """The rules of a user in one namespace; in all of them at once for None, and of kinds without one for ""."""
+    if grant.is_full:
+        return _EVERYTHING
+    if namespace == "":
+        own = tuple(sorted(grant.namespaces or ()))
+        named = Rule(verbs=("get",), api_groups=("",), resources=(NAMESPACE.plural,), resource_names=own)
+        return (*_BASIC, *(_CLUSTER if grant.namespaces is None else (named,)))
+    if grant.namespaces is not None and namespace not in grant.namespaces:
+        return ()
+    if grant.role is Role.VIEW or namespace in {None, system_namespace()}:
+        return _VIEW
+    return _EVERYTHING if grant.role is Role.ADMIN else (*_VIEW, *_DEPLOY)
+
+
+def may(grant: Grant, access: Access) -> bool:
+    """Whether a user may do this."""
+    if grant.is_full:
+        return True
+    if access.path:
+        is_open = any(
+            access.path.startswith(one[:-1]) if one.endswith("*") else access.path == one for one in _OPEN_PATHS
+        )
+        return access.verb == "get" and is_open
+    return any(rule.covers(access) for rule in rules_in(grant, access.namespace))
+
+
+def refusal_text(grant: Grant, access: Access) -> str:
+    """The message of a 403, in the words of a kube-apiserver."""
+    if access.path:
+        return f'forbidden: User "{grant.user}" cannot {access.verb} path "{access.path}"'
+    resource = f"{access.resource}.{access.group}" if access.group else access.resource
+    named = f'{resource} "{access.name}"' if access.name else resource
+    where = f'in the namespace "{access.namespace}"' if access.namespace else "at the cluster scope"
+    what = f'cannot {access.verb} resource "{access.whole_resource}" in API group "{access.group}" {where}'
+    return f'{named} is forbidden: User "{grant.user}" {what}'
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    verb: str = ""
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+
+class _AccessSpec(msgspec.Struct, frozen=True, rename="camel"):
+    resource_attributes: _Attributes | None = None
+    non_resource_attributes: _Attributes | None = msgspec.field(default=None, name="nonResourceAttributes")
+
+
+class _AccessReview(msgspec.Struct, frozen=True):
+    spec: _AccessSpec
+
+
+class _RulesSpec(msgspec.Struct, frozen=True):
+    namespace: str = ""
+
+
+class _RulesReview(msgspec.Struct, frozen=True):
+    spec: _RulesSpec
+
+
+def access_review(grant: Grant, asked: object) -> Object:
+    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``asked`` is none."""
+    spec = msgspec.convert(asked, _AccessReview).spec
+    given = spec.resource_attributes or spec.non_resource_attributes
+    if given is None or (spec.resource_attributes and spec.non_resource_attributes):
+        raise ValueError("spec has either resourceAttributes or nonResourceAttributes")
+    if spec.resource_attributes is None:
+        access = Access(verb=given.verb, path=given.path)
+    else:
+        is_namespaced = _SCOPES.get((given.group, given.resource), bool(given.namespace))
+        access = Access(
+            verb=given.verb,
+            group=given.group,
+            resource=given.resource,
+            subresource=given.subresource,
+            namespace=(given.namespace or None) if is_namespaced else "",
+            name=given.name,
+        )
+    is_allowed = may(grant, access)
+    reason = f"{grant.role} role" if is_allowed else refusal_text(grant, access)
+    status = {"allowed": is_allowed, "reason": reason}
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec, "status": status}
+
+
+def rules_review(grant: Grant, asked: object) -> Object:
+    """A SelfSubjectRulesReview with its status: the user's rules in one namespace. Raises ``ValueError`` as above."""
+    namespace = msgspec.convert(asked, _RulesReview).spec.namespace
+    if not namespace:
+        raise ValueError("no namespace on request")
+    rules = rules_in(grant, namespace)
+    paths = _ALL if grant.is_full else _OPEN_PATHS
+    status = {
+        "resourceRules": rules if grant.is_full else (*rules_in(grant, ""), *rules),
+        "nonResourceRules": [{"verbs": _ALL if grant.is_full else ("get",), "nonResourceURLs": paths}],
+        "incomplete": False,
+    }
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "status": status}
+
+
+def self_review(grant: Grant) -> Object:
+    """A SelfSubjectReview: the user of the token."""
+    status = {"userInfo": {"username": grant.user, "groups": grant.groups}}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}, "status": status}

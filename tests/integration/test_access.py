@@ -1,0 +1,256 @@
+"""Users of the API over a real socket: each way to read, write and enter, and what the audit log has of it."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from serving.aio.clock import wall_s
+from serving.aio.linefile import LineFile
+from serving.cli.main import main
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import POD, SECRET
+from serving.home.admission.admission import admit
+from serving.home.apiserver import guard
+from serving.home.apiserver.accesstokens import new_token
+from serving.home.apiserver.audit import AuditLog
+from serving.home.apiserver.roles import Grant, Role
+from serving.home.store.memory import MemoryCluster
+from tests.eventually import until
+from tests.integration.api_server import TOKEN, Served, served
+from tests.integration.kubectl import KUBECTLS, Kubectl, Lines, needs_kubectl
+
+TEAM = frozenset({"default"})
+MAPS, SECRETS, PODS = (f"/api/v1/namespaces/default/{one}" for one in ("configmaps", "secrets", "pods"))
+SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
+CAN_I = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class Users:
+    """A served API, its store, and clients with tokens of users."""
+
+    def __init__(self, api: Served, cluster: MemoryCluster, audit: Path) -> None:
+        self.api, self.cluster, self.log = api, cluster, audit
+
+    async def token(self, role: str) -> str:
+        """The token of a new user with the name of its role."""
+        grant = Grant(user=role, role=Role(role), namespaces=TEAM)
+        text, secret = new_token(grant, until_s=wall_s() + 3600)
+        await self.cluster.create(SECRET, secret)
+        return text
+
+    async def call(self, token: str, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        data = None if body is None else msgspec.json.encode(body)
+        async with (
+            aiohttp.ClientSession(self.api.url, headers=headers) as session,
+            session.request(method, path, data=data) as response,
+        ):
+            text = await response.read()
+            return response.status, msgspec.json.decode(
+                text
+            ) if "json" in response.content_type and "watch" not in path else text
+
+    def audited(self, user: str) -> list[dict[str, Any]]:
+        """What the log has of a user by now."""
+        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
+        return [one for one in map(msgspec.json.decode, lines) if one["user"]["username"] == user]
+
+
+@contextlib.contextmanager
+def audit_log(path: Path) -> Iterator[AuditLog]:
+    with LineFile(path, bytes_max=2**20) as file:
+        yield AuditLog(file.add)
+
+
+@pytest.fixture
+async def users(tmp_path: Path) -> AsyncIterator[Users]:
+    cluster, path = MemoryCluster(admit=admit), tmp_path / "logs" / "audit.log"
+    path.parent.mkdir()
+    with audit_log(path) as audit:
+        async with served(cluster, tmp_path, logs=Lines(), audit=audit, has_tls=False) as api:
+            await cluster.create(
+                POD, {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c"}]}}
+            )
+            yield Users(api, cluster, path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "view", "deploy", "admin"),
+    [
+        ("GET", PODS, 200, 200, 200),
+        ("GET", f"{PODS}/p", 200, 200, 200),
+        ("GET", f"{PODS}?watch=true&timeoutSeconds=0.05", 200, 200, 200),
+        ("GET", f"{PODS}/p/log", 200, 200, 200),
+        ("GET", f"{PODS}/p/exec?command=id&stdout=true", 403, 501, 501),
+        ("POST", f"{PODS}/p/attach?stdout=true", 403, 501, 501),
+        ("GET", f"{PODS}/p/portforward?ports=80", 403, 501, 501),
+        ("GET", f"{PODS}/p/proxy/", 403, 403, 501),
+        ("GET", SECRETS, 403, 200, 200),
+        ("GET", f"{SECRETS}?watch=1&timeoutSeconds=0.05", 403, 200, 200),
+        ("GET", f"{SECRETS}/x", 403, 404, 404),
+        ("GET", "/api/v1/secrets", 403, 403, 403),
+        ("GET", "/api/v1/secrets?fieldSelector=metadata.namespace=default", 403, 403, 403),
+        ("GET", "/api/v1/pods", 403, 403, 403),
+        ("GET", "/api/v1/namespaces/other/pods", 403, 403, 403),
+        ("GET", "/api/v1/namespaces/def%61ult/secrets", 403, 200, 200),
+        ("GET", f"/api/v1/namespaces/{system_namespace()}/secrets", 403, 403, 403),
+        ("GET", "/api/v1/nodes", 403, 403, 403),
+        ("GET", "/api/v1/namespaces", 403, 403, 403),
+        ("GET", "/api/v1/namespaces/default", 200, 200, 200),
+        ("DELETE", f"{PODS}/q", 403, 404, 404),
+        ("DELETE", MAPS, 403, 200, 200),
+        ("POST", "/backup/journal", 403, 403, 403),
+        ("GET", "/logs/pods/default", 200, 200, 200),
+        ("GET", "/logs/pods/other", 403, 403, 403),
+        ("GET", "/version", 200, 200, 200),
+        ("GET", "/apis/apps/v1", 200, 200, 200),
+        ("OPTIONS", PODS, 403, 403, 405),
+    ],
+)
+async def test_each_role_gets_what_it_may(
+    users: Users, method: str, path: str, view: int, deploy: int, admin: int
+) -> None:
+    found = [(await users.call(await users.token(role), method, path))[0] for role in ("view", "deploy", "admin")]
+    assert found == [view, deploy, admin]
+
+
+async def test_writes_are_held_to_the_role_and_say_so_in_kubernetes_words(users: Users) -> None:
+    body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
+    status, reply = await users.call(await users.token("view"), "POST", MAPS, body)
+    assert (status, reply["kind"], reply["reason"], reply["code"]) == (403, "Status", "Forbidden", 403)
+    assert reply["details"] == {"name": "m", "kind": "configmaps"}
+    assert reply["message"].startswith('configmaps is forbidden: User "view" cannot create resource "configmaps"')
+    deploy = await users.token("deploy")
+    assert (await users.call(deploy, "POST", MAPS, body))[0] == 201
+    assert (await users.call(deploy, "POST", "/api/v1/namespaces", {"metadata": {"name": "n"}}))[0] == 403
+    assert (await users.call(deploy, "POST", "/api/v1/namespaces/default/resourcequotas", body))[0] == 403
+
+
+async def test_no_user_makes_a_token(users: Users) -> None:
+    _, secret = new_token(Grant(user="own", role=Role.ADMIN), until_s=wall_s() + 60)
+    path = f"/api/v1/namespaces/{system_namespace()}/secrets"
+    for role in ("deploy", "admin"):
+        assert (await users.call(await users.token(role), "POST", path, secret))[0] == 403
+    elsewhere = {**secret, "metadata": {**secret["metadata"], "namespace": "default"}}
+    assert (await users.call(TOKEN, "POST", SECRETS, elsewhere))[0] == 201
+    assert (await users.call("own.x", "GET", PODS))[0] == 401
+
+
+async def test_a_user_is_the_creator_of_what_it_writes(users: Users) -> None:
+    body = {"metadata": {"name": "s"}, "spec": {"template": {"spec": {"containers": [{"image": "x"}]}}}}
+    _, made = await users.call(await users.token("deploy"), "POST", SERVICES, body)
+    assert made["metadata"]["annotations"]["serving.knative.dev/creator"] == "deploy"
+
+
+async def test_reviews_of_a_user_are_true(users: Users) -> None:
+    view = await users.token("view")
+    for resource, is_allowed in (("pods", True), ("secrets", False)):
+        asked = {"spec": {"resourceAttributes": {"verb": "get", "resource": resource, "namespace": "default"}}}
+        status, reply = await users.call(view, "POST", CAN_I, asked)
+        assert (status, reply["status"]["allowed"]) == (201, is_allowed)
+    assert (await users.call(view, "POST", CAN_I, {}))[0] == 400
+    assert (await users.call(view, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}))[0] == 403
+
+
+async def test_another_user_is_not_impersonated(users: Users) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Impersonate-User": "ann"}
+    async with aiohttp.ClientSession(users.api.url, headers=headers) as session, session.get(PODS) as response:
+        assert response.status == 501
+
+
+async def test_a_stream_ends_with_its_token(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_TOKEN_CHECK_S", 0.05)
+    headers = {"Authorization": f"Bearer {await users.token('view')}"}
+    async with aiohttp.ClientSession(users.api.url, headers=headers) as session:
+        async with session.get(f"{PODS}?watch=true") as response:
+            assert b"ADDED" in await response.content.readline()
+            await users.cluster.delete(SECRET, system_namespace(), "access-token-view")
+            async with asyncio.timeout(60):
+                with contextlib.suppress(aiohttp.ClientError):
+                    await response.content.read()
+        async with session.get(PODS) as response:
+            assert (response.status, (await response.json())["message"]) == (401, "Unauthorized")
+    stages = [one["stage"] for one in users.audited("view") if one["verb"] == "watch"]
+    assert stages[:1] == ["ResponseStarted"]
+
+
+async def test_the_audit_log_has_each_request_and_no_secret(users: Users) -> None:
+    deploy = await users.token("deploy")
+    body = {"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}}
+    await users.call(deploy, "POST", SECRETS, body)
+    await users.call(deploy, "GET", f"{SECRETS}/s")
+    await users.call(deploy, "GET", "/api/v1/nodes")
+    await until(lambda: len(users.audited("deploy")) >= 3)
+    found = [
+        (one["verb"], (one["objectRef"] or {}).get("name"), one["responseStatus"]["code"])
+        for one in users.audited("deploy")
+    ]
+    assert found == [("create", "s", 201), ("get", "s", 200), ("list", None, 403)]
+    text = users.log.read_text()
+    assert "hunter2" not in text
+    assert deploy.partition(".")[2] not in text
+
+
+async def test_a_log_that_cannot_be_written_does_not_stop_the_api(users: Users) -> None:
+    shutil.rmtree(users.log.parent)
+    token = await users.token("view")
+    for _ in range(3):
+        assert (await users.call(token, "GET", PODS))[0] == 200
+
+
+async def test_the_command_line_makes_lists_and_revokes_users(users: Users, tmp_path: Path) -> None:
+    state = ["--state", str(tmp_path)]
+
+    async def run(*words: str, given: str = "") -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, main, [*words, *state], input=given)
+
+    made = await run("token", "create", "ann", "--role", "deploy", "--in", "default", "--for", "2h")
+    text = made.stdout.strip()
+    assert (await users.call(text, "GET", PODS))[0] == 200
+    assert (await run("token", "create", "ann", "--role", "view")).exit_code == 1
+    listed = msgspec.json.decode((await run("token", "list", "-o", "json")).stdout)
+    assert [(one["name"], one["role"], one["namespaces"]) for one in listed] == [("ann", "deploy", "default")]
+    assert text.partition(".")[2] not in (await run("token", "list")).stdout
+    own = msgspec.json.decode((await run("kubeconfig", "--token", "-", given=text)).stdout)
+    assert own["users"][0]["user"] == {"token": text}
+    assert (await run("token", "revoke", "ann")).exit_code == 0
+    assert (await users.call(text, "GET", PODS))[0] == 401
+    assert "there is no token ann" in (await run("token", "revoke", "ann")).output
+
+
+@pytest.mark.parametrize(
+    "words", [["Ann", "--role", "view"], ["a", "--role", "root"], ["a", "--role", "view", "--for", "0d"], ["a"]]
+)
+async def test_a_token_that_cannot_be_made_is_a_usage_error(users: Users, tmp_path: Path, words: list[str]) -> None:
+    command = ["token", "create", *words, "--state", str(tmp_path)]
+    assert (await asyncio.to_thread(CliRunner().invoke, main, command)).exit_code == 2
+    assert not [key for key in users.cluster.table(SECRET).objects if key[0] == system_namespace()]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("program", KUBECTLS)
+async def test_kubectl_works_with_a_token(program: str, tmp_path: Path) -> None:
+    cluster = MemoryCluster(admit=admit)
+    async with served(cluster, tmp_path, logs=Lines(), has_tls=True) as api:
+        token = await Users(api, cluster, tmp_path).token("deploy")
+        own = msgspec.json.decode(api.kubeconfig.read_bytes())
+        own["users"][0]["user"]["token"] = token
+        path = tmp_path / "user"
+        path.write_bytes(msgspec.json.encode(own))
+        kubectl = Kubectl(program, tmp_path, path)
+        assert "created" in await kubectl("create", "configmap", "m", "--from-literal=a=b")
+        assert (await kubectl("auth", "can-i", "create", "ksvc")).strip() == "yes"
+        code, printed = await kubectl.tried("auth", "can-i", "get", "nodes")
+        assert code == 1
+        assert "no" in printed
+        assert "pods/exec" in await kubectl("auth", "can-i", "--list")
+        code, printed = await kubectl.tried("get", "nodes")
+        assert 'Error from server (Forbidden): nodes is forbidden: User "deploy" cannot list' in printed

@@ -1,0 +1,100 @@
+"""Tokens of users: their Secrets, and their recognition."""
+
+import msgspec
+import pytest
+
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import SECRET
+from serving.home.admission.admission import admit
+from serving.home.apiserver.accesstokens import Authenticator, Unauthorized, new_token, read_token
+from serving.home.apiserver.roles import FULL_GRANT, Grant, Role
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+ADMIN_TOKEN = "state-folder"  # noqa: S105 - of no server
+ANN = Grant(user="ann", role=Role.DEPLOY, namespaces=frozenset({"a", "b"}))
+
+
+async def store_with(*secrets: Object) -> MemoryCluster:
+    cluster = MemoryCluster(admit=admit)
+    for one in secrets:
+        await cluster.create(SECRET, one)
+    return cluster
+
+
+def refused(cluster: MemoryCluster, header: str, *, now_s: float = 0.0) -> str:
+    with pytest.raises(Unauthorized, match=r"^Unauthorized$") as caught:
+        Authenticator(cluster, ADMIN_TOKEN).authenticate(header, now_s=now_s)
+    assert caught.value.code == 401
+    return caught.value.reason
+
+
+async def test_a_token_is_that_of_its_user_until_it_expires() -> None:
+    text, secret = new_token(ANN, until_s=100.0)
+    cluster = await store_with(secret)
+    assert Authenticator(cluster, ADMIN_TOKEN).authenticate(f"Bearer {text}", now_s=99.0) == ANN
+    assert refused(cluster, f"Bearer {text}", now_s=100.0) == "the token ann has expired"
+
+
+async def test_a_grant_for_all_namespaces_is_read_back() -> None:
+    everywhere = Grant(user="op", role=Role.ADMIN)
+    text, secret = new_token(everywhere, until_s=100.0)
+    assert (
+        Authenticator(await store_with(secret), ADMIN_TOKEN).authenticate(f"bearer  {text} ", now_s=1.0) == everywhere
+    )
+
+
+async def test_a_deleted_token_is_refused() -> None:
+    text, secret = new_token(ANN, until_s=100.0)
+    cluster = await store_with(secret)
+    await cluster.delete(SECRET, system_namespace(), "access-token-ann")
+    assert refused(cluster, f"Bearer {text}") == "unknown token"
+
+
+def test_only_a_hash_is_stored() -> None:
+    text, secret = new_token(ANN, until_s=100.0)
+    assert text.partition(".")[2] not in msgspec.json.encode(secret).decode()
+    assert text != new_token(ANN, until_s=100.0)[0]
+
+
+async def test_the_token_of_the_state_folder_grants_all() -> None:
+    authenticator = Authenticator(await store_with(), ADMIN_TOKEN)
+    assert authenticator.authenticate(f"Bearer {ADMIN_TOKEN}", now_s=1.0) is FULL_GRANT
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer .", "Bearer ann", "Bearer ann.", "Bearer ann.x", "Basic ann.x", "Bearer ann.gehëim"],
+)
+async def test_no_or_another_text_is_refused(header: str) -> None:
+    _, secret = new_token(ANN, until_s=100.0)
+    assert refused(await store_with(secret), header) in {"unknown token", "no bearer token"}
+
+
+@pytest.mark.parametrize("change", [{"role": "root"}, {"expires": "never"}, {"namespaces": None}, {"sha256": None}])
+async def test_a_secret_that_cannot_be_read_grants_nothing(change: dict[str, str | None]) -> None:
+    text, secret = new_token(ANN, until_s=100.0)
+    data = {key: value for key, value in (secret["stringData"] | change).items() if value is not None}
+    assert "unknown" not in refused(await store_with({**secret, "stringData": data}), f"Bearer {text}")
+
+
+async def test_a_secret_of_another_type_is_no_token() -> None:
+    text, secret = new_token(ANN, until_s=100.0)
+    assert "not an access token" in refused(await store_with({**secret, "type": "Opaque"}), f"Bearer {text}")
+    with pytest.raises(ValueError, match="not an access token"):
+        read_token({**secret, "metadata": {"name": "ann"}})
+
+
+@pytest.mark.parametrize("name", ["", "Ann", "a b", "-a", "a" * 41, "serving-admin", "a.b", "system:x"])
+def test_a_name_that_could_be_mistaken_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValue, match="1 to 40"):
+        new_token(Grant(user=name, role=Role.VIEW), until_s=1.0)
+
+
+def test_the_namespace_of_the_system_is_not_given_to_writers() -> None:
+    system = frozenset({system_namespace()})
+    for role in (Role.DEPLOY, Role.ADMIN):
+        with pytest.raises(InvalidValue, match="admin of all namespaces"):
+            new_token(Grant(user="ann", role=role, namespaces=system), until_s=1.0)
+    assert new_token(Grant(user="ann", role=Role.VIEW, namespaces=system), until_s=1.0)

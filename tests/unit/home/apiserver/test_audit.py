@@ -1,0 +1,78 @@
+"""Lines of the audit log."""
+
+from typing import Any
+
+import msgspec
+
+from serving.home.apiserver.audit import AuditedRequest, AuditLog
+from serving.home.apiserver.roles import Access, Grant, Role
+
+ANN = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"team"}))
+SCALE = Access(verb="patch", group="apps", resource="deployments", subresource="scale", namespace="team", name="d")
+
+
+def request(**given: object) -> AuditedRequest:
+    defaults: dict[str, Any] = {"uri": "/x?a=b", "verb": "get", "source": "127.0.0.1", "agent": "kubectl/1.32"}
+    return msgspec.structs.replace(AuditedRequest(**defaults, received_s=0.0, audit_id="1"), **given)
+
+
+def lines_of(*requests: AuditedRequest, code: int = 200, now_s: float = 1.5) -> list[dict[str, Any]]:
+    written: list[bytes] = []
+    log = AuditLog(written.append)
+    for one in requests:
+        log.note(one, code=code, now_s=now_s)
+    return [msgspec.json.decode(line) for line in written]
+
+
+def test_a_line_has_who_what_and_when_as_kubernetes_writes_it() -> None:
+    assert lines_of(request(grant=ANN, access=SCALE, version="v1"), code=201) == [
+        {
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": "Metadata",
+            "auditID": "1",
+            "stage": "ResponseComplete",
+            "requestURI": "/x?a=b",
+            "verb": "patch",
+            "user": {"username": "ann", "groups": ["serving:view", "system:authenticated"]},
+            "sourceIPs": ["127.0.0.1"],
+            "userAgent": "kubectl/1.32",
+            "objectRef": {
+                "resource": "deployments",
+                "namespace": "team",
+                "name": "d",
+                "apiGroup": "apps",
+                "apiVersion": "v1",
+                "subresource": "scale",
+            },
+            "responseStatus": {"code": 201, "metadata": {}},
+            "requestReceivedTimestamp": "1970-01-01T00:00:00.000000Z",
+            "stageTimestamp": "1970-01-01T00:00:01.500000Z",
+            "annotations": {"authorization.k8s.io/decision": "allow"},
+        }
+    ]
+
+
+def test_a_refusal_says_why() -> None:
+    (line,) = lines_of(request(grant=ANN, access=Access(verb="get", path="/y"), reason="no"), code=403)
+    assert line["annotations"] == {"authorization.k8s.io/decision": "forbid", "authorization.k8s.io/reason": "no"}
+    assert line["objectRef"] is None
+
+
+def test_a_line_cannot_be_forged_and_is_bounded() -> None:
+    written: list[bytes] = []
+    AuditLog(written.append).note(request(grant=ANN, agent='"}\n{"kind"' + "x" * 9999), code=200, now_s=0.0)
+    assert b"\n" not in written[0]
+    assert len(written[0]) < 1024
+
+
+def test_strangers_cannot_push_out_what_users_did() -> None:
+    written: list[bytes] = []
+    log = AuditLog(written.append)
+    for _ in range(50):
+        log.note(request(), code=401, now_s=10.0)
+    log.note(request(grant=ANN), code=200, now_s=10.0)
+    assert len(written) == 11
+    log.note(request(), code=401, now_s=11.0)
+    annotations = msgspec.json.decode(written[-1])["annotations"]
+    assert annotations == {"authorization.k8s.io/reason": "40 requests without a valid token are not logged"}

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.home.apiserver.roles import Access, Grant
+from serving.cluster.kinds import SECRET
+from serving.home.apiserver.roles import FULL_GRANT, Access, Grant
 
 AUDIT_FILE = "audit.log"
 AUDIT_BYTES_MAX = 10 * 2**20
@@ -22,6 +23,7 @@ AUDIT_FILES_MAX = 5
 # Requests without a valid token that are logged each second. Without a bound, a stranger could push everything else out of the log.
 _STRANGERS_MAX = 10
 _AGENT_MAX = 256
+_FAILED = 400
 _REASON = "authorization.k8s.io/reason"
 
 
@@ -95,6 +97,8 @@ class AuditLog:
 
     def note(self, request: AuditedRequest, *, code: int, now_s: float, has_ended: bool = True) -> None:
         """Log the end of a request, or the begin of a stream. ``now_s`` is seconds since the epoch."""
+        if _is_routine(request) and code < _FAILED:
+            return
         annotations = {}
         if request.grant is None:
             if not self._is_within_budget(now_s):
@@ -131,6 +135,17 @@ class AuditLog:
             return True
         self._omitted += 1
         return False
+
+
+def _is_routine(request: AuditedRequest) -> bool:
+    """Whether it is a read with the token of the state folder. Daemons make some each second; Secrets are no routine."""
+    access = request.access
+    return (
+        request.grant is FULL_GRANT
+        and access is not None
+        and access.verb in {"get", "list", "watch"}
+        and access.resource != SECRET.plural
+    )
 
 
 def _reference(request: AuditedRequest) -> _ObjectReference | None:

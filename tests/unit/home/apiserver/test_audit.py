@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from serving.home.apiserver.audit import AuditedRequest, AuditLog
-from serving.home.apiserver.roles import Access, Grant, Role
+from serving.home.apiserver.roles import FULL_GRANT, Access, Grant, Role
 
 ANN = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"team"}))
 SCALE = Access(verb="patch", group="apps", resource="deployments", subresource="scale", namespace="team", name="d")
@@ -64,6 +64,15 @@ def test_a_line_cannot_be_forged_and_is_bounded() -> None:
     AuditLog(written.append).note(request(grant=ANN, agent='"}\n{"kind"' + "x" * 9999), code=200, now_s=0.0)
     assert b"\n" not in written[0]
     assert len(written[0]) < 1024
+
+
+def test_reads_of_the_daemons_are_left_out_but_secrets_and_failures_are_not() -> None:
+    def read(resource: str, verb: str = "list") -> AuditedRequest:
+        return request(grant=FULL_GRANT, access=Access(verb=verb, resource=resource, namespace=None))
+
+    assert lines_of(read("pods"), read("services", "watch")) == []
+    assert len(lines_of(read("secrets"), read("pods", "delete"))) == 2
+    assert len(lines_of(read("pods"), code=403)) == 1
 
 
 def test_strangers_cannot_push_out_what_users_did() -> None:

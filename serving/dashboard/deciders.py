@@ -17,6 +17,7 @@ import msgspec
 from yarl import URL
 
 from serving.aio.clock import wall_s
+from serving.metrics.names import FINE_TYPE
 
 _RESPONSE_MAX_S = 1.5
 _PAGE_BYTES_MAX = 32 * 2**20
@@ -65,7 +66,7 @@ async def addresses_of(url: URL) -> list[str]:
 
 async def _read(session: aiohttp.ClientSession, url: URL, place: URL) -> str:
     limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
-    async with session.get(place, headers={"Host": url.authority}, timeout=limit) as response:
+    async with session.get(place, headers={"Host": url.authority, "Accept": FINE_TYPE}, timeout=limit) as response:
         response.raise_for_status()
         body = bytearray()
         async for piece in response.content.iter_any():

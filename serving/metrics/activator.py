@@ -14,8 +14,9 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LABELS, named
+from serving.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, FINE_DURATIONS, REVISION_LABELS, named
 from serving.metrics.page import MetricsPage, family_of
+from serving.traffic.latencies import bucket_of
 
 _EXEMPLAR_SPACING_S = 1.0
 # "00-" and 32 hexadecimal digits and "-": a trace as W3C's traceparent tells it.
@@ -46,12 +47,14 @@ _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 class Durations:
     """One row. ``clock`` gives the time of day in seconds, for exemplars."""
 
-    __slots__ = ("_clock", "_counts", "_due_s", "_exemplars", "_sum_s")
+    __slots__ = ("_clock", "_counts", "_due_s", "_exemplars", "_sum_s", "fine")
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._counts = [0] * len(_BOUNDS)
         self._sum_s = 0.0
+        self.fine: dict[int, int] = {}
+        """Counts by bucket of ``serving.traffic.latencies``."""
         self._due_s = [0.0] * len(_BOUNDS)
         self._exemplars: list[Exemplar | None] = [None] * len(_BOUNDS)
 
@@ -60,6 +63,8 @@ class Durations:
         bucket = bisect_left(BUCKETS_S, took_s)
         self._counts[bucket] += 1
         self._sum_s += took_s
+        fine = bucket_of(took_s)
+        self.fine[fine] = self.fine.get(fine, 0) + 1
         if traceparent and at_s >= self._due_s[bucket]:
             self._remember(bucket, took_s, at_s=at_s, traceparent=traceparent)
 
@@ -184,6 +189,7 @@ class ActivatorMetrics:
         self._rows_max = _GONE_MAX
         page.before = self._keep
         page.pull(self._pull)
+        page.pull_fine(self._pull_fine)
 
     def of(self, key: tuple[str, str]) -> RevisionRows:
         """The rows of a revision."""
@@ -231,6 +237,15 @@ class ActivatorMetrics:
         yield from (durations, inside, waiting, lost)
         if self._has_old_names:
             yield _old_count(durations)
+
+    def _pull_fine(self) -> Iterator[Family]:
+        family = Family(FINE_DURATIONS, "Requests by duration, in buckets that grow by 4 percent.", "gauge")
+        for (namespace, _, revision), rows in self._rows.values():
+            for text, row in rows.durations():
+                labels = {"namespace": namespace, "revision": revision, "response_code_class": text}
+                for bucket, count in row.fine.items():
+                    family.add_sample(FINE_DURATIONS, {**labels, "bucket": str(bucket)}, count)
+        yield family
 
     def _durations(self) -> Family:
         family = family_of(named(ACTIVATOR_METRICS, _DURATION))

@@ -8,6 +8,7 @@ are in OpenMetrics only; the older format has no syntax for them.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CollectorRegistry
@@ -17,7 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import BUCKETS_S, COMMON_METRICS, MetricKind, MetricSpec, named
+from serving.metrics.names import BUCKETS_S, COMMON_METRICS, FINE_TYPE, MetricKind, MetricSpec, named
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -54,6 +55,7 @@ class MetricsPage:
         self.before: Callable[[], None] = lambda: None
         """Called before the page is rendered, for example to drop rows."""
         self._metrics = metrics
+        self._fine: list[Callable[[], Iterator[Family]]] = []
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
@@ -78,6 +80,10 @@ class MetricsPage:
         """Add families that are pulled for each page."""
         self.registry.register(Pulled(pull))
 
+    def pull_fine(self, pull: Callable[[], Iterator[Family]]) -> None:
+        """Add families that are pulled for each page with fine-grained durations."""
+        self._fine.append(pull)
+
     def families(self) -> Iterator[Family]:
         """All families now, one after the other."""
         self.before()
@@ -86,7 +92,8 @@ class MetricsPage:
     def slices(self, accept: str) -> Iterator[str]:
         """The page in pieces, in the format of an Accept header."""
         is_open = is_openmetrics(accept)
-        for family in self.families():
+        fine = self._fine if FINE_TYPE in accept else []
+        for family in chain(self.families(), *(pull() for pull in fine)):
             yield _head(family, is_open=is_open)
             samples = list(family.samples)
             write = _openmetrics_line if is_open else _text_line

@@ -98,8 +98,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     free = [f"--{port.name}-port=0" for port in PORTS]
     with running([sys.executable, "-m", "serving", "up", f"--state={state}", "--sample", *free]):
         until((state / "ports.json").exists)
-        (state / "steady.py").write_text(Path(hello.__file__).read_text())
-        deploy = ["deploy", "steady", str(state), "--command", f"{sys.executable} steady.py", "--min-scale", "2"]
+        # Not the state folder, which pods do not see.
+        app = tmp_path_factory.mktemp("app")
+        (app / "steady.py").write_text(Path(hello.__file__).read_text())
+        deploy = ["deploy", "steady", str(app), "--command", f"{sys.executable} steady.py", "--min-scale", "2"]
         subprocess.run([sys.executable, "-m", "serving", *deploy, "--state", str(state)], cwd=ROOT, check=True)
         ports: dict[str, int] = json.loads((state / "ports.json").read_text())
         public = f"http://127.0.0.1:{ports['public']}/"

@@ -41,6 +41,7 @@ class PodState(enum.StrEnum):
     """The state of a pod."""
 
     READY = "ready"
+    DORMANT = "dormant"
     NOT_READY = "not-ready"
     PENDING = "pending"
     TERMINATING = "terminating"
@@ -53,6 +54,8 @@ def state_of(pod: ScaledPod) -> PodState | None:
     if pod.phase == _PENDING:
         return PodState.PENDING
     if pod.phase == _RUNNING:
+        if pod.is_dormant:
+            return PodState.DORMANT
         return PodState.READY if pod.is_ready else PodState.NOT_READY
     return None
 
@@ -80,6 +83,7 @@ class PodStates:
             not_ready=found[PodState.NOT_READY],
             pending=found[PodState.PENDING],
             terminating=found[PodState.TERMINATING],
+            dormant=found[PodState.DORMANT],
         )
 
 

@@ -17,7 +17,7 @@ from serving.settings.placement import PlacementSettings
 
 COLUMNS = (
     *("running", "held", "target", "observed"),
-    *("desired", "ready", "starting", "is_panic"),
+    *("desired", "ready", "starting", "is_panic", "dormant"),
     *("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"),
     *("p50_s", "p95_s", "p99_s"),
 )
@@ -197,6 +197,7 @@ class Board:
         pods = self._pods.get(key, {}).values()
         ready_count = sum(pod["ready"] and not pod["ending"] for pod in pods)
         starting_count = sum(not pod["ready"] and not pod["ending"] for pod in pods)
+        dormant_count = sum(pod["ready"] and pod["dormant"] and not pod["ending"] for pod in pods)
         sample = self._samples.get(key)
         if sample is None or at_s - sample["at_wall_s"] > _SAMPLE_VALID_S:
             load: list[float | None] = [None] * 4
@@ -208,5 +209,6 @@ class Board:
         if self._requests is not None:
             # The activators count exactly how many requests wait; the autoscaler's number counts some of them twice.
             load[1] = seen.waiting
-        row = [*load, desired, float(ready_count), float(starting_count), is_panic, *seen.rates, *seen.quantiles_s]
+        counts = (float(ready_count), float(starting_count), is_panic, float(dormant_count))
+        row = [*load, desired, *counts, *seen.rates, *seen.quantiles_s]
         return [None if value is None else round(value, 4) for value in row]

@@ -12,6 +12,7 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     AUTOSCALING_GROUP,
+    CONDITION_DORMANT,
     LEARNT_TARGET_ANNOTATION,
     REVISION_LABEL,
     SERVICE_LABEL,
@@ -105,6 +106,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
         "container": next((name for name in names if name != _QUEUE_PROXY), ""),
         "phase": status.get("phase", "Pending"),
         "ready": _status_of(status, "Ready") == "True",
+        "dormant": _status_of(status, CONDITION_DORMANT) == "True",
         "ending": bool(metadata.get("deletionTimestamp")),
         "node": spec.get("nodeName", ""),
         "ip": status.get("podIP", ""),
@@ -135,9 +137,9 @@ def lean_pod(found: Mapping[str, Any]) -> View:
         "status": {
             **{name: status[name] for name in ("phase", "podIP", "reason") if name in status},
             "conditions": [
-                {"type": "Ready", "status": one.get("status", "")}
+                {"type": one["type"], "status": one.get("status", "")}
                 for one in status.get("conditions") or ()
-                if one.get("type") == "Ready"
+                if one.get("type") in {"Ready", CONDITION_DORMANT}
             ],
             "containerStatuses": [
                 {

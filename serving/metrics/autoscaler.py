@@ -25,6 +25,12 @@ from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 _BY_NAME = {metric.name: metric for metric in AUTOSCALER_METRICS}
 # Revisions that come and go while the page is not read: rows beyond twice those there are, and this many, are dropped.
 _GONE_MAX = 100
+_POD_STATES = {
+    "not_ready": "kn_revision_pods_not_ready_count",
+    "pending": "kn_revision_pods_pending_count",
+    "terminating": "kn_revision_pods_terminating_count",
+    "dormant": "serving_revision_pods_dormant",
+}
 _PREFIX = "autoscaler_"
 _TOTAL = "_total"
 
@@ -106,8 +112,7 @@ class AutoscalerMetrics:
             yield f"{prefix}_panic", _rows(measured, lambda one: one.panic_load)
             yield f"{prefix}_target", _rows(measured, lambda one: one.target_load)
         pods = {key: self._pods(key) for key in self._latest}
-        for state in ("not_ready", "pending", "terminating"):
-            name = f"kn_revision_pods_{state}_count"
+        for state, name in _POD_STATES.items():
             yield name, [(_labels(one), getattr(pods[one.namespace, one.revision], state)) for one in latest]
         yield "serving_learnt_target", _rows(latest, lambda one: one.learnt_target)
         yield "kn_revision_capacity_excess", _rows(latest, lambda one: one.excess_burst_capacity)

@@ -188,6 +188,7 @@ AUTOSCALER_METRICS = (
     _revision_gauge("kn_revision_pods_not_ready_count", "Pods that run and are not ready."),
     _revision_gauge("kn_revision_pods_pending_count", "Pods without a node, or whose containers were not started yet."),
     _revision_gauge("kn_revision_pods_terminating_count", "Pods that are being deleted."),
+    _revision_gauge("serving_revision_pods_dormant", "Ready pods whose app sleeps until the next request."),
     _revision_gauge("kn_revision_panic_mode", "1 while the panic window decides."),
     _revision_gauge("kn_revision_concurrency_stable", "Mean requests in flight over the stable window."),
     _revision_gauge("kn_revision_concurrency_panic", "The same over the panic window."),

@@ -151,6 +151,8 @@ CONDITION_READY = "Ready"
 CONDITION_ACTIVE = "Active"
 CONDITION_DORMANT = f"{OWN_GROUP}/Dormant"
 """On a pod: its app sleeps. Only pods that may sleep have it."""
+DORMANT_REASONS = (AWAKE_REASON, IDLE_REASON) = ("Running", "Idle")
+"""Reasons of that condition while nothing is refused: the app runs, or it sleeps."""
 
 
 class ConditionStatus(enum.StrEnum):

@@ -4,7 +4,7 @@ import msgspec
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of a revision that are not ready, by reason."""
+    """Pods of a revision by state."""
 
     not_ready: int = 0
     """Running pods that are not ready, yet or any more."""
@@ -14,6 +14,9 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     terminating: int = 0
     """Pods being deleted."""
+
+    dormant: int = 0
+    """Ready pods whose app sleeps."""
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
 from serving.model.knative import (
     BECAME_READY_ANNOTATIONS,
+    CONDITION_DORMANT,
     CONFIGURATION_LABEL,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
@@ -147,6 +148,9 @@ class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
     oom_kill_count: int = 0
     """OOM kills of its containers, if the last end was one; otherwise 0."""
 
+    is_dormant: bool = False
+    """Whether its app sleeps."""
+
 
 def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
     """Read a Revision; None if it is being deleted, or scaled by another autoscaler such as an HPA."""
@@ -219,6 +223,7 @@ def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
         phase=str((found.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
         oom_kill_count=_oom_kill_count(found.get("status") or {}),
+        is_dormant=is_ready and _is_true(found, CONDITION_DORMANT),
     )
 
 

@@ -4,18 +4,19 @@ Services and revisions have columns of their own, that fit into 80 characters an
 at zero, where traffic goes, why it is not ready. Everything else comes in the server's own columns.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from serving.cli.client.api import ApiCall, ApiClient
 from serving.cli.client.objects import condition, items_of, seconds_since, superseded_failures
 from serving.cli.client.output import age_text
 from serving.cli.client.resources import path_of
-from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
-from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import Object, name_of, nested
+from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
+from serving.model.knative import CONDITION_DORMANT, REVISION_LABEL, SERVICE_LABEL
+from serving.model.objects import Object, labels_of, name_of, nested
 
 Row = list[str]
+Key = tuple[str, str]
 
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 _HEADERS: dict[Kind, Row] = {
@@ -35,10 +36,11 @@ def rows_of(
 ) -> list[Row]:
     """A row for each object, of a kind that has columns of its own."""
     objects = list(objects)
+    dormant = dormant_counts(items_of(api, POD, everywhere=everywhere)) if objects else Counter()
     if kind == REVISION:
-        rows = [revision_row(one, now_s=now_s) for one in objects]
+        rows = [revision_row(one, now_s=now_s, dormant_count=dormant[_key(one)]) for one in objects]
     else:
-        pods = pods_of(items_of(api, REVISION, everywhere=everywhere)) if objects else {}
+        pods = pods_of(items_of(api, REVISION, everywhere=everywhere), dormant) if objects else {}
         rows = [service_row(one, pods=pods.get(_key(one), ""), now_s=now_s) for one in objects]
     if everywhere:
         rows = [[str(nested(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
@@ -57,12 +59,13 @@ def service_row(service: Object, *, pods: str, now_s: float) -> Row:
     return [name_of(service), status, pods, traffic_text(service), age, where]
 
 
-def revision_row(revision: Object, *, now_s: float) -> Row:
+def revision_row(revision: Object, *, now_s: float, dormant_count: int = 0) -> Row:
     """NAME, READY, STATE, PODS, AGE, REASON."""
     ready = condition(revision)
     age = age_text(seconds_since(nested(revision, "metadata", "creationTimestamp"), now_s))
     state = str(nested(revision, "spec", "servingState") or "")
-    return [name_of(revision), ready.get("status", "Unknown"), state, _pods(revision), age, ready.get("reason", "")]
+    pods = _of(*_counts(revision), dormant_count)
+    return [name_of(revision), ready.get("status", "Unknown"), state, pods, age, ready.get("reason", "")]
 
 
 def traffic_text(service: Object) -> str:
@@ -75,19 +78,34 @@ def traffic_text(service: Object) -> str:
     return parts[0][0] if len(parts) == 1 else " ".join(f"{name} {percent}%" for name, percent in parts)
 
 
-def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
-    """Ready pods of each service, by namespace and name: "2", or "1/2" while some are missing. Superseded failures do not count."""
-    actual: dict[tuple[str, str], int] = defaultdict(int)
-    wanted: dict[tuple[str, str], int] = defaultdict(int)
+def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
+    """The number of dormant pods of each revision, by namespace and name."""
+    return Counter(
+        _key(one, labels_of(one).get(REVISION_LABEL, ""))
+        for one in pods
+        if condition(one, CONDITION_DORMANT).get("status") == "True"
+    )
+
+
+def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[Key, str]:
+    """Ready pods of each service, by namespace and name: "2", or "1/2" while some are missing. Superseded failures do not count.
+
+    ``dormant_of`` are the dormant pods of each revision.
+    """
+    actual: Counter[Key] = Counter()
+    wanted: Counter[Key] = Counter()
+    dormant: Counter[Key] = Counter()
     revisions = list(revisions)
     superseded = superseded_failures(revisions)
     for one in revisions:
         if name_of(one) in superseded:
             continue
         key = _key(one, str(nested(one, "metadata", "labels", SERVICE_LABEL) or ""))
-        actual[key] += nested(one, "status", "actualReplicas") or 0
-        wanted[key] += nested(one, "status", "desiredReplicas") or 0
-    return {key: _of(actual[key], wanted[key]) for key in wanted}
+        present, desired = _counts(one)
+        actual[key] += present
+        wanted[key] += desired
+        dormant[key] += dormant_of.get(_key(one), 0)
+    return {key: _of(actual[key], wanted[key], dormant[key]) for key in wanted}
 
 
 def server_table(
@@ -115,13 +133,16 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _pods(revision: Object) -> str:
-    return _of(nested(revision, "status", "actualReplicas") or 0, nested(revision, "status", "desiredReplicas") or 0)
+def _counts(revision: Object) -> tuple[int, int]:
+    return nested(revision, "status", "actualReplicas") or 0, nested(revision, "status", "desiredReplicas") or 0
 
 
-def _of(actual: int, wanted: int) -> str:
-    return str(actual) if actual == wanted else f"{actual}/{wanted}"
+def _of(actual: int, wanted: int, dormant: int) -> str:
+    count = str(actual) if actual == wanted else f"{actual}/{wanted}"
+    if not dormant:
+        return count
+    return f"{count} dormant" if dormant >= actual else f"{count}, {dormant} dormant"
 
 
-def _key(one: Object, name: str = "") -> tuple[str, str]:
+def _key(one: Object, name: str = "") -> Key:
     return str(nested(one, "metadata", "namespace") or ""), name or name_of(one)

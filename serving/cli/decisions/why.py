@@ -23,11 +23,11 @@ from serving.cli.client.resources import path_of
 from serving.cli.client.stats import Stats, autoscaler_option
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
-from serving.cluster.kinds import EVENT, HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
+from serving.cluster.kinds import EVENT, HORIZONTAL_POD_AUTOSCALER, POD, REVISION, SERVING_SERVICE
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue, ServingError
-from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import Object, condition_of, name_of, nested
+from serving.model.knative import CONDITION_DORMANT, DORMANT_REASONS, REVISION_LABEL, SERVICE_LABEL
+from serving.model.objects import Object, condition_of, labels_of, name_of, nested
 from serving.model.quantity import parse_duration_s
 from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.settings.autoscaler import POLICIES
@@ -60,6 +60,24 @@ def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator
         said = [condition_of(one, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
         what = next((text for text in said if text), "nothing is decided yet")
         yield f"{name_of(one)} by its HorizontalPodAutoscaler (class hpa): {what}"
+
+
+def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
+    """A line for each of these revisions with pods that may sleep: how many do, since when, and refusals."""
+    by_revision: dict[str, list[dict[str, str]]] = {}
+    for pod in pods:
+        revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition(pod, CONDITION_DORMANT)
+        if its and is_ours(revision):
+            by_revision.setdefault(revision, []).append(its)
+    for revision, found in sorted(by_revision.items()):
+        asleep = [one for one in found if one.get("status") == "True"]
+        what = f"{len(asleep)} of {len(found)} pod{'s' * (len(found) != 1)} dormant"
+        if asleep:
+            first = min(one.get("lastTransitionTime", "") for one in asleep)
+            with contextlib.suppress(ValueError):
+                what += f", the longest since {clock_text(dt.datetime.fromisoformat(first).timestamp())}"
+        odd = {one.get("message", "") for one in found if one.get("reason") not in DORMANT_REASONS}
+        yield "; ".join([f"{revision}: {what}", *sorted(odd)])
 
 
 def _revisions(api: ApiClient, name: str) -> list[Object]:
@@ -202,6 +220,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
     now = [*(_saved(stats, api.namespace, ours) if said else ()), *unready_lines(api, name)]
     now += pod_scaler_lines(api, ours.__contains__)
+    now += dormant_lines(items_of(api, POD), ours.__contains__)
     if api.state_path is not None:
         now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
@@ -309,7 +328,7 @@ def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: b
         except ServingError as error:
             fail(str(error))
     said, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
-    unready += pod_scaler_lines(api, ours.__contains__)
+    unready += [*pod_scaler_lines(api, ours.__contains__), *dormant_lines(items_of(api, POD), ours.__contains__)]
     for one in said:
         if one.at_s >= since_s:
             click.echo(_event_line(one))

@@ -21,11 +21,11 @@ from serving.cli.client.objects import (
 )
 from serving.cli.client.output import age_text, aligned, paint, wrapped
 from serving.cli.client.resources import kind_named
-from serving.cli.client.rows import header_of, revision_row, server_table
+from serving.cli.client.rows import dormant_counts, header_of, revision_row, server_table
 from serving.cli.services.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue
-from serving.model.objects import Object, name_of, nested
+from serving.model.objects import Object, name_of, namespace_of, nested
 
 _LOG_LINES = 15
 _EVENTS_SHOWN_MAX = 12
@@ -77,7 +77,7 @@ def _as_json(api: ApiClient, service: Object) -> Object:
 
 def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator[str]:
     name, ready = name_of(service), condition(service)
-    revisions = revisions_of(api, name)
+    revisions, pods = revisions_of(api, name), items_of(api, POD, selector_of(name))
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     log = last_lines(api, newest, count=_LOG_LINES) if newest and ready.get("status") != "True" else []
     # The log at the end says the rest.
@@ -92,12 +92,14 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     if revisions:
         header = header_of(REVISION)
         assert header is not None
-        yield from _titled(
-            "Revisions", aligned([header, *(revision_row(one, now_s=now_s) for one in revisions)], indent="  ")
-        )
+        dormant = dormant_counts(pods)
+        found = [
+            revision_row(one, now_s=now_s, dormant_count=dormant[namespace_of(one), name_of(one)]) for one in revisions
+        ]
+        yield from _titled("Revisions", aligned([header, *found], indent="  "))
     titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
-    events = _events(api, [service, *revisions, *items_of(api, POD, selector_of(name))])
+    events = _events(api, [service, *revisions, *pods])
     yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
     if log:
         yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in log])

@@ -25,7 +25,7 @@ _NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
 
 _PERIOD_S = 2.0
 _TIMEOUT_S = 10.0
-_TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "dim"}
+_TONES = {"active": "green", "dormant": "cyan", "starting": "yellow", "failed": "red", "at zero": "dim"}
 # Columns from which on the reasons have room beside the numbers.
 _WIDE = 110
 _BELOW_MAX = 5
@@ -138,11 +138,10 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     """
     is_wide = width >= _WIDE
     rows = _rows(state, namespace)
-    ready = sum(row.number("ready") for row in rows)
+    ready, dormant = (sum(row.number(name) for row in rows) for name in ("ready", "dormant"))
     count = len(rows)
-    title = Text.assemble(
-        ("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pod{'s' * (ready != 1)} ready"
-    )
+    pods = f"{ready:g} pod{'s' * (ready != 1)} ready" + (f", {dormant:g} dormant" if dormant else "")
+    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {pods}")
     nodes = node_lines(state.get("nodes") or {})
     row_max, node_max = count, len(nodes)
     if height is not None:
@@ -257,14 +256,19 @@ class _Row:
             return "failed"
         if self.view["state"] != "Active":
             return "at zero"
-        return "active" if self.number("ready") else "starting"
+        ready = self.number("ready")
+        if ready and self.number("dormant") == ready:
+            return "dormant"
+        return "active" if ready else "starting"
 
     def _pods(self) -> str:
         # From the decision that is printed beside it: the metric of the same name arrives up to a second later.
         ready, desired = self.number("ready"), self._numbers.get("desired")
         if self._decision is not None:
             desired = self._decision["wanted"]
-        return f"{ready:g}" if desired is None or desired == ready else f"{ready:g}→{desired:g}"
+        count = f"{ready:g}" if desired is None or desired == ready else f"{ready:g}→{desired:g}"
+        dormant = self.number("dormant")
+        return f"{count} ({dormant:g} dormant)" if 0 < dormant < ready else count
 
 
 def _bar(load: float, target: float) -> str:

@@ -146,6 +146,7 @@ const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) 
 function revisionState(view, row) {
   if (view.ready === "False") return ["Failed", "bad"];
   if (view.state !== "Active") return [view.state === "Reserve" ? "At zero" : view.state, "off"];
+  if (row?.[5] && row[8] === row[5]) return ["Dormant", "sleep"];
   if (row?.[5]) return ["Active", "good"];
   return ["Starting", "wait"];
 }
@@ -287,7 +288,7 @@ function headed(sentence) {
 function showPods() {
   const limit = objects.revision.get(selected)?.concurrency || 0;
   keyed(by("pods"), pods.map((one) => [one.name, one]), (node, one) => {
-    const [text, tone] = one.ending ? ["Ending", "off"] : one.ready ? ["Ready", "good"] : [one.reason || one.phase, "wait"];
+    const [text, tone] = one.ending ? ["Ending", "off"] : one.dormant ? ["Dormant", "sleep"] : one.ready ? ["Ready", "good"] : [one.reason || one.phase, "wait"];
     const slots = make("span", { className: "slots", textContent: `${number(one.running)}${limit ? ` of ${limit}` : ""}` });
     if (limit && one.running != null) {
       const meter = make("meter", { min: 0, max: limit, value: one.running });

@@ -5,7 +5,7 @@ export const CHARTS = [
   { id: "concurrency", title: "Requests in flight", series: [
     ["running", "running", "--a", "fill"], ["observed", "average", "--c"], ["target", "target", "--b", "dash"]] },
   { id: "pods", title: "Pods", whole: true, note: "lines mark changes; point at one to read why", series: [
-    ["desired", "desired", "--b", "step"], ["ready", "ready", "--a", "step"], ["starting", "starting", "--d", "step"]] },
+    ["desired", "desired", "--b", "step"], ["ready", "ready", "--a", "step"], ["starting", "starting", "--d", "step"], ["dormant", "dormant", "--sleep", "step"]] },
   { id: "queue", title: "Queue", whole: true, note: "requests held by the activator", series: [["held", "held", "--b", "fill"]] },
   { id: "requests", title: "Answers a second", from: "the activator", series: [
     ["rps_2xx", "2xx", "--a"], ["rps_3xx", "3xx", "--c"], ["rps_4xx", "4xx", "--d"], ["rps_5xx", "5xx", "--b"]] },

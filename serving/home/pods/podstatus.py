@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
-from serving.model.knative import CONDITION_DORMANT
+from serving.model.knative import AWAKE_REASON, CONDITION_DORMANT, IDLE_REASON
 from serving.model.objects import Object, nested
 
 BROKEN = "CreateContainerError"
@@ -74,10 +74,10 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) -> Object:
     """The status of a pod that may sleep, with its condition."""
     before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
-    awake = Unready(reason="Running", message="the app runs")
+    awake = Unready(reason=AWAKE_REASON, message="the app runs")
     made = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
     if is_dormant:
-        made |= {"reason": "Idle", "message": "the app is frozen; the next request thaws it"}
+        made |= {"reason": IDLE_REASON, "message": "the app is frozen; the next request thaws it"}
     return {**status, "conditions": [*status["conditions"], made]}
 
 

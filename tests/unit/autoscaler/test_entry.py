@@ -132,6 +132,7 @@ def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, pha
     ("found", "state"),
     [
         (READY, PodState.READY),
+        (msgspec.structs.replace(READY, is_dormant=True), PodState.DORMANT),
         (pod(), PodState.NOT_READY),
         (pod(phase="Pending"), PodState.PENDING),
         (pod(is_ending=True), PodState.TERMINATING),

@@ -9,13 +9,16 @@ KEY = "default/hello-00001"
 ROW = [float(number) for number in range(len(COLUMNS))]
 
 
-def pod(name: str, *, ready: bool = True, ending: bool = False, revision: str = "hello-00001") -> dict[str, Any]:
+def pod(
+    name: str, *, ready: bool = True, ending: bool = False, dormant: bool = False, revision: str = "hello-00001"
+) -> dict[str, Any]:
     return {
         "namespace": "default",
         "name": name,
         "revision": revision,
         "ready": ready,
         "ending": ending,
+        "dormant": dormant,
         "node": "n",
     }
 
@@ -52,14 +55,15 @@ def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
     made = board()
     made.put("pod", "default/a", pod("a"))
     made.put("pod", "default/b", pod("b", ready=False))
-    made.put("pod", "default/c", pod("c", ending=True))
+    made.put("pod", "default/c", pod("c", ending=True, dormant=True))
+    made.put("pod", "default/d", pod("d", dormant=True))
     made.sample(sample())
     made.requests({KEY: RequestRates(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
-    row = [3.0, 4.0, 7.0, 2.5, 2, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None]
+    row = [3.0, 4.0, 7.0, 2.5, 2, 2.0, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None]
     assert made.tick(2.0) == {KEY: row}
     assert made.rows == {KEY: row}
     assert made.tick(4.0) == {}
-    assert made.history.read(KEY)["ready"] == [1.0, 1.0]
+    assert made.history.read(KEY)["ready"] == [2.0, 2.0]
 
 
 def test_an_old_report_is_not_drawn_on() -> None:

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from serving.dashboard.views import lean_pod, node_view, pod_view, revision_view, service_view
+from serving.model.knative import CONDITION_DORMANT
 from serving.placement.book import demand_of
 
 META = {"namespace": "default", "name": "hello", "creationTimestamp": "2026-11-21T07:00:00Z"}
@@ -66,7 +67,7 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
     found = pod(
         phase="Running",
         podIP="10.0.0.1",
-        conditions=with_conditions(Ready="True", Initialized="True"),
+        conditions=with_conditions(Ready="True", Initialized="True") + with_conditions(**{CONDITION_DORMANT: "True"}),
         containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2, "image": "long"}],
     )
     resources = {"requests": {"cpu": "1"}}
@@ -75,6 +76,7 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
     found["spec"] = {"nodeName": "n", "containers": containers, "initContainers": containers, "volumes": ["long"]}
     lean = lean_pod(found)
     assert pod_view(lean) == pod_view(found)
+    assert (pod_view(lean) or {})["dormant"]
     assert (demand_of(lean), lean["metadata"]["resourceVersion"]) == (demand_of(found), "7")
     found["spec"]["containers"] = [{"name": "queue-proxy"}, *containers]
     assert [(pod_view(lean_pod(one)) or {})["container"] for one in (found, {**found, "spec": {}})] == ["c", ""]

@@ -19,7 +19,7 @@ def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMe
     return AutoscalerMetrics(
         keys=lambda: keys,
         counts=lambda: {"revisions": 1, "odd_total": 2},
-        pods=lambda _: PodCounts(not_ready=4, pending=5, terminating=6),
+        pods=lambda _: PodCounts(not_ready=4, pending=5, terminating=6, dormant=2),
         costs=COSTS.get,
         has_old_names=has_old_names,
     )
@@ -36,6 +36,7 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
         f"kn_revision_pods_not_ready_count{LABELS} 4.0",
         f"kn_revision_pods_pending_count{LABELS} 5.0",
         f"kn_revision_pods_terminating_count{LABELS} 6.0",
+        f"serving_revision_pods_dormant{LABELS} 2.0",
         'serving_decisions_total{rule="stable"} 1.0',
         "autoscaler_revisions 1.0",
         "# TYPE autoscaler_odd_total counter",

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.model.knative import ServingState, TrafficPath
+from serving.model.knative import CONDITION_DORMANT, ServingState, TrafficPath
 from serving.model.quantity import Resources
 from serving.scaling.revision import (
     ScaledDeployment,
@@ -145,6 +145,16 @@ def test_a_pod_is_ready_as_it_says() -> None:
     found = pod_of(pod(ready="False", annotations={"controller.kubernetes.io/pod-deletion-cost": "-1"}))
     assert found is not None
     assert (found.is_ready, found.deletion_cost) == (False, "-1")
+
+
+def test_a_ready_pod_may_be_dormant() -> None:
+    found = pod()
+    found["status"]["conditions"] += [{"type": CONDITION_DORMANT, "status": "True"}]
+    assert (seen := pod_of(found)) is not None
+    assert seen.is_dormant
+    found["status"]["conditions"] = found["status"]["conditions"][1:]
+    assert (seen := pod_of(found)) is not None
+    assert not seen.is_dormant
 
 
 def test_a_pod_that_ends_is_not_ready() -> None:

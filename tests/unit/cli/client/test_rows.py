@@ -1,6 +1,7 @@
 from typing import Any
 
-from serving.cli.client.rows import pods_of, revision_row, service_row, table_rows, traffic_text
+from serving.cli.client.rows import dormant_counts, pods_of, revision_row, service_row, table_rows, traffic_text
+from serving.model.knative import CONDITION_DORMANT
 
 Json = dict[str, Any]
 
@@ -34,8 +35,20 @@ def revision(name: str, actual: int, desired: int) -> Json:
 
 
 def test_pods_of_all_revisions_of_a_service_are_added_up() -> None:
-    assert pods_of([revision("a-1", 1, 1), revision("a-2", 1, 3)]) == {("n", "a"): "2/4"}
-    assert pods_of([revision("a-1", 0, 0)]) == {("n", "a"): "0"}
+    assert pods_of([revision("a-1", 1, 1), revision("a-2", 1, 3)], {}) == {("n", "a"): "2/4"}
+    assert pods_of([revision("a-1", 0, 0)], {}) == {("n", "a"): "0"}
+
+
+def dormant_pod(revision: str, status: str) -> Json:
+    metadata = {"name": "p", "namespace": "n", "labels": {"serving.knative.dev/revision": revision}}
+    return {"metadata": metadata, "status": {"conditions": [{"type": CONDITION_DORMANT, "status": status}]}}
+
+
+def test_dormant_pods_stand_beside_their_count() -> None:
+    dormant = dormant_counts([dormant_pod("a-1", "True"), dormant_pod("a-1", "True"), dormant_pod("a-2", "False")])
+    assert dormant == {("n", "a-1"): 2}
+    assert pods_of([revision("a-1", 2, 2), revision("a-2", 1, 1)], dormant) == {("n", "a"): "3, 2 dormant"}
+    assert revision_row(revision("a-1", 2, 2), now_s=0, dormant_count=2)[3] == "2 dormant"
 
 
 def test_a_revision_has_its_state_and_its_pods() -> None:

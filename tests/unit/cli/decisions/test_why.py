@@ -1,11 +1,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from serving.autoscaler.decision_events import ExplainedDecision, explained
-from serving.cli.decisions.why import ShownDecisions, forgotten, line_of, log_files
+from serving.cli.decisions.why import ShownDecisions, dormant_lines, forgotten, line_of, log_files
+from serving.model.knative import CONDITION_DORMANT
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from tests.unit.scaling.scaler.test_replay import a_day
 
@@ -47,3 +49,24 @@ def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:
     for name in ("decisions.jsonl", "decisions.jsonl.1", "decisions.jsonl.3"):
         (tmp_path / name).touch()
     assert [path.name for path in log_files(tmp_path)] == ["decisions.jsonl.3", "decisions.jsonl.1", "decisions.jsonl"]
+
+
+def sleeper(revision: str, **condition: str) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {"serving.knative.dev/revision": revision}},
+        "status": {"conditions": [{"type": CONDITION_DORMANT, **condition}]},
+    }
+
+
+def test_a_revision_says_how_many_of_its_pods_sleep_and_what_is_refused() -> None:
+    pods = [
+        sleeper("a", status="True", reason="Idle", message="m", lastTransitionTime="2026-11-24T10:00:00Z"),
+        sleeper("a", status="False", reason="Refused", message="the quota cpu forbids it"),
+        sleeper("b", status="False", reason="Running", message="m"),
+        sleeper("c", status="True", reason="Idle", lastTransitionTime="?"),
+        {"metadata": {"labels": {"serving.knative.dev/revision": "a"}}},
+    ]
+    first, second = dormant_lines(pods, {"a", "b"}.__contains__)
+    assert re.fullmatch(r"a: 1 of 2 pods dormant, the longest since [\d: -]+; the quota cpu forbids it", first)
+    assert second == "b: 0 of 1 pod dormant"
+    assert list(dormant_lines(pods, {"c"}.__contains__)) == ["c: 1 of 1 pod dormant"]

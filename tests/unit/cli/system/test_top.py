@@ -47,8 +47,19 @@ BUSY = revision(
     {"running": 20, "held": 5, "target": 21, "ready": 3, "desired": 3, "is_panic": 1, "rps_2xx": 50, "rps_5xx": 2, "p95_s": 0.25},
 )  # fmt: skip
 ASLEEP = revision("asleep-00001", {"ready": 0}, state="Reserve")
+DORMANT = revision("quiet-00001", {"ready": 2, "desired": 2, "dormant": 2})
+HALF = revision("half-00001", {"running": 1, "ready": 3, "desired": 3, "dormant": 1})
 BROKEN = revision("broken-00001", {"ready": 0}, ready="False")
 STARTING = revision("new-00001", {"ready": 0})
+
+
+def test_dormant_pods_are_shown_and_counted() -> None:
+    title, *lines = screen(DORMANT, HALF)
+    assert title == "serving  2 revisions, 5 pods ready, 3 dormant"
+    (half,) = (line for line in lines if line.startswith("half-00001"))
+    (quiet,) = (line for line in lines if line.startswith("quiet-00001"))
+    assert ("active" in half, "3 (1 dormant)" in half) == (True, True)
+    assert ("dormant" in quiet, "(2" in quiet) == (True, False)
 
 
 def test_the_busiest_comes_first_with_its_numbers_and_why() -> None:

@@ -17,7 +17,7 @@ import msgspec
 from yarl import URL
 
 from serving.aio.clock import wall_s
-from serving.metrics.names import FINE_TYPE
+from serving.traffic.latencies import FINE_TYPE
 
 _RESPONSE_MAX_S = 1.5
 _PAGE_BYTES_MAX = 32 * 2**20

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.metrics.names import FINE_DURATIONS
-from serving.traffic.latencies import quantile_s
+from serving.traffic.latencies import FINE_DURATIONS, quantile_s
 
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -14,9 +14,9 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, FINE_DURATIONS, REVISION_LABELS, named
+from serving.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LABELS, named
 from serving.metrics.page import MetricsPage, family_of
-from serving.traffic.latencies import bucket_of
+from serving.traffic.latencies import FINE_DURATIONS, bucket_of
 
 _EXEMPLAR_SPACING_S = 1.0
 # "00-" and 32 hexadecimal digits and "-": a trace as W3C's traceparent tells it.

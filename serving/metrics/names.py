@@ -38,12 +38,6 @@ _OLD_NAMES = {
 _GROUP_LABEL = "node_group"
 _CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
 
-FINE_DURATIONS = "serving_request_duration_buckets"
-"""Family of an activator's durations by bucket of ``serving.traffic.latencies``, for dashboards."""
-
-FINE_TYPE = "text/plain; version=0.0.4; durations=fine"
-"""Accept header of a page with ``FINE_DURATIONS``. Prometheus gets a page without these."""
-
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, where a proxy lives, and up to a minute,
 which a cold start may take."""

@@ -18,7 +18,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import BUCKETS_S, COMMON_METRICS, FINE_TYPE, MetricKind, MetricSpec, named
+from serving.metrics.names import BUCKETS_S, COMMON_METRICS, MetricKind, MetricSpec, named
+from serving.traffic.latencies import FINE_TYPE
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -7,6 +7,12 @@ The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): bucket ``i``
 import math
 from collections.abc import Mapping
 
+FINE_DURATIONS = "serving_request_duration_buckets"
+"""Family of these counts on an activator's metrics page."""
+
+FINE_TYPE = "text/plain; version=0.0.4; durations=fine"
+"""Accept header of a page with ``FINE_DURATIONS``. Prometheus gets a page without these."""
+
 _GROWTH = 1.04
 _BUCKETS_PER_E = 1 / math.log(_GROWTH)
 # Bounds the number of buckets to 700. A shorter duration counts as a microsecond, a longer one as eleven days.

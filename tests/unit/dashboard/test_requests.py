@@ -4,8 +4,7 @@ import pytest
 
 from serving.dashboard.requests import MetricsReading, RequestRates, Requests, parse
 from serving.metrics.activator import ActivatorMetrics
-from serving.metrics.names import FINE_TYPE
-from serving.traffic.latencies import bucket_of
+from serving.traffic.latencies import FINE_TYPE, bucket_of
 
 KEY = "default/hello-00001"
 LABELS = 'kn_namespace_name="default",kn_revision_name="hello-00001"'

@@ -52,7 +52,7 @@ from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
 from serving.cluster.kube import connect
 from serving.cluster.port import Cluster
-from serving.metrics.activator import add_tls
+from serving.metrics.activator import add_refusals, add_tls
 from serving.metrics.export import exporting, span_outbox
 from serving.metrics.server import serve_page
 from serving.metrics.tracing import Tracer
@@ -135,6 +135,7 @@ class Activator:
         self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view.on_secrets = self.certificates.set_mapped
         kept = self.certificates.certificates
+        add_refusals(metrics.page, self.server.refusals.counts)
         add_tls(metrics.page, failed=kept.failures.total, expiries=kept.expiries)
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.tls_address: tuple[str, int] | None = None

@@ -41,6 +41,7 @@ _OLD_LABELS = {
     "response_code_class": "response_code_class",
 }
 _FAILED = "serving_tls_handshakes_failed_total"
+_REFUSED = "serving_http_refused_total"
 _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 
 
@@ -279,5 +280,17 @@ def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[
         for name, end_s in expiries().items():
             ends.add_sample(_EXPIRY, {"certificate": name}, end_s)
         yield from (failures, ends)
+
+    page.pull(pull)
+
+
+def add_refusals(page: MetricsPage, counts: Mapping[str, int]) -> None:
+    """Add what the activator's server refused, read for each page."""
+
+    def pull() -> Iterator[Family]:
+        refused = family_of(named(ACTIVATOR_METRICS, _REFUSED))
+        for code, count in sorted(counts.items()):
+            refused.add_sample(_REFUSED, {"code": code}, count)
+        yield refused
 
     page.pull(pull)

@@ -56,7 +56,7 @@ from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podrequests import NO_ACTIVATOR, PodHandler
 from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
-from serving.queueproxy.metrics import tls_lines
+from serving.queueproxy.metrics import refusal_lines, tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
 _USAGE_EXIT = 2
@@ -160,6 +160,7 @@ def _numbers(server: HttpServer, credentials: Credentials) -> list[str]:
         lines.append(f"queueproxy_access_log_dropped_total {server.access_log.dropped_count}")
     if server.request_log is not None:
         lines.append(f"queueproxy_request_log_dropped_total {server.request_log.dropped_count}")
+    lines += refusal_lines(server.refusals.counts)
     lines.append(f"queueproxy_client_connections {server.connection_count}")
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
     return lines

@@ -103,3 +103,8 @@ def tls_lines(failures: Mapping[str, int], not_after_s: float) -> list[str]:
         f'queueproxy_tls_refused_total{{reason="{reason}"}} {count}' for reason, count in sorted(failures.items())
     ]
     return [*refused, f"queueproxy_certificate_expiry_timestamp_seconds {not_after_s:.0f}"]
+
+
+def refusal_lines(counts: Mapping[str, int]) -> list[str]:
+    """The lines of refused requests and connections, by code."""
+    return [f'queueproxy_http_refused_total{{code="{code}"}} {count}' for code, count in sorted(counts.items())]

@@ -263,7 +263,10 @@ class Ingress:
         if response is not None:
             exchange.respond(response.status, response.body)
         elif site is None:
-            exchange.respond(404, b"no service has the host %b\n" % (head.host or b'""'))
+            if head.host:
+                exchange.respond(404, b"no service has the host %b\n" % head.host)
+            else:
+                exchange.respond(400, b"Host is missing, which names the service\n")
         return response is not None or site is None
 
     def _requeue(self, exchange: Exchange) -> bool:

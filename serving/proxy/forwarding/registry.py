@@ -1,8 +1,29 @@
 """The interface between a server and its clients' connections."""
 
+import logging
 from typing import Protocol
 
 from serving.settings.http import HttpSettings
+
+BODY_TOO_LARGE = "the request's body is too large"
+BODY_TOO_SLOW = "the request's body came too slowly"
+_log = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Requests and connections that were refused before any handler saw them: the number of each code.
+
+    They are in no access log and in no metric of requests. Codes are those of ``RefusalCode``, and ``h2_`` with the name of
+    an error code of RFC 9113, section 7.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def note(self, code: str, reason: str, address: str) -> None:
+        """Count a refusal, and log it with the address of the client."""
+        self.counts[code] = self.counts.get(code, 0) + 1
+        _log.debug("refused %s from %s: %s", code, address, reason)
 
 
 class Member(Protocol):
@@ -32,6 +53,7 @@ class Registry(Protocol):
     draining: bool
     finishing: bool
     sweep_s: float
+    refusals: Refusals
 
     def opened(self, connection: Member, address: str) -> str | None:
         """Add a connection; returns a reason if it exceeds a limit."""

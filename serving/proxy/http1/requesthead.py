@@ -7,6 +7,7 @@ but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority
 Upgrade, h2c. It refuses to know where the request goes.
 """
 
+import enum
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,7 +15,9 @@ import msgspec
 
 from serving.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_lines
 
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])")
+# A target is ASCII and has no fragment (RFC 9112 section 3.2): apps behind proxies disagree about both.
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!\"$-~]+) HTTP/([0-9])\.([0-9])")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
 # 18 digits are below 2**63, and more than any body has.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
@@ -27,11 +30,32 @@ _NAME = b"traceparent"
 GRPC_TYPE = b"application/grpc"
 
 
-class RequestRefusal(Exception):
-    """A request refused by the parser: the status and the reason."""
+class RefusalCode(enum.StrEnum):
+    """What a refused request did, in a word: a label of metrics."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    BODY = enum.auto()
+    BODY_SIZE = enum.auto()
+    CONNECTIONS = enum.auto()
+    EXPECT = enum.auto()
+    FRAMING = enum.auto()
+    HEAD_SIZE = enum.auto()
+    HEADER = enum.auto()
+    HOST = enum.auto()
+    METHOD = enum.auto()
+    REQUEST_LINE = enum.auto()
+    SLOW_BODY = enum.auto()
+    SLOW_HEAD = enum.auto()
+    TARGET = enum.auto()
+    UPGRADE = enum.auto()
+    VERSION = enum.auto()
+
+
+class RequestRefusal(Exception):
+    """A request refused by the parser: the status, the code to count it by, and the reason."""
+
+    def __init__(self, status: int, code: RefusalCode, reason: str) -> None:
         self.status = status
+        self.code = code
         super().__init__(reason)
 
 
@@ -149,21 +173,21 @@ def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: b
     X-Forwarded-For have one name.
 
     Raises:
-        RequestRefusal: with 400, 405, 417, 431, 501 or 505.
+        RequestRefusal: with 400, 405, 417, 431 or 505.
     """
     first, *texts = raw.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
-        raise RequestRefusal(400, "malformed request line")
+        raise RequestRefusal(400, RefusalCode.REQUEST_LINE, "malformed request line")
     method, target, major, minor_digit = match.groups()
     if major != b"1" or minor_digit not in b"01":
-        raise RequestRefusal(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise RequestRefusal(505, RefusalCode.VERSION, "only HTTP/1.0 and HTTP/1.1 are spoken here")
     if len(texts) > header_count_max:
-        raise RequestRefusal(431, f"more than {header_count_max} header lines")
+        raise RequestRefusal(431, RefusalCode.HEAD_SIZE, f"more than {header_count_max} header lines")
     try:
         lines = read_lines(texts)
     except BadHeaderLine as bad:
-        raise RequestRefusal(400, str(bad)) from bad
+        raise RequestRefusal(400, RefusalCode.HEADER, str(bad)) from bad
     if not keeps_underscores and b"_" in raw:
         lines = [line for line in lines if b"_" not in line.name]
     if target[0] == 0x2F and minor_digit == b"1":
@@ -177,6 +201,23 @@ def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: b
     return _with_care(method, target, int(minor_digit), lines=lines)
 
 
+def refused_start(start: bytes, *, head_bytes_max: int) -> RequestRefusal | None:
+    """The refusal of an incomplete head; None if it may still become a valid one.
+
+    Above the limit it depends on what is too long: 400 for the method, 414 for the target, 431 for the header lines.
+    """
+    if len(start) > head_bytes_max:
+        if b"\n" in start[:head_bytes_max]:
+            return RequestRefusal(431, RefusalCode.HEAD_SIZE, "the request's head is too large")
+        if b" " in start[:head_bytes_max]:
+            return RequestRefusal(414, RefusalCode.HEAD_SIZE, "the request's target is too long")
+        return RequestRefusal(400, RefusalCode.REQUEST_LINE, "the request's method is too long")
+    if _BARE_LF.search(start) is not None:
+        # Its sender may wait for a response to what it takes for a whole head.
+        return RequestRefusal(400, RefusalCode.HEADER, "a line that does not end in CR LF")
+    return None
+
+
 def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLine]) -> RequestHead:
     by_name: dict[bytes, list[bytes]] = {}
     for line in lines:
@@ -184,16 +225,16 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLi
             by_name.setdefault(line.name, []).append(line.value)
     hosts = by_name.get(b"host", [])
     if len(hosts) > 1 or (minor == 1 and not hosts):
-        raise RequestRefusal(400, "exactly one Host is needed" if hosts else "Host is missing")
+        raise RequestRefusal(400, RefusalCode.HOST, "exactly one Host is needed" if hosts else "Host is missing")
     host = hosts[0] if hosts else b""
     length, chunked = _framing(by_name, minor)
     tokens = _tokens(by_name.get(b"connection", ()))
     upgrade = _upgrade(by_name, tokens, minor)
     if upgrade is not None and (length or chunked):
-        raise RequestRefusal(400, "an upgrade with a body")
+        raise RequestRefusal(400, RefusalCode.UPGRADE, "an upgrade with a body")
     expected = by_name.get(b"expect", ())
     if any(value.lower() != b"100-continue" for value in expected):
-        raise RequestRefusal(417, "unknown expectation")
+        raise RequestRefusal(417, RefusalCode.EXPECT, "unknown expectation")
     nominated = tokens - {b"close", b"keep-alive", b"upgrade"} or None
     return RequestHead(
         method=method,
@@ -220,16 +261,16 @@ def _framing(by_name: dict[bytes, list[bytes]], minor: int) -> tuple[int | None,
     lengths, codings = by_name.get(b"content-length"), by_name.get(b"transfer-encoding")
     if codings is not None:
         if lengths is not None:
-            raise RequestRefusal(400, "both Content-Length and Transfer-Encoding")
+            raise RequestRefusal(400, RefusalCode.FRAMING, "both Content-Length and Transfer-Encoding")
         if minor == 0:
-            raise RequestRefusal(400, "Transfer-Encoding on HTTP/1.0")
+            raise RequestRefusal(400, RefusalCode.FRAMING, "Transfer-Encoding on HTTP/1.0")
         if len(codings) != 1 or codings[0].lower() != b"chunked":
-            raise RequestRefusal(400, "a transfer coding other than chunked")
+            raise RequestRefusal(400, RefusalCode.FRAMING, "a transfer coding other than chunked")
         return None, True
     if lengths is None:
         return None, False
     if len(lengths) != 1 or _LENGTH.fullmatch(lengths[0]) is None:
-        raise RequestRefusal(400, "malformed or repeated Content-Length")
+        raise RequestRefusal(400, RefusalCode.FRAMING, "malformed or repeated Content-Length")
     return int(lengths[0]), False
 
 
@@ -239,24 +280,24 @@ def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor:
     if protocols is None or b"upgrade" not in tokens or minor == 0:
         return None
     if len(protocols) != 1 or b"," in protocols[0] or not protocols[0]:
-        raise RequestRefusal(400, "more than one protocol to upgrade to")
+        raise RequestRefusal(400, RefusalCode.UPGRADE, "more than one protocol to upgrade to")
     if protocols[0].lower().startswith(b"h2"):
-        raise RequestRefusal(400, "an upgrade to HTTP/2")
+        raise RequestRefusal(400, RefusalCode.UPGRADE, "an upgrade to HTTP/2")
     return protocols[0]
 
 
 def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:
     """A target in its forwarded form: "http://h/a" becomes "/a" if h is the Host."""
     if method == b"CONNECT":
-        raise RequestRefusal(405, "CONNECT is not offered")
+        raise RequestRefusal(405, RefusalCode.METHOD, "CONNECT is not offered")
     if target[0] == 0x2F or (target == b"*" and method == b"OPTIONS"):
         return target
     match = _ABSOLUTE.fullmatch(target)
     if match is None:
-        raise RequestRefusal(400, "malformed target")
+        raise RequestRefusal(400, RefusalCode.TARGET, "malformed target")
     authority, path = match[1], match[2] or b""
     if authority.lower() != host.lower():
-        raise RequestRefusal(400, "the target's authority is not the Host")
+        raise RequestRefusal(400, RefusalCode.HOST, "the target's authority is not the Host")
     if not path and method == b"OPTIONS":
         return b"*"
     return path if path.startswith(b"/") else b"/" + path

@@ -79,7 +79,12 @@ _WINDOWS_AT_FIRST = 100
 # A payload up to this size is copied behind its head at once: that costs less than another piece of the write.
 _JOINED_BYTES_MAX = 4096
 _INCREMENT_BYTES = INCREMENT.size
+_FRAME_AFTER_END = "a frame on a closed stream"
 _pack = FRAME_HEAD.pack
+
+
+def _pass_over(code: ErrorCode, reason: str) -> None:
+    del code, reason
 
 
 class EngineOwner(Protocol):
@@ -104,7 +109,7 @@ class Http2Engine:
     __slots__ = (
         *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
         *("_blocked", "_closed", "_decoder", "_growth_left", "_highest_id", "_owner", "_peer_window", "_window_left"),
-        *("budget", "encoder", "is_ended", "is_full", "is_server", "now_s", "out", "peer_streams_max"),
+        *("budget", "encoder", "is_ended", "is_full", "is_server", "now_s", "on_fault", "out", "peer_streams_max"),
         *("send_left", "settings", "streams", "windows_left"),
     )
 
@@ -117,6 +122,8 @@ class Http2Engine:
         self.budget = PeerBudget(settings, now_s=now_s)
         self.is_ended = False
         """Whether nothing more is read: the connection ends."""
+        self.on_fault: Callable[[ErrorCode, str], object] = _pass_over
+        """Called with each stream that was reset for a fault of the peer."""
         self._init_streams()
         self._init_sending()
         self._init_receiving()
@@ -192,12 +199,13 @@ class Http2Engine:
             self.send_reset(stream.stream_id, code)
             self._remove(stream, StreamState.RESET)
 
-    def count_fault(self) -> None:
-        """Count a reset that the peer provoked as one of its own (CVE-2025-8671).
+    def count_fault(self, code: ErrorCode, reason: str) -> None:
+        """Count a reset that the peer provoked as one of its own (CVE-2025-8671), and report it.
 
         Raises:
             Violation: the peer did so too often.
         """
+        self.on_fault(code, reason)
         self.budget.count_reset(self.now_s)
 
     def _state_of(self, stream_id: int) -> StreamState:
@@ -243,11 +251,11 @@ class Http2Engine:
         if len(closed) > _CLOSED_MAX:
             del closed[next(iter(closed))]
 
-    def _break(self, stream: EngineStream, code: ErrorCode) -> None:
+    def _break(self, stream: EngineStream, code: ErrorCode, reason: str) -> None:
         """Reset a stream for a fault of the peer, and report it to the stream."""
         self.reset(stream, code)
         stream.take_reset(code)
-        self.count_fault()
+        self.count_fault(code, reason)
 
     def _judge(self, kind: int, stream_id: int) -> bool:
         """Apply the table of states to a frame whose stream is not open; return True if the frame opens one."""
@@ -265,11 +273,11 @@ class Http2Engine:
         elif verdict is FrameVerdict.CLOSED_STREAM:
             stream = self.streams.get(stream_id)
             if stream is not None:
-                self._break(stream, ErrorCode.STREAM_CLOSED)
+                self._break(stream, ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
             else:
                 self._note_closed(stream_id, StreamState.RESET)
                 self.send_reset(stream_id, ErrorCode.STREAM_CLOSED)
-                self.count_fault()
+                self.count_fault(ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
         return False
 
     # Frames out.
@@ -625,7 +633,7 @@ class Http2Engine:
             return
         stream.send_left += increment
         if stream.send_left > _WINDOW_MAX:
-            self._break(stream, ErrorCode.FLOW_CONTROL_ERROR)
+            self._break(stream, ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")
         elif stream.pending is not None and stream.is_waiting:
             self._flush(stream)
 

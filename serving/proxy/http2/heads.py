@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from serving.proxy.http1.lines import BadHeaderLine, read_lines
-from serving.proxy.http1.requesthead import RequestHead, RequestRefusal, read_request_head
+from serving.proxy.http1.requesthead import RefusalCode, RequestHead, RequestRefusal, read_request_head
 from serving.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, read_response_head
 from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.proxy.http2.hpack_statictable import Field, Fields
@@ -55,16 +55,16 @@ def read_request_fields(
     pseudo, hosts, texts = _sorted_out(fields)
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if method == b"CONNECT":
-        raise RequestRefusal(405, "CONNECT is not offered")
+        raise RequestRefusal(405, RefusalCode.METHOD, "CONNECT is not offered")
     if not method or b":scheme" not in pseudo or not path:
         raise Malformed("a request needs :method, :scheme and :path")
     if sum([len(name) + len(value) + _FIELD_BYTES for name, value in fields]) > head_bytes_max:
-        raise RequestRefusal(431, "the request's head is too large")
+        raise RequestRefusal(431, RefusalCode.HEAD_SIZE, "the request's head is too large")
     if not (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS")):
-        raise RequestRefusal(400, ":path is no path")
+        raise RequestRefusal(400, RefusalCode.TARGET, ":path is no path")
     authority = pseudo.get(b":authority")
     if len(hosts) > 1 or (authority is not None and hosts and hosts[0].lower() != authority.lower()):
-        raise RequestRefusal(400, ":authority and host are not the same")
+        raise RequestRefusal(400, RefusalCode.HOST, ":authority and host are not the same")
     host = authority if authority is not None else b"".join(hosts)
     has_length = False
     for name, _ in fields:

@@ -211,6 +211,7 @@ class RespondingStream(EngineStream):
 
     def _refuse(self, refusal: RequestRefusal) -> None:
         """Respond to a request that never became an exchange."""
+        self._note_refusal(refusal.code, str(refusal))
         body = str(refusal).encode()
         fields = [(b":status", b"%d" % refusal.status), _TEXT, (b"content-length", b"%d" % len(body))]
         engine = self._session.engine
@@ -218,6 +219,10 @@ class RespondingStream(EngineStream):
         engine.send_last(self, body)
         self._note_taken()
         self._await_client()
+
+    def _note_refusal(self, code: str, reason: str) -> None:
+        session = self._session
+        session.registry.refusals.note(code, reason, session.peer.address.decode())
 
     def _await_client(self) -> None:
         """Wait for the client to read the written bytes."""

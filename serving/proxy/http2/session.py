@@ -16,6 +16,7 @@ from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.forwarding.pace import ReaderPace
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.rendering import ClientPeer
+from serving.proxy.http1.requesthead import RefusalCode
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.hpack_decoder import FieldSection
@@ -101,6 +102,7 @@ class Session(FrameSender):
         self.on_full = lambda full: registry.wake_by(
             pace.change(wiring.clock(), written_bytes=self._sent_bytes, full=full)
         )
+        self.engine.on_fault = lambda code, reason: registry.refusals.note(f"h2_{code.name.lower()}", reason, address)
         registry.opened(self, address)
         self._wait_until(now_s + registry.settings.client_idle_max_s)
         self.send()
@@ -126,6 +128,7 @@ class Session(FrameSender):
         try:
             engine.receive(data, now_s)
         except Violation as violation:
+            engine.on_fault(violation.code, str(violation))
             self.end(violation.code, lingers=True)
             return
         if self._client_leaves and not engine.streams:
@@ -150,6 +153,7 @@ class Session(FrameSender):
         engine = self.engine
         streams = engine.streams
         if len(streams) >= self.registry.settings.http2_streams_max or stream_id > self._shutdown.served_id_max:
+            engine.on_fault(ErrorCode.REFUSED_STREAM, "more streams at once than allowed, or after GOAWAY")
             engine.refuse(stream_id, ErrorCode.REFUSED_STREAM)
             return
         self._last_stream_id = stream_id
@@ -214,6 +218,8 @@ class Session(FrameSender):
             self.cut()
             return read_due_s
         streams = self.engine.streams
+        if self._head_due_s <= now_s:
+            self.registry.refusals.note(RefusalCode.SLOW_HEAD, "a head came too slowly", self._address)
         if self._head_due_s <= now_s or (not streams and self._due_s <= now_s):
             self.end(ErrorCode.NO_ERROR)
             return self._due_s

@@ -9,7 +9,8 @@ import math
 from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.pace import BodyPace
-from serving.proxy.http1.requesthead import RequestRefusal, is_grpc_call
+from serving.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW
+from serving.proxy.http1.requesthead import RefusalCode, RequestRefusal, is_grpc_call
 from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.heads import Malformed, read_request_section, read_trailer_section
 from serving.proxy.http2.hpack_decoder import FieldSection
@@ -49,10 +50,10 @@ class Stream(RespondingStream):
             self._body_left = bytes_max if head.content_length is None else head.content_length
             if head.content_length is not None and head.content_length > bytes_max:
                 raise RequestRefusal(  # noqa: TRY301 - answered like all others
-                    413, "the request's body is too large"
+                    413, RefusalCode.BODY_SIZE, BODY_TOO_LARGE
                 )
-        except Malformed:
-            self._break()
+        except Malformed as malformed:
+            self._break(str(malformed))
             return
         except RequestRefusal as refusal:
             self._refuse(refusal)
@@ -92,7 +93,8 @@ class Stream(RespondingStream):
         if self._body_pace is not None and not (exchange.request_complete or self._paused or self._has_begun):
             due_s = min(due_s, self._body_pace.due_s(exchange))
             if due_s <= now_s:
-                exchange.respond(408, b"the request's body came too slowly")
+                self._note_refusal(RefusalCode.SLOW_BODY, BODY_TOO_SLOW)
+                exchange.respond(408, BODY_TOO_SLOW.encode())
         return due_s
 
     # What the engine calls.
@@ -103,8 +105,8 @@ class Stream(RespondingStream):
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a second head that does not end the request")
         try:
             lines = read_trailer_section(section)
-        except Malformed:
-            self._break()
+        except Malformed as malformed:
+            self._break(str(malformed))
             return
         self._take_end(b"", lines)
 
@@ -178,23 +180,24 @@ class Stream(RespondingStream):
     def _refuse_excess(self) -> None:
         """Refuse a body above its content-length or above the limit."""
         if self._length is not None:
-            self._break()
+            self._break("a body longer than its content-length")
         elif self._exchange is not None:
-            self._exchange.respond(413, b"the request's body is too large")
+            self._note_refusal(RefusalCode.BODY_SIZE, BODY_TOO_LARGE)
+            self._exchange.respond(413, BODY_TOO_LARGE.encode())
 
     def _take_end(self, payload: bytes, trailers: bytes) -> None:
         self._body_left -= len(payload)
         if self._body_left < 0:
             self._refuse_excess()
         elif self._length is not None and self._body_left:
-            self._break()
+            self._break("a body shorter than its content-length")
         elif self._exchange is not None and not self._exchange.request_complete:
             self._exchange.take_body_end(payload, trailers)
 
-    def _break(self) -> None:
+    def _break(self, reason: str) -> None:
         """Reset the stream of a malformed request."""
         exchange, self._exchange = self._exchange, None
         self._session.engine.reset(self, ErrorCode.PROTOCOL_ERROR)
         if exchange is not None:
             exchange.client_gone()
-        self._session.engine.count_fault()
+        self._session.engine.count_fault(ErrorCode.PROTOCOL_ERROR, reason)

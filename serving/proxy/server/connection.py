@@ -3,25 +3,22 @@
 A request is read only after the client has received the previous response, so that neither pipelined requests
 nor unread responses grow memory. Violations of the protocol get a response here and never reach the handler;
 after such a response, and after any response to an incomplete request, the rest of the connection is not read as HTTP: its
-sending direction is closed, and after a moment the connection. Closing at once would reset it and destroy the response on its
-way.
+sending direction is closed, and after a moment the connection. Closing at once would reset it and lose the response.
 """
 
 import asyncio
 import math
-import re
 from typing import ClassVar, cast
 
 from serving.proxy.forwarding.client import Pause, ResponseSink, reset
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.pace import BodyPace, ReaderPace
-from serving.proxy.forwarding.registry import Registry
+from serving.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW, Registry
 from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
 from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_response
-from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal
+from serving.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead, RequestRefusal, refused_start
 from serving.proxy.server.preface import PREFACE, hand_over
 
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms).
 _LINGER_S = 1.0
@@ -85,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._peer = self._wiring.peer_at(self._address, is_tls=is_tls, identity=identity)
         too_many = self._registry.opened(self, self._address)
         if too_many is not None:
-            self._refuse(RequestRefusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
+            self._refuse(RequestRefusal(503, RefusalCode.CONNECTIONS, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
             return
         self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
 
@@ -243,7 +240,7 @@ class Connection(asyncio.Protocol):
         if self._body_pace is not None and not self._paused:
             due_s = min(due_s, self._body_pace.due_s(exchange))
             if due_s <= now_s:
-                exchange.respond(408, b"the request's body came too slowly", close=True)
+                self._end_body(exchange, 408, code=RefusalCode.SLOW_BODY, reason=BODY_TOO_SLOW)
         return due_s
 
     def _time_is_up(self) -> None:
@@ -252,7 +249,7 @@ class Connection(asyncio.Protocol):
         elif self._lingering:
             self._close()
         elif self._buffer:
-            self._refuse(RequestRefusal(408, "the request's head came too slowly"))
+            self._refuse(RequestRefusal(408, RefusalCode.SLOW_HEAD, "the request's head came too slowly"))
         else:
             self._close()
 
@@ -341,7 +338,7 @@ class Connection(asyncio.Protocol):
         try:
             payload = reader.feed(data)
         except BadBody as bad:
-            exchange.respond(400, str(bad).encode(), close=True)
+            self._end_body(exchange, 400, code=RefusalCode.BODY, reason=str(bad))
             return b""
         if not reader.done:
             self._body_pace = self._body_pace or BodyPace(self._wiring.body_pace, exchange.started_s)
@@ -349,7 +346,7 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(payload)
         bytes_max = self._registry.settings.body_bytes_max
         if bytes_max and self._body_bytes > bytes_max:
-            exchange.respond(413, b"the request's body is too large", close=True)
+            self._end_body(exchange, 413, code=RefusalCode.BODY_SIZE, reason=BODY_TOO_LARGE)
             return b""
         if reader.done:
             self._reader = self._body_pace = None
@@ -362,21 +359,24 @@ class Connection(asyncio.Protocol):
     def _check_length(self, head: RequestHead) -> None:
         bytes_max = self._registry.settings.body_bytes_max
         if bytes_max and (head.content_length or 0) > bytes_max:
-            raise RequestRefusal(413, "the request's body is too large")
+            raise RequestRefusal(413, RefusalCode.BODY_SIZE, BODY_TOO_LARGE)
 
     def _keep_partial_head(self, data: bytes) -> None:
-        if len(data) > self._registry.settings.head_bytes_max:
-            self._refuse(RequestRefusal(431, "the request's head is too large"))
-        elif _BARE_LF.search(data) is not None:
-            # Its sender may wait for a response to what it takes for a whole head.
-            self._refuse(RequestRefusal(400, "a line that does not end in CR LF"))
+        refusal = refused_start(data, head_bytes_max=self._registry.settings.head_bytes_max)
+        if refusal is not None:
+            self._refuse(refusal)
         else:
             if data and not self._head_begun:
                 self._head_begun = True
                 self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
             self._buffer = data
 
+    def _end_body(self, exchange: Exchange, status: int, *, code: RefusalCode, reason: str) -> None:
+        self._registry.refusals.note(code, reason, self._address)
+        exchange.respond(status, reason.encode(), close=True)
+
     def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
+        self._registry.refusals.note(refusal.code, str(refusal), self._address)
         self._transport.write(render_response(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
         self._linger()
 

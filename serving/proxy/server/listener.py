@@ -18,7 +18,7 @@ from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
 from serving.proxy.forwarding.pace import body_pace, read_pace
 from serving.proxy.forwarding.policy import member_of
-from serving.proxy.forwarding.registry import Member
+from serving.proxy.forwarding.registry import Member, Refusals
 from serving.proxy.http1.pool import Pool
 from serving.proxy.server.connection import Connection
 from serving.settings.http import HttpSettings
@@ -107,6 +107,7 @@ class HttpServer:
         self._per_address: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf
+        self.refusals = Refusals()
         self._tunnel_count = 0
         self._empty = asyncio.Event()
         self._empty.set()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any
@@ -25,12 +25,19 @@ _OF_A_REVISION = {
 
 
 class Running:
-    """A running daemon. ``level`` is the number of requests inside."""
+    """A running daemon. ``level`` is the number of requests inside, ``page`` its page of metrics."""
 
-    def __init__(self, backend: Backend, address: tuple[str, int], level: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        address: tuple[str, int],
+        level: Callable[[], int],
+        page: Callable[[], Awaitable[str]],
+    ) -> None:
         self.backend = backend
         self.address = address
         self.level = level
+        self.page = page
         self._links: list[Link] = []
 
     async def client(self) -> Link:
@@ -70,7 +77,11 @@ async def _activator(
         await stage.service(slots=slots, **spec)
         await stage.pod("p", server=_Scripted(backend))
         await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "hello-00001")))
-        running = Running(backend, stage.public, lambda: stage.level)
+
+        async def page() -> str:
+            return stage.activator.ingress.metrics.page.text("")
+
+        running = Running(backend, stage.public, lambda: stage.level, page)
         yield running
         await running.close()
 
@@ -86,9 +97,11 @@ async def _queue_proxy(
     knobs: dict[str, Any] = {"container_concurrency": slots, "http": http, **times}
     async with forwarding(script, **knobs) as queue_proxy:
 
+        async def page() -> str:
+            return (await queue_proxy.get_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"))[1].decode()
+
         async def level() -> int:
-            _, page = await queue_proxy.get_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
-            return int(page.split(b"queueproxy_requests_inside ")[1].split(b"\n")[0])
+            return int((await page()).split("queueproxy_requests_inside ")[1].split("\n")[0])
 
         known = {"level": 0}
 
@@ -98,7 +111,7 @@ async def _queue_proxy(
                 await asyncio.sleep(0.01)
 
         watching = asyncio.create_task(watch())
-        running = Running(queue_proxy.app, queue_proxy.requests, lambda: known["level"])
+        running = Running(queue_proxy.app, queue_proxy.requests, lambda: known["level"], page)
         try:
             yield running
         finally:

@@ -33,32 +33,51 @@ def get(headers: bytes = b"", target: bytes = b"/") -> bytes:
 
 
 REFUSED = {
-    "both framings": (post(b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400),
-    "two lengths": (post(b"Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400),
-    "a list of lengths": (post(b"Content-Length: 1, 1\r\n", b"a"), 400),
-    "a length with a sign": (post(b"Content-Length: +1\r\n", b"a"), 400),
-    "bare LF in a head": (b"GET / HTTP/1.1\n%b\n\n" % TO.strip(), 400),
-    "bare CR in a value": (get(b"A: b\rc\r\n"), 400),
-    "NUL in a value": (get(b"A: b\0c\r\n"), 400),
-    "space before the colon": (get(b"A : b\r\n"), 400),
-    "a folded header": (get(b"A: b\r\n c\r\n"), 400),
-    "two Hosts": (get(b"Host: other\r\n"), 400),
-    "no Host": (b"GET / HTTP/1.1\r\n\r\n", 400),
-    "an authority that is not the Host": (get(target=b"http://other/"), 400),
-    "a bad chunk size": (post(b"Transfer-Encoding: chunked\r\n", b"xyz\r\n"), 400),
-    "a chunk size with a prefix": (post(b"Transfer-Encoding: chunked\r\n", b"0x1\r\na\r\n0\r\n\r\n"), 400),
-    "a chunk that is longer than it says": (post(b"Transfer-Encoding: chunked\r\n", b"1\r\nabc\r\n"), 400),
-    "oversize chunk extensions": (post(b"Transfer-Encoding: chunked\r\n", b"1;%b\r\na\r\n" % (b"x" * 300)), 400),
-    "chunked on HTTP/1.0": (b"POST / HTTP/1.0\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % TO, 400),
-    "a coding before chunked": (post(b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 400),
-    "an upgrade to h2c": (get(b"Connection: upgrade\r\nUpgrade: h2c\r\n"), 400),
-    "an upgrade with a body": (post(b"Connection: upgrade\r\nUpgrade: a\r\nContent-Length: 1\r\n", b"x"), 400),
-    "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 5000)), 431),
-    "too many headers": (get(b"A: b\r\n" * 200), 431),
-    "a body over its limit": (post(b"Content-Length: 2000\r\n"), 413),
-    "a chunked body over its limit": (post(b"Transfer-Encoding: chunked\r\n", b"7d0\r\n%b\r\n" % (b"x" * 2000)), 413),
-    "an unknown expectation": (get(b"Expect: tea\r\n"), 417),
-    "another version": (b"GET / HTTP/2.1\r\n%b\r\n" % TO, 505),
+    "both framings": (post(b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400, "framing"),
+    "two lengths": (post(b"Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400, "framing"),
+    "a list of lengths": (post(b"Content-Length: 1, 1\r\n", b"a"), 400, "framing"),
+    "a length with a sign": (post(b"Content-Length: +1\r\n", b"a"), 400, "framing"),
+    "bare LF in a head": (b"GET / HTTP/1.1\n%b\n\n" % TO.strip(), 400, "header"),
+    "bare CR in a value": (get(b"A: b\rc\r\n"), 400, "header"),
+    "NUL in a value": (get(b"A: b\0c\r\n"), 400, "header"),
+    "space before the colon": (get(b"A : b\r\n"), 400, "header"),
+    "a folded header": (get(b"A: b\r\n c\r\n"), 400, "header"),
+    "two Hosts": (get(b"Host: other\r\n"), 400, "host"),
+    "no Host": (b"GET / HTTP/1.1\r\n\r\n", 400, "host"),
+    "an authority that is not the Host": (get(target=b"http://other/"), 400, "host"),
+    "a bad chunk size": (post(b"Transfer-Encoding: chunked\r\n", b"xyz\r\n"), 400, "body"),
+    "a chunk size with a prefix": (post(b"Transfer-Encoding: chunked\r\n", b"0x1\r\na\r\n0\r\n\r\n"), 400, "body"),
+    "a chunk that is longer than it says": (post(b"Transfer-Encoding: chunked\r\n", b"1\r\nabc\r\n"), 400, "body"),
+    "oversize chunk extensions": (
+        post(b"Transfer-Encoding: chunked\r\n", b"1;%b\r\na\r\n" % (b"x" * 300)),
+        400,
+        "body",
+    ),
+    "chunked on HTTP/1.0": (b"POST / HTTP/1.0\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % TO, 400, "framing"),
+    "a coding before chunked": (post(b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 400, "framing"),
+    "an upgrade to h2c": (get(b"Connection: upgrade\r\nUpgrade: h2c\r\n"), 400, "upgrade"),
+    "an upgrade with a body": (
+        post(b"Connection: upgrade\r\nUpgrade: a\r\nContent-Length: 1\r\n", b"x"),
+        400,
+        "upgrade",
+    ),
+    "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 5000)), 431, "head_size"),
+    "too many headers": (get(b"A: b\r\n" * 200), 431, "head_size"),
+    "a body over its limit": (post(b"Content-Length: 2000\r\n"), 413, "body_size"),
+    "a chunked body over its limit": (
+        post(b"Transfer-Encoding: chunked\r\n", b"7d0\r\n%b\r\n" % (b"x" * 2000)),
+        413,
+        "body_size",
+    ),
+    "an unknown expectation": (get(b"Expect: tea\r\n"), 417, "expect"),
+    "a method over the limit of a head": (b"A" * 5000 + b" / HTTP/1.1\r\n%b\r\n" % TO, 400, "request_line"),
+    "a target over the limit of a head": (get(target=b"/" + b"a" * 5000), 414, "head_size"),
+    "a target with a fragment": (get(target=b"/a#b"), 400, "request_line"),
+    "a target that is not ASCII": (get(target=b"/caf\xc3\xa9"), 400, "request_line"),
+    "a chunk extension without a name": (post(b"Transfer-Encoding: chunked\r\n", b"1;\r\na\r\n"), 400, "body"),
+    "a chunk extension that is no token": (post(b"Transfer-Encoding: chunked\r\n", b"1;a[=b\r\na\r\n"), 400, "body"),
+    "bare LF after the last chunk": (post(b"Transfer-Encoding: chunked\r\n", b"0\r\n\n"), 400, "body"),
+    "another version": (b"GET / HTTP/2.1\r\n%b\r\n" % TO, 505, "version"),
 }
 
 
@@ -72,12 +91,14 @@ async def test_it_is_refused_and_never_forwarded_as_whole(daemon: Daemon, name: 
             await link.chunks()
         whole.append(head)
 
-    wire, status = REFUSED[name]
+    wire, status, code = REFUSED[name]
     async with daemon(script, head_bytes_max=4096, body_bytes_max=1000) as running:
         client = await running.client()
         client.send(wire)
         response = await client.rest()
+        page = await running.page()
     assert response.startswith(b"HTTP/1.1 %d " % status), response
+    assert f'http_refused_total{{code="{code}"}} 1' in page.replace("1.0", "1")
     # Nothing behind it is believed either: there is one answer and then the end.
     assert response.count(b"\r\nConnection: close\r\n") == 1
     assert not whole

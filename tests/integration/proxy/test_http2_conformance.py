@@ -6,6 +6,7 @@ answers others.
 
 import pytest
 
+from serving.proxy.http2.frames import ErrorCode
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.h2frames import (
     ENDED,
@@ -197,6 +198,7 @@ async def test_it_ends_the_connection_and_says_why(case: str) -> None:
         client = Http2(await proxy.client(), opening=frames)
         goaway = await client.until(Kind.GOAWAY)
         assert goaway.code in codes
+        assert proxy.server.refusals.counts == {f"h2_{ErrorCode(goaway.code).name.lower()}": 1}
         await client.end()
         other = Http2(await proxy.client())
         other.send(request(1))
@@ -250,6 +252,7 @@ async def test_it_ends_the_stream_and_no_other(case: str) -> None:
         client.send(RESETS[case])
         found = await client.until(Kind.RST, 1)
         assert found.code in (Code.PROTOCOL_ERROR, Code.STREAM_CLOSED)
+        assert proxy.server.refusals.counts[f"h2_{ErrorCode(found.code).name.lower()}"] == 1
         client.send(request(9))
         assert (await client.response(9))[0][":status"] == "200"
         assert all(exchange.status in (0, 200) for exchange in proxy.handler.begun)
@@ -274,6 +277,7 @@ async def test_what_is_not_taken_is_answered(case: str) -> None:
         client = Http2(await proxy.client())
         client.send(frames)
         assert (await client.response())[0][":status"] == status
+        assert sum(proxy.server.refusals.counts.values()) == 1
         client.send(request(3))
         assert (await client.response(3))[0][":status"] == "200"
         assert len(proxy.handler.begun) == 1

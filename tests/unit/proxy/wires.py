@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.pace import body_pace, read_pace
-from serving.proxy.forwarding.registry import Member
+from serving.proxy.forwarding.registry import Member, Refusals
 from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.upstream import Upstream
 from serving.proxy.server.connection import Connection
@@ -62,6 +62,7 @@ class Bench:
         self.draining = False
         self.finishing = False
         self.sweep_s = math.inf
+        self.refusals = Refusals()
         self.tunnel_count = 0
         self.pool = Pool(self.settings, clock=lambda: self.now_s)
         wiring = Wiring(

@@ -1,6 +1,6 @@
 """Counts and durations of a pod's requests, as text."""
 
-from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, series, tls_lines
+from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, refusal_lines, series, tls_lines
 
 
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
@@ -63,3 +63,8 @@ def test_inner_tls_shows_refused_handshakes_and_the_expiry() -> None:
         'queueproxy_tls_refused_total{reason="no certificate"} 2',
         "queueproxy_certificate_expiry_timestamp_seconds 1000000000",
     ]
+
+
+def test_refusals_have_a_line_for_each_code() -> None:
+    lines = refusal_lines({"host": 2, "body": 1})
+    assert lines == ['queueproxy_http_refused_total{code="body"} 1', 'queueproxy_http_refused_total{code="host"} 2']

@@ -7,6 +7,7 @@ from serving.proxy.http1.requesthead import (
     RequestRefusal,
     is_grpc_call,
     read_request_head,
+    refused_start,
     with_traceparent,
 )
 
@@ -27,7 +28,7 @@ def read(raw: bytes) -> RequestHead:
         (b"GET http://h?b", b"/?b"),
         (b"GET https://h/", b"/"),
         (b"GET //h/a", b"//h/a"),
-        (b"GET /\xc3\xa4", b"/\xc3\xa4"),
+        (b"GET /%c3%a4|{a}", b"/%c3%a4|{a}"),
         (b"BREW /", b"/"),
     ],
 )
@@ -35,7 +36,9 @@ def test_targets_become_paths(first: bytes, target: bytes) -> None:
     assert read(first + b" HTTP/1.1\r\nHost: h").target == target
 
 
-@pytest.mark.parametrize("first", [b"GET ftp://h/", b"GET http://", b"GET http:///a", b"POST *", b"GET http://h/#a"])
+@pytest.mark.parametrize(
+    "first", [b"GET ftp://h/", b"GET http://", b"GET http:///a", b"POST *", b"GET http://h/#a", b"GET /\xc3\xa4"]
+)
 def test_other_targets_are_refused(first: bytes) -> None:
     with pytest.raises(RequestRefusal) as caught:
         read(first + b" HTTP/1.1\r\nHost: h")
@@ -91,3 +94,19 @@ def test_a_client_of_grpc_says_so() -> None:
     raw = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc+proto"
     assert is_grpc_call(read_request_head(raw, header_count_max=9))
     assert not is_grpc_call(read_request_head(b"GET / HTTP/1.1\r\nHost: h", header_count_max=9))
+
+
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nA: b", None),
+        (b"GET / HTTP/1.1\r\nA: b\nC", 400),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 100, 431),
+        (b"GET /" + b"a" * 100, 414),
+        (b"A" * 100 + b" / HTTP/1.1", 400),
+        (b"", None),
+    ],
+)
+def test_an_incomplete_head_is_refused_once_it_cannot_become_valid(start: bytes, status: int | None) -> None:
+    refusal = refused_start(start, head_bytes_max=60)
+    assert (refusal and refusal.status) == status

@@ -1,0 +1,87 @@
+"""Runs suites of HTTP against our daemons and others, and prints tables in Markdown.
+
+    python -m tests.conformance.http.run [--suite probe|h1spec] [--servers serving,nginx] [--target URL]
+
+Without ``--servers`` all that are installed are compared, in one run. ``--target`` is a server that runs already, such as
+``http://127.0.0.1:8080``; its host is what requests name. Exit 1 if a case fails on a server of ours, or on the target.
+"""
+
+import argparse
+import json
+import sys
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.conformance.http.probe import Outcome, read_cases, run_cases
+from tests.conformance.http.servers import HOST, MAKERS, OURS, Server, is_installed, started
+
+SUITES = ("probe", "h1spec")
+_REASONS: dict[str, str] = json.loads((Path(__file__).parent / "data" / "reasons.json").read_text())
+_WAIT_S = 5.0
+
+
+def table(results: dict[str, list[Outcome]]) -> Iterator[str]:
+    """One row for each server, then the cases that do not pass everywhere."""
+    yield "| server | pass | warn | fail | of |"
+    yield "|---|---|---|---|---|"
+    for name, outcomes in results.items():
+        counts = Counter(outcome.verdict for outcome in outcomes)
+        yield f"| {name} | {counts['pass']} | {counts['warn']} | {counts['fail']} | {len(outcomes)} |"
+    yield ""
+    yield "| case | RFC | " + " | ".join(results) + " |"
+    yield "|---" * (len(results) + 2) + "|"
+    for row in zip(*results.values(), strict=True):
+        if any(outcome.verdict != "pass" for outcome in row):
+            case = row[0].case
+            yield f"| {case.id} | {case.rfc} | " + " | ".join(_cell(outcome) for outcome in row) + " |"
+
+
+def _cell(outcome: Outcome) -> str:
+    if outcome.verdict == "pass":
+        return "pass"
+    seen = "; ".join(str(answer) for answer in outcome.answers)
+    return f"**fail** ({seen})" if outcome.verdict == "fail" else f"warn ({seen})"
+
+
+def unexplained(outcomes: Sequence[Outcome]) -> list[str]:
+    """Failures, and warnings without a reason in ``data/reasons.json``."""
+    return [
+        f"{outcome.case.id}: {outcome.verdict}: {'; '.join(map(str, outcome.answers))}"
+        for outcome in outcomes
+        if outcome.verdict == "fail" or (outcome.verdict == "warn" and outcome.case.id not in _REASONS)
+    ]
+
+
+def compare(suite: str, servers: Sequence[Server], host: str) -> dict[str, list[Outcome]]:
+    """Run a suite on each server."""
+    cases = read_cases(suite)
+    return {one.name: run_cases(cases, one.address, host=host, wait_s=_WAIT_S) for one in servers}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=SUITES, default="probe", help="which cases")
+    parser.add_argument("--servers", default="", help=f"names, with commas between them: {', '.join(MAKERS)}")
+    parser.add_argument("--target", default="", help="the URL of a server that runs already")
+    given = parser.parse_args(arguments)
+    if given.target:
+        url = urllib.parse.urlsplit(given.target)
+        if url.scheme != "http" or not url.hostname:
+            parser.error(f"--target {given.target!r} is no URL like http://127.0.0.1:8080")
+        server = Server(name=url.netloc, address=(url.hostname, url.port or 80))
+        results, judged = compare(given.suite, [server], url.netloc), {server.name}
+    else:
+        names = given.servers.split(",") if given.servers else [name for name in MAKERS if is_installed(name)]
+        if unknown := [name for name in names if name not in MAKERS]:
+            parser.error(f"--servers {', '.join(unknown)}: known are {', '.join(MAKERS)}")
+        with started(names) as servers:
+            results, judged = compare(given.suite, servers, HOST), set(OURS)
+    sys.stdout.writelines(f"{line}\n" for line in table(results))
+    return int(any(one.verdict == "fail" for name in judged & set(results) for one in results[name]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

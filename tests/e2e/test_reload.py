@@ -22,7 +22,7 @@ CLIENTS = 4
 # An app that starts when a file is there.
 GATED = """
 import os, runpy, sys, time
-while not os.path.exists(sys.argv[1]):
+while not os.listdir(sys.argv[1]):
     time.sleep(0.02)
 runpy.run_path(sys.argv[2], run_name="__main__")
 """
@@ -90,7 +90,9 @@ async def reload(stage: Stage, code: int = 0) -> str:
 
 async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Path) -> None:
     public = json.loads((stage.state / "ports.json").read_text())["public"]
+    # A folder that is there when the pod starts: it sees what its command names, and nothing else of this folder.
     gate, program = tmp_path / "gate", tmp_path / "gated.py"
+    gate.mkdir()
     program.write_text(GATED)
     stage("deploy", "hello", str(tmp_path), "--command", SAMPLE, "--annotate", "autoscaling.knative.dev/min-scale=1")
     stage("deploy", "app", str(tmp_path), "--command", f"{sys.executable} {APP}")
@@ -128,7 +130,7 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
         async with session.post(f"http://127.0.0.1:{public}/events", data="two") as reported:
             assert reported.status == 204
         assert await events.content.readuntil(b"\n\n") == b"data: two\n\n"
-        gate.touch()
+        (gate / "open").touch()
         assert (await held).status == 200
         held.result().close()
     await until(lambda: not before["serving.activator.main"] & daemons(stage)["serving.activator.main"])

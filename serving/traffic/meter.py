@@ -120,8 +120,9 @@ class Meter:
         return report
 
     def skip_idle(self) -> None:
-        """Begin the period with the last event: before it nothing was inside for a long time, and nothing was reported."""
-        self._period_start_s = self._last_s
+        """Begin the period with the last event, unless a request was inside before it."""
+        if not (self._direct_integral or self._proxied_integral):
+            self._period_start_s = self._last_s
 
     def _open_period(self) -> None:
         self._period_start_s = self._last_s

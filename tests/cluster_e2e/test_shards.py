@@ -31,6 +31,7 @@ QUICK = {
     "SERVING_ELECTION_RENEW_DEADLINE_S": "6",
     "SERVING_ELECTION_RETRY_PERIOD_S": "0.4",
 }
+_SHARED_MAX_S = 240.0
 NAMES = [f"shared-{number}" for number in range(6)]
 
 
@@ -94,11 +95,14 @@ async def holders(stage: Stage) -> list[str]:
     return ["" if one is None else str(one["spec"]["holderIdentity"]).partition("_")[0] for one in leases]
 
 
-async def shared_by(stage: Stage, *, counts: dict[str, int], within_s: float = 60.0) -> list[str]:
-    """The holders, once each has so many shards."""
+async def shared_by(stage: Stage, *, counts: dict[str, int]) -> list[str]:
+    """The holders, once each has so many shards.
+
+    A slow start lets one process take a shard that is the other's, and keep it for 64 s: eight durations of a lease.
+    """
     found: list[str] = []
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(_SHARED_MAX_S):
             while True:
                 found = await holders(stage)
                 if {one: found.count(one) for one in counts} == counts:

@@ -51,17 +51,19 @@ def stats_link(
 
 
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
-    """Report at a steady pace, and once more at the end. A sleeping pod reports that once, then nothing until it wakes."""
+    """Report at a steady pace, and once more at the end.
+
+    A sleeping pod reports its last requests, then once that it sleeps, then nothing until it wakes.
+    """
     period_s = spec.settings.report_period_s
 
     async def beat() -> None:
         dormancy = handler.dormancy
-        if dormancy is not None and dormancy.is_dormant:
-            handler.report()
+        stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
+        if dormancy is not None and dormancy.is_dormant and not (stat.concurrency or stat.request_count):
             link.send(dormant_frame())
             await dormancy.until_awake()
             return
-        stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
         responses = handler.request_metrics.take_responses()
         link.send(
             encode_pod_stat(

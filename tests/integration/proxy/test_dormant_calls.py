@@ -75,7 +75,7 @@ async def test_an_idle_app_is_put_to_sleep_and_woken_by_a_request(tmp_path: Path
         await until(lambda: is_dormant(running))
         assert server.is_asleep
         assert await asked(running) == b"HTTP/1.1 200 OK"
-        assert server.calls == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
+        assert server.calls[:3] == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
         # Once more, as long as nothing comes.
         await until(lambda: is_dormant(running))
         assert server.calls[3:] == [b"POST /sleep?level=1"]
@@ -86,8 +86,12 @@ async def test_a_thousand_requests_at_once_wake_it_once(tmp_path: Path) -> None:
     async with forwarding(server.script, more=server.fields(tmp_path)) as running:
         await running.ready()
         await until(lambda: is_dormant(running))
-        statuses = await asyncio.gather(*(asked(running) for _ in range(1000)))
-        assert set(statuses) == {b"HTTP/1.1 200 OK"}
+        # It answers once all are there: between two of them it must not be idle.
+        server.go.clear()
+        asking = [asyncio.create_task(asked(running)) for _ in range(1000)]
+        await running.inside(1000)
+        server.go.set()
+        assert set(await asyncio.gather(*asking)) == {b"HTTP/1.1 200 OK"}
         assert server.calls.count(b"POST /wake_up") == 1
 
 
@@ -101,7 +105,7 @@ async def test_a_request_during_the_call_to_sleep_waits_for_both(tmp_path: Path)
         await running.inside(1)
         server.go.set()
         assert await asking == b"HTTP/1.1 200 OK"
-        assert server.calls == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
+        assert server.calls[:3] == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
 
 
 async def test_an_app_that_refuses_to_sleep_goes_on(tmp_path: Path) -> None:
@@ -186,6 +190,10 @@ async def test_it_stays_awake_with_a_request_in_flight(tmp_path: Path, is_upgrad
     async def script(link: Link) -> None:
         head = await link.head()
         heads.append(head.split(b" ")[1])
+        if head.startswith(b"POST "):
+            # The app may go to sleep before the request arrives.
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            return
         link.send(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
             if is_upgrade
@@ -196,9 +204,9 @@ async def test_it_stays_awake_with_a_request_in_flight(tmp_path: Path, is_upgrad
     async with forwarding(script, more=ModelServer().fields(tmp_path)) as running:
         client = await running.client()
         client.send(get(b"/", b"Connection: upgrade\r\nUpgrade: x\r\n" if is_upgrade else b""))
-        await until(lambda: heads)
+        await until(lambda: b"/" in heads)
         await asyncio.sleep(4 * AFTER_S)
-        assert heads == [b"/"]
+        assert heads[-1] == b"/"
         go.set()
         client.close()
 
@@ -222,17 +230,19 @@ async def test_it_tells_the_autoscaler_once_and_again_after_a_reconnect(tmp_path
         url = f"ws://127.0.0.1:{port}/stats"
         more = server.fields(tmp_path)
         async with forwarding(
-            server.script, url=url, more=more, report_period_s=0.1, report_retry_min_s=0.01
+            server.script, url=url, more=more, report_period_s=0.5, report_retry_min_s=0.01
         ) as running:
             await running.ready()
             await until(lambda: dormant_count() == 1)
             before = len(frames)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.6)
             assert len(frames) == before
             await connections[0].close()
             await until(lambda: dormant_count() == 2)
             assert await asked(running) == b"HTTP/1.1 200 OK"
+            # Also of an app that sleeps again before the period of reports is over.
             await until(lambda: any(decode_pod_stat(one).request_count for one in frames[before:]))
+            await until(lambda: dormant_count() == 3)
 
 
 async def test_without_a_folder_for_its_mark_it_is_woken_at_each_start() -> None:

@@ -155,3 +155,11 @@ def test_a_skipped_idle_time_does_not_thin_the_load() -> None:
     meter.arrive(3600.0, proxied=False)
     meter.skip_idle()
     assert meter.report(3601.0) == report(concurrency=1.0, request_count=1)
+
+
+def test_a_time_with_a_request_is_not_skipped() -> None:
+    meter = Meter(now_s=0.0)
+    meter.arrive(0.0, proxied=False)
+    meter.leave(0.5, proxied=False)
+    meter.skip_idle()
+    assert meter.report(1.0) == report(concurrency=0.5, request_count=1)

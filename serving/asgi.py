@@ -112,7 +112,7 @@ class _InProcessPod:
             raise OSError(error.errno, text) from error
         self._signal.hold(self._stop.set)
         with contextlib.suppress(ValueError, RuntimeError):
-            # In a thread that is not the main one there are no signals.
+            # Only the main thread receives signals.
             asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, self._pipe.push_again)
         self._task = asyncio.create_task(self._service.run(self._stop), name="queue-proxy")
 
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.factory:
         app = app()
     if not isinstance(app, QueueProxyMiddleware):
-        # What the middleware writes of the client's way, the app sees as uvicorn shows it behind a proxy on this machine.
+        # uvicorn passes the middleware's forwarding headers to the app, as those of a proxy on this machine.
         app = QueueProxyMiddleware(cast("App", ProxyHeadersMiddleware(app, trusted_hosts="127.0.0.1")))
     for number in STOP_SIGNALS:
         # uvicorn repeats the signal that ended it. By now there are buffers to write and exit handlers to run.
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
         port=int(os.environ.get("PORT", _PORT)),
         lifespan="on",
         proxy_headers=False,
-        # Longer than activators keep idle connections: the end of one must not meet a request.
+        # Longer than activators keep idle connections: closing one must not collide with a request.
         timeout_keep_alive=round(HttpSettings().client_idle_max_s),
         access_log=False,
     )

@@ -3,14 +3,15 @@
 Environment:
 
 - ``KUBECONFIG``: the server whose Routes, Revisions and EndpointSlices it serves; without it the cluster it runs in.
-- ``SERVING_KEY_FILE``: the file of the cluster key, of which it derives its token and the secrets of pods. Needed.
+- ``SERVING_KEY_FILE``: the file of the cluster key, from which it derives its token and the secrets of pods. Required.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"public": 3, "inner": 4}``; without it the settings' addresses.
   "inner-pods-80" is a further socket of the listener "inner", for the pods of one machine.
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
-- ``SERVING_CONTROLLER_<FIELD>``: of these the domains and templates that hosts are made from, as the controller has them.
+- ``SERVING_CONTROLLER_<FIELD>``: the domains and templates from which hosts are built, with the controller's values.
 
-SIGTERM and SIGINT drain it. SIGHUP is for one whose sockets another process has too: it finishes what it has.
+SIGTERM and SIGINT drain it. SIGHUP hands over to another process with the same sockets: it finishes its requests and accepts no
+more.
 """
 
 if __name__ == "__main__":
@@ -76,12 +77,12 @@ _log = logging.getLogger("activator")
 
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _USAGE_EXIT = 2
-# Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
+# Requests create few reference cycles, so rare collections are enough (default: every 700 objects).
 _GC_THRESHOLD = 20_000
-# Authorities look there, over plain HTTP, for proof that a host is ours (RFC 8555, section 8.3).
+# Certificate authorities fetch the proof of control over a host here, over plain HTTP (RFC 8555, section 8.3).
 _ACME = b"/.well-known/acme-challenge/"
 _HTTPS_PORT = 443
-# A client has its refusal within this time.
+# Time for a refusal to reach its client.
 _REFUSAL_S = 1.0
 
 
@@ -141,14 +142,14 @@ class Activator:
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
         self.on_handover: Callable[[], Awaitable[None]] | None = None
-        """Awaited when another process takes over: what else this one has that the other has now."""
+        """Awaited during a handover, to release what the other process has taken over."""
         self._handover = asyncio.Event()
 
     def hand_over(self) -> None:
         """Stop accepting, because another process accepts from the same sockets, and end with the last request.
 
-        Held requests are held on, and sent as before. After ``handover_grace_s`` what is left is cut off, and earlier if
-        ``run``'s ``stop`` is set.
+        Queued requests stay queued and are forwarded as before. Remaining requests are cut off after ``handover_grace_s``, or
+        when ``run``'s ``stop`` is set.
         """
         self._handover.set()
 
@@ -279,7 +280,7 @@ class Activator:
             await self._end(grace_s=0)
 
     async def _drain(self) -> None:
-        """Fail probes, accept requests for the drain lag, then none; after the grace reject queued and cut running ones."""
+        """Fail probes, and accept requests for the drain lag only; after the grace period reject queued and cut off running ones."""
         self.ingress.is_draining = True
         self.server.drain()
         await asyncio.sleep(self.settings.drain_lag_s)

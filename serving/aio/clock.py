@@ -1,7 +1,7 @@
 """The clocks, in one place: everything else gets its time from here or as an argument.
 
-``now_s`` is the running loop's monotonic time, which decisions are made on and tests can make virtual. Wall-clock time is
-for what leaves the process: stamps in objects, logs and frames.
+``now_s`` is the running loop's monotonic time, which decisions use and tests can virtualize. Wall-clock time is for what leaves
+the process: stamps in objects, logs and frames.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def now_s() -> float:
 def steady_s() -> float:
     """Monotonic seconds, read at each call. The clock also runs while the process or the machine is suspended.
 
-    A loop's own time is that at which its turn began (uvloop): a process that was frozen within a turn believes it.
+    The time of a uvloop loop is the start of its turn, which is stale in a process that was frozen within the turn.
     """
     return time.clock_gettime(_STEADY)
 

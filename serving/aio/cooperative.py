@@ -1,12 +1,12 @@
 """Share the time of an event loop among tasks that always have work.
 
-The loop is late by the work of all tasks between two looks at its sockets and timers. A task that yields after each step does
-not help if fifty tasks have a step to do. So the time is shared: ``await turn()`` before or after each step lets the caller
-continue while this turn of the loop is young, and otherwise makes it wait for a later turn. The longest waiter goes first.
-With the budget of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
+All tasks that run between two polls of the loop's sockets and timers delay the loop. Yielding after each step does not help if
+fifty tasks each have a step to do. So tasks share the time: ``await turn()`` before or after each step lets the caller continue
+while this turn of the loop is young, and otherwise makes it wait for a later turn. The longest waiter goes first. With the budget
+of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
 
-It is for background work that comes in thousands: writes of a store, changes of a watch, keys of a queue. Code that answers
-a socket takes no turns, and so goes before all of that.
+Use it for background work in large numbers: writes of a store, changes of a watch, keys of a queue. Code that serves a socket
+takes no turns, and so has priority.
 """
 
 import asyncio
@@ -20,14 +20,13 @@ from typing import ParamSpec
 _P = ParamSpec("_P")
 
 BUDGET_S = 0.004
-"""Longest run of a loop's turn, in seconds. Longer turns mean fewer looks at the sockets; at 4
-ms a look, which takes 10 µs, is nothing."""
+"""Longest turn of a loop, in seconds. Longer turns poll the sockets less often; at 4 ms the 10 µs of a poll are negligible."""
 
-# Steps of one turn, however short they are: who reads what they make has room for a hundred.
+# Most steps of one turn, however short: consumers of their results have room for a hundred.
 _STEPS_MAX = 64
-# Steps that are made one after the other while another task waits for its first.
+# Consecutive steps of one task while another waits for its first.
 _PASSED_MAX = 8
-# How many may go on in a new turn: as many as have a step to do in the time of one.
+# Tasks that may continue in a new turn: as many as can make a step within one turn.
 _WOKEN_MAX = 16
 
 
@@ -59,7 +58,7 @@ class _Turns:
         while True:
             self._open()
             future = self.loop.create_future()
-            # With the number of the first time: who was woken in vain keeps its place.
+            # Keeps its first number: a task that was woken in vain keeps its place.
             heapq.heappush(self._waiting, (number, future))
             await future
             if self._has_time():
@@ -76,7 +75,7 @@ class _Turns:
             self._is_open = True
             self._ends_s = time.perf_counter() + BUDGET_S
             self._steps = 0
-            # What is called soon is called when the loop has come round.
+            # ``call_soon`` callbacks run in the loop's next round.
             self.loop.call_soon(self._close)
 
     def _close(self) -> None:
@@ -89,7 +88,7 @@ class _Turns:
                 future.set_result(None)
                 woken += 1
         if self._waiting:
-            # After those who were woken: if one of them opens the next turn, this does nothing.
+            # Runs after the woken tasks: if one of them opens the next turn, this does nothing.
             self.loop.call_soon(self._open)
 
 

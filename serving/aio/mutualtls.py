@@ -1,8 +1,8 @@
 """TLS between daemons and pods, in which both ends show a certificate of our own authority.
 
-``MutualTls`` has the contexts of one process. Its certificate is replaced while they are in use: handshakes from then on show
-the new one, and connections that exist go on. Who the peer is says ``identity_of``: the SPIFFE id of its certificate. That the
-authority signed it is not enough, because each pod has such a certificate.
+``MutualTls`` has the contexts of one process. Its certificate is replaced while they are in use: new handshakes present the new
+one, and existing connections continue. ``identity_of`` identifies the peer by the SPIFFE id of its certificate. The authority's
+signature is not enough, because every pod has such a certificate.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ WRONG_IDENTITY = "wrong identity"
 _NO_NAME = ""
 # X509_V_ERR_*, which the standard library does not name.
 _NOT_YET_VALID, _EXPIRED = 9, 10
-# 7 is a signature that the authority of that name did not make.
+# 7: the signature is not that of the named authority.
 _OTHER_AUTHORITY = {2, 7, 18, 19, 20, 21}
-# Of our own end, and of the other's, which tells by an alert.
+# Reasons found at this end, and at the peer's, which reports them by an alert.
 _REASONS = {
     "UNSUPPORTED_PROTOCOL": "older than TLS 1.3",
     "TLSV1_ALERT_PROTOCOL_VERSION": "older than TLS 1.3",
@@ -46,7 +46,7 @@ _REASONS = {
 
 
 class MutualTls:
-    """The contexts of one process. Until ``replace`` is called, it is an end without a certificate.
+    """The contexts of one process. It has no certificate until ``replace`` is called.
 
     ``failures`` counts refused handshakes by reason. ``turn`` grows with each new certificate.
     """
@@ -54,7 +54,7 @@ class MutualTls:
     def __init__(self, authority: str) -> None:
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, authority)
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, authority)
-        # Connections are kept, so that nothing is resumed; a ticket would outlive the certificate.
+        # Connections are long-lived, so sessions are never resumed; a ticket would outlive the certificate.
         self.server.num_tickets = 0
         self.failures: Counter[str] = Counter()
         self.turn = 0
@@ -62,14 +62,14 @@ class MutualTls:
         """Expiry of the certificate in unix seconds; 0 without one."""
 
     def replace(self, certificate: str, key: str, *, not_after_s: float) -> None:
-        """Show another certificate from the next handshake on. Raises ``ssl.SSLError`` if it cannot be read."""
+        """Present another certificate from the next handshake on. Raises ``ssl.SSLError`` if it cannot be read."""
         for context in (self.client, self.server):
             load_chain(context, certificate.encode(), key.encode())
         self.not_after_s = not_after_s
         self.turn += 1
 
     def make_certificates_optional(self) -> None:
-        """Let clients without a certificate in; what they may ask is for the protocol to decide."""
+        """Accept clients without a certificate; the protocol decides what they may request."""
         self.server.verify_mode = ssl.CERT_OPTIONAL
 
 
@@ -86,7 +86,7 @@ def _context(protocol: int, authority: str) -> ssl.SSLContext:
 def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a certificate with its chain and its key, both as PEM. Raises ``ssl.SSLError``.
 
-    OpenSSL reads files only, so it gets one that is nowhere but in memory.
+    OpenSSL reads files only, so the certificate is passed as a file in memory.
     """
     descriptor = os.memfd_create("certificate")
     try:
@@ -106,9 +106,9 @@ def identity_of(connection: Any) -> str:  # noqa: ANN401 - an SSLObject, or the 
 
 
 class PeerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """The contexts of this end, and the SPIFFE id that the other must have, or begin with where it ends in a slash.
+    """The contexts of this end, and the SPIFFE id required of the peer; one that ends in a slash is a prefix.
 
-    With ``takes_plain`` a peer that speaks no TLS is spoken to without.
+    ``takes_plain`` allows a peer without TLS.
     """
 
     tls: MutualTls
@@ -122,7 +122,7 @@ async def open_tls(
     """Open streams over TLS from the network namespace at a path ("" is our own).
 
     Raises:
-        OSError: when the peer cannot be reached, the handshake fails, or it is another than expected.
+        OSError: when the peer cannot be reached, the handshake fails, or the peer has another identity.
     """
     context = secured.tls.client
     try:
@@ -146,7 +146,7 @@ async def open_tls(
 
 
 def check_peer(connection: Any, secured: PeerTls) -> None:  # noqa: ANN401 - as identity_of
-    """Raise ``ConnectionError`` unless the peer is the one expected."""
+    """Raise ``ConnectionError`` unless the peer has the expected identity."""
     identity = identity_of(connection)
     if not is_expected(identity, secured.expected):
         secured.tls.failures[WRONG_IDENTITY] += 1
@@ -154,14 +154,14 @@ def check_peer(connection: Any, secured: PeerTls) -> None:  # noqa: ANN401 - as 
 
 
 def is_expected(identity: str, expected: str) -> bool:
-    """Whether a SPIFFE id is the expected one, or begins with it where that ends in a slash. A peer without one never is."""
+    """Whether a SPIFFE id matches the expected one, which is a prefix if it ends in a slash. A peer without an id never matches."""
     if not identity or not expected:
         return False
     return identity.startswith(expected) if expected.endswith("/") else identity == expected
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Why a handshake failed, in words for a metric."""
+    """The reason of a failed handshake, as a label of a metric."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code == _EXPIRED:

@@ -1,6 +1,7 @@
 """Opens sockets in another network namespace (network_namespaces(7)): a socket belongs to the namespace of its creator.
 
-A process of one thread enters a namespace only while it makes a socket, and connects and uses it from its own. This needs root.
+A single-threaded process enters a namespace only to create a socket; it connects and uses the socket from its own. This needs
+root.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 # <linux/sched.h>
 _CLONE_NEWNET = 0x40000000
 _OWN = "/proc/thread-self/ns/net"
-# What a thread in the wrong namespace would do must not happen.
+# A thread left in the wrong namespace must not continue.
 _LOST_EXIT = 70
 
 

@@ -1,8 +1,7 @@
 """Publishes each decision: to the decision log, to subscribers, and as Events.
 
-Input: decisions with what stands behind them. Output: bytes for the log, events for followers, changes for Events, each
-handed to a function that must not wait. A decision is encoded only if it goes somewhere: one that says nothing new costs
-one look while there are no followers.
+Input: decisions with their inputs. Output: bytes for the log, events for followers, changes for Events, each passed to a function
+that must not block. A decision is encoded only if someone receives it: without followers an unchanged decision costs one check.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -146,13 +145,13 @@ class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedDecision(DecisionLine, frozen=True, kw_only=True):
-    """A remembered decision, whole, and its sentence."""
+    """A remembered decision in full, and its explanation."""
 
     entry: HistoryEntry = msgspec.field(name="told")
 
 
 def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
-    """A remembered decision with its sentence."""
+    """Return a remembered decision with its explanation."""
     return ExplainedDecision(namespace=key[0], revision=key[1], sentence=explain(entry.outcome), entry=entry)
 
 

@@ -136,7 +136,7 @@ class RevisionEntry:
         self.pod_states.take(pod, is_gone=is_gone)
         self._count_kills(pod, is_gone=is_gone)
         if self.scaler is not None:
-            # Pods from before the scaler are seen too late to be measured.
+            # Pods older than the scaler were observed too late to measure their start.
             took_s = self.pod_starts.take(pod, now_s, is_gone=is_gone)
             if took_s is not None:
                 self.scaler.started(took_s, now_s)
@@ -158,7 +158,7 @@ class RevisionEntry:
         if is_gone:
             self.oom_kill_counts.pop(pod.name, None)
             return
-        # Of a pod that is seen for the first time, earlier kills are not news.
+        # OOM kills before the first observation of a pod are not new.
         before = self.oom_kill_counts.get(pod.name, pod.oom_kill_count)
         self.oom_kill_counts[pod.name] = pod.oom_kill_count
         if pod.oom_kill_count > before and self.scaler is not None:

@@ -3,7 +3,7 @@
 Environment:
 
 - ``KUBECONFIG``: the server whose Revisions, Deployments and Pods it follows; without it the cluster it runs in.
-- ``SERVING_KEY_FILE``: the file of the cluster key, of which it derives the tokens of those who send stats. Needed.
+- ``SERVING_KEY_FILE``: the file of the cluster key, from which it derives the tokens of senders of stats. Required.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"stats": 3}``; without it the settings' address.
 - ``SERVING_STATE``: the state folder of one machine, into which the decision log goes; without it there is none.
 - ``SERVING_ELECTION_<FIELD>``: with ``ENABLED`` several autoscalers share the revisions out by leases; ``SERVING_POD_IP`` is

@@ -1,7 +1,7 @@
 """Decides what a peer may ask of the autoscaler, by its certificate.
 
-Input: the path and the names of a request, and who asks. Output: the reason to refuse it, or None. Tokens are checked beside it:
-a certificate names the pod or the daemon that a token must be of.
+Input: the path and the names of a request, and its sender. Output: the reason to refuse it, or None. Tokens are checked as well:
+the certificate names the pod or daemon to which the token must belong.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _POD_NAMES = {"namespace", "revision", "pod"}
 
 
 class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: whether over TLS, the SPIFFE id of its certificate ("" without one), and whether from this pod itself."""
+    """The sender of a request: its use of TLS, the SPIFFE id of its certificate ("" without one), whether it is in this pod."""
 
     is_tls: bool = False
     identity: str = ""
@@ -25,9 +25,9 @@ class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict: bool) -> str | None:
-    """Why a request is refused; None if certificates have nothing against it. ``is_strict`` refuses plain HTTP."""
+    """The reason to refuse a request; None if the certificate allows it. ``is_strict`` refuses plain HTTP."""
     if path == HEALTH_PATH:
-        # Kubelets ask it, which have no certificate.
+        # Kubelets probe it, and have no certificate.
         return None
     if not peer.is_tls and is_strict and not (peer.is_loopback and path != _STATS_PATH):
         return "this needs TLS with a certificate of this installation (system-internal-tls is Enabled)"

@@ -1,9 +1,9 @@
 """Decides by TokenReview whether a Kubernetes token belongs to the claimed pod, and for how long that holds.
 
-A queue-proxy in a cluster has a token of its pod's ServiceAccount, made out for us alone (its audience). A TokenReview asks
-the API server about it, which tells for which pod it was made; RBAC's name for the right is ``create tokenreviews``.
-Answers are kept by the token's digest, so that no token can be read from memory: a proof for as long as the token is good, at most
-ten minutes, a refusal for ten seconds. The rate of questions is bounded. It asks nothing itself.
+A queue-proxy in a cluster has a token of its pod's ServiceAccount, issued for the autoscaler only (its audience). The API
+server's TokenReview returns the pod for which it was issued; RBAC calls the right ``create tokenreviews``. Verdicts are stored by
+the token's digest, so that no token can be read from memory: a proof while the token is valid, at most ten minutes, a refusal for
+ten seconds. The rate of reviews is bounded. This module makes no calls.
 """
 
 import base64
@@ -22,9 +22,9 @@ from serving.model.nodata import NoData
 _ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
-# A pod whose token was good once is still asked about now and then: the token of a pod that is gone is good no more.
+# A proved token is reviewed again now and then: the token of a deleted pod is no longer valid.
 _PROOF_VALID_S = 600.0
-# A client that is refused comes again each few seconds; the API server need not hear of each time.
+# A refused client retries every few seconds; not every retry needs a review.
 _REFUSAL_VALID_S = 10.0
 # More pods than one autoscaler should have, each with a token of today and one of before.
 _KNOWN_MAX = 65_536
@@ -110,7 +110,7 @@ def verdict_of(review: Mapping[str, Any], *, audience: str) -> Verdict:
     status = review.get("status") or {}
     if not status.get("authenticated"):
         return NoData(missing=str(status.get("error") or "a token that is good"))
-    # A server that knows nothing of audiences answers without: then the token may have been made out for anybody.
+    # A server without support for audiences returns none: the token may then have been issued for any audience.
     if audience not in (status.get("audiences") or ()):
         return NoData(missing=f"a token for {audience}")
     user = status.get("user") or {}

@@ -1,10 +1,10 @@
 """Carries out a decision, in order: prove the path, reserve the revision, mark idle pods, set the scale, write the path.
 
-Input: views of one revision, as values, and the client that makes the calls. Output: what each call taught, as values.
-Each await is time for another decision, so that each step looks again at what the latest one wants. On the way to zero
-the revision goes into reserve first, fenced by the version that was seen: an activator that wakes it meanwhile makes that
-a conflict, or finds it in reserve and wakes it. Only then its scale is set. A revision that gets pods without a request,
-as by a policy's min, comes out of reserve. It knows no cluster and no clock.
+Input: views of one revision, as values, and the client that makes the calls. Output: the result of each call, as values. Another
+decision may be made during each await, so each step uses the latest one. On the way to zero the revision goes into reserve first,
+fenced by the version that was seen: an activator that wakes it meanwhile causes a conflict, or finds it in reserve and wakes it.
+Only then is its scale set. A revision that gets pods without a request, for example by a policy's min, leaves the reserve. This
+module uses no cluster and no clock.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class Calls(Protocol):
     """The available writes; implemented by ``io.scale_writes.ScaleClient``."""
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
-        """Put a revision into reserve if it is unchanged: whether it was, and the present object."""
+        """Put a revision into reserve if it is unchanged; return whether it was, and the present object."""
         ...
 
     async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
@@ -61,7 +61,7 @@ class WriteView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathProved(msgspec.Struct, frozen=True):
-    """The activator is in the path: that is decided on at once."""
+    """The activator is in the path; this leads to a decision at once."""
 
 
 class ReserveRefused(msgspec.Struct, frozen=True):
@@ -87,8 +87,8 @@ Learned = PathProved | ReserveRefused | RevisionWritten | ScaleWritten
 class Writer:
     """Carries out decisions.
 
-    ``view`` gives a revision as it is known now, ``costs`` the deletion costs before so many of its pods go, ``prove``
-    probes whether the activator is in the path, and ``learn`` takes what a call has taught.
+    ``view`` returns the present state of a revision, ``costs`` its deletion costs before that many pods are removed, ``prove``
+    probes whether the activator is in the path, and ``learn`` takes the result of each call.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Writer:
         victim_count = deployment.replica_count - count
         if count and victim_count > 0:
             await self._calls.mark(key[0], self._costs(key, victim_count))
-        # Each await is time for another decision, which stands in the queue itself.
+        # Another decision may be made during each await; it is queued on its own.
         latest = self._latest(key)
         if deployment.replica_count == count or latest is None or latest.apply_count != count:
             return
@@ -193,8 +193,8 @@ def cost_changes(
 ) -> list[tuple[str, str | None]]:
     """Changed deletion costs by pod; None removes the annotation.
 
-    Of a, b and c with 3, 0 and 1 requests inside, two go: b and c get -1, unless they have it. Equally idle pods go by
-    name, so that the same ones are chosen again by a decision that repeats.
+    To remove two of a, b and c with 3, 0 and 1 requests inside, b and c get -1, unless they have it. Equally idle pods are
+    ordered by name, so that a repeated decision picks the same ones.
     """
 
     def load(pod: ScaledPod) -> float:

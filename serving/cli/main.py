@@ -19,7 +19,7 @@ _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
 
-# A new command is one line: its name, where it is, and what the help says of it.
+# A new command is one line: its name, its module and its line of help.
 SECTIONS: dict[str, Section] = {
     "The system": {
         "up": ("serving.cli.system.up:up", "Run everything on this machine."),

@@ -31,7 +31,7 @@ class ConfigMapWatch:
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
         self.listeners: list[Listener] = []
         self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
-        """By daemon and ConfigMap, as it was when it was refused last."""
+        """The last rejected content, by daemon and ConfigMap."""
 
         self._settings = settings
         self.reflector = Reflector(cluster, CONFIG_MAP, namespace)

@@ -1,6 +1,6 @@
 """Writes Events through the cluster port: a repeated name is counted, or kept unchanged.
 
-The author of an Event decides by its name which words are the same (``model/event.py``).
+The author of an Event chooses its name, so that equal texts share one (``model/event.py``).
 """
 
 import contextlib

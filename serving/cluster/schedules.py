@@ -1,9 +1,8 @@
 """Schedules of a ScalingPolicy: whether one is active, until when, and its problems.
 
-Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its next
-end comes before its next start; so it needs no memory. Fields of cron mean what they mean to Debian's cron, also when clocks
-change: a time that is skipped counts as the end of the gap, and one that comes twice counts once. The same rule as KEDA's
-cron trigger. It knows no revision.
+Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its next end
+comes before its next start; so it needs no memory. Cron fields are those of Debian's cron, also when clocks change: a skipped
+time counts as the end of the gap, a repeated one counts once. KEDA's cron trigger has the same rule.
 """
 
 from collections import Counter
@@ -19,7 +18,7 @@ from serving.scaling.policies.scalingpolicy import SCHEDULES_MAX, ScalingPolicyS
 _FIELDS = 5
 _DAYS = 7
 _CRON = "five fields of cron: minute, hour, day of month, month, day of week, as 0 8 * * 1-5"
-# Sunday, January 4, 2026: a time from which each start and end can be looked for.
+# Sunday, January 4, 2026: the search for each start and end begins here.
 _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 
 

@@ -16,7 +16,7 @@ LATEST = "@latest"
 """The newest revision that is ready, now and later."""
 
 _ALL_PERCENT = 100
-# Knative's other spelling, which would contradict this one.
+# Knative's other spelling, which would conflict with this one.
 _OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
 
 

@@ -21,7 +21,7 @@ from serving.traffic.backoff import backoff_s
 
 _log = logging.getLogger(__name__)
 
-# A timer may fire one tick of the clock early: what waits for less than this would run over and over in one instant.
+# A timer may fire one clock tick early: a shorter delay would run repeatedly within one instant.
 _DELAY_MIN_S = 0.001
 
 Key = TypeVar("Key", bound=Hashable)

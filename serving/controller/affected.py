@@ -1,7 +1,6 @@
 """The resources affected by a change of an object, and the indexes of ownership and references behind that.
 
-Only what a decision reads
-counts: a configuration does not depend on the number of its revisions' pods.
+Only fields that a decision reads count: a configuration does not depend on the number of its revisions' pods.
 """
 
 from collections import defaultdict
@@ -164,7 +163,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     if kind in _INDIRECT:
         return
     if kind is kinds.HORIZONTAL_POD_AUTOSCALER:
-        # The status of its scaling is nothing that a decision reads.
+        # No decision reads the status of its scaling.
         if nested(change.before, "spec") != nested(change.after, "spec"):
             yield (kinds.REVISION, namespace, name)
         return
@@ -172,7 +171,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from ((kinds.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
         return
     if kind in _OF_A_SERVICE:
-        # By its name, too: an object of another owner blocks a service of that name without its label.
+        # By its name as well: an object of another owner blocks a service of that name without its label.
         names = _owners(change, SERVICE_LABEL) | {name}
         yield from ((kinds.SERVING_SERVICE, namespace, one) for one in names)
     yield (kind, namespace, name)
@@ -184,7 +183,7 @@ def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings)
     namespace, name = change.key
     match change.kind:
         case kinds.SERVING_SERVICE if change.before is None:
-            # Children are left alone while their owner is not in the cache.
+            # Children are not touched while their owner is not in the cache.
             yield from ((one, namespace, name) for one in _OF_A_SERVICE)
         case kinds.CONFIGURATION:
             yield from _by_configuration(change, indexes)
@@ -219,7 +218,7 @@ def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey
     if before != after:
         yield from ((kinds.REVISION, namespace, one) for one in (before, after) if one)
     if change.before is None:
-        # Revisions are left alone while their owner is not in the cache.
+        # Revisions are not touched while their owner is not in the cache.
         revisions = indexes.relations.revisions_of(change.key)
         yield from ((kinds.REVISION, namespace, one) for one in revisions)
 

@@ -22,7 +22,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
 
-# More deletions than answers to writes are under way.
+# More deletions than responses to writes can be in flight.
 _GONE_KNOWN_MAX = 4096
 
 

@@ -22,9 +22,9 @@ _TLS_TYPE = "kubernetes.io/tls"
 
 
 class CertificateWatch:
-    """Keeps the certificates of the TLS listener equal to files and Secrets.
+    """Keeps the TLS listener's certificates in sync with files and Secrets.
 
-    The Secrets of the settings are in ``namespace``, the system's; those of DomainMappings are in their own.
+    Secrets of the settings are read from ``namespace``, the system's; those of DomainMappings from the mapping's own namespace.
     """
 
     def __init__(self, settings: TlsSettings, cluster: Cluster, *, namespace: str) -> None:
@@ -37,7 +37,7 @@ class CertificateWatch:
         self._mapped: Mapping[str, tuple[str, str]] = {}
         self._changed = asyncio.Event()
         self.turn = 0
-        """How often all has been looked at."""
+        """Number of reloads so far."""
 
     def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
         """Serve the certificates of DomainMappings: namespace and name of a Secret by host. They are read at once."""
@@ -46,7 +46,7 @@ class CertificateWatch:
             self._changed.set()
 
     async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
-        """Reload everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` each time."""
+        """Reload everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` after each reload."""
 
         def on_error(error: Exception) -> None:
             _log.error("certificates.failed", exc_info=error)
@@ -74,15 +74,15 @@ class CertificateWatch:
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         for host, (namespace, name) in self._mapped.items():
             found = await self._secret(namespace, name)
-            # For its own host only: its names must not take the hosts of other namespaces.
+            # It serves its own host only: other names in the certificate must not claim hosts of other namespaces.
             mapped = found if isinstance(found, InvalidCertificate) else msgspec.structs.replace(found, hosts=(host,))
             secrets[f"DomainMapping {namespace}/{host}"] = mapped
-        # A handshake tries a certificate: some milliseconds that requests would wait.
+        # A certificate is checked by a handshake of some milliseconds, which would delay requests.
         await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
         self.turn += 1
         failures = self.certificates.failures
         if failures.total() != self._failures_logged:
-            # One line for all of a period: clients that fail on purpose do not fill the log.
+            # One line per period: clients that fail on purpose must not fill the log.
             _log.info("tls.handshakes-failed", extra={"since_start": dict(failures)})
             self._failures_logged = failures.total()
 

@@ -16,7 +16,7 @@ from serving.settings.activator import SECRETS_OF_PODS
 from serving.wire.tokens import pod_secret, revision_secret
 
 _TEXT = b"activator request timeout"
-# About 2 MB, whatever came and went. A record is made again in microseconds.
+# About 2 MB, however many pods come and go. A dropped record is recreated in microseconds.
 _KNOWN_MAX = 2_048
 RequestId = TypeVar("RequestId", bound=Hashable)
 

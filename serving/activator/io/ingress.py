@@ -1,8 +1,9 @@
 """The ingress: finds the revision of each request, and forwards, queues or rejects it.
 
-One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about revisions
-and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries their decisions out as
-forwards and answers. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a probe.
+One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about revisions and
+pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries out their decisions by forwarding
+requests and sending responses. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a
+probe.
 """
 
 import functools
@@ -51,14 +52,14 @@ _RETRY = _TEXT + b"Retry-After: 1\r\n"
 _REVISION = b"X-Serving-Revision: %b\r\n"
 _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 _LISTENERS = {listener.value: listener for listener in Listener}
-# The request itself may be what kills its pods, by the memory that it takes for example: it gets one more pod and no third.
+# The request itself may crash its pods, for example by the memory that it takes: it is sent to one more pod, never to a third.
 _LOSSES_MAX = 1
 
 
 class Ingress:
     """A handler for ``serving.proxy.HttpServer``, on listeners named as ``Listener``.
 
-    ``draw`` gives numbers from 0 to below 1. ``on_wake`` gets the revisions to wake. ``key`` is the cluster key.
+    ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -90,7 +91,7 @@ class Ingress:
             has_old_names=settings.metrics_old_names,
         )
         self.tracer: Tracer | None = None
-        """Makes spans of some requests; None without a collector."""
+        """Creates spans of sampled requests; None without a collector."""
         revision = router.directory.revision
         credentials = PodCredentials(key, secrets_of=settings.secrets_of, revision=revision)
         self.endpoints = PodEndpoints(settings.pod_address_override, lines_to=credentials.lines)
@@ -206,7 +207,7 @@ class Ingress:
             for exchange in silent.requests:
                 visit = exchange.context
                 assert isinstance(visit, Visit)
-                # Once: a request that is merely slow must not run on every pod.
+                # Only once: a request that is merely slow must not run on every pod.
                 if not visit.losses and visit.tries < self._settings.pod_tries_max and exchange.withdraw():
                     visit.losses += 1
                     moved_count += self._requeue(exchange)
@@ -282,7 +283,7 @@ class Ingress:
         return True
 
     def _arrive_open(self, exchange: Exchange, visit: Visit, session: int | None) -> None:
-        """Bound a request that is still being sent by the share of its client, until it is here in whole."""
+        """Apply the client's share to a request that is still being sent, until all of it has arrived."""
         if exchange.request_complete:
             self._arrive(exchange, visit, session)
             return

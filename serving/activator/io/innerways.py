@@ -1,4 +1,4 @@
-"""The inner ways of an activator over TLS: to pods and autoscalers, and in by the inner listener."""
+"""Inner TLS of an activator: connections to pods and autoscalers, and those to its inner listener."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ from serving.wire.issuing import DaemonTls
 
 
 class InnerWays:
-    """Reaches pods and autoscalers over TLS, and speaks it on the inner listener beside the plain HTTP of apps.
+    """Connects to pods and autoscalers over TLS, and accepts TLS beside plain HTTP on the inner listener.
 
-    Clients of that listener may show a certificate: autoscalers do, and pods may. All is plain where the settings say so.
-    ``environment`` has the mode where they have none.
+    Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the settings
+    disable TLS. ``environment`` supplies the mode if the settings have none.
     """
 
     def __init__(
@@ -44,23 +44,23 @@ class InnerWays:
 
     @property
     def to_autoscaler(self) -> PeerTls | None:
-        """How an autoscaler is spoken to; None without TLS."""
+        """The TLS parameters of connections to an autoscaler; None without TLS."""
         return None if self.secured is None else self.secured.to(AUTOSCALER)
 
     def reach(self, endpoints: PodEndpoints, prober: PodProber) -> None:
-        """Send requests and probes to these pods over TLS, each to the one that is expected at its address."""
+        """Send requests and probes to these pods over TLS, and verify the identity expected at each address."""
         secured = self.secured
         if secured is not None:
             takes_plain = not secured.settings.is_strict
             expected, refusals = endpoints.identity_at, self._refusals
-            # Before the first request: connections that speak HTTP/2 are made by the same connector.
+            # Before the first request: HTTP/2 connections use the same connector.
             self._server.pool.connector = TlsConnector(
                 secured.tls, expected=expected, takes_plain=takes_plain, refusals=refusals
             )
             prober.secured_to = lambda address: secured.to(endpoints.identity_at(address))
 
     def front_of(self, listener: Listener) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
-        """What makes the server's end of a connection to a listener."""
+        """The protocol factory for connections to a listener."""
         if self.secured is None or listener is not Listener.INNER:
             return Connection
         return lambda server, wiring: TlsLayer(server, wiring, self._terms)

@@ -17,8 +17,8 @@ HeadMarks = tuple[str | None, bytes, bytes]
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     """Caches the routing facts of a head; valid until the routes' ``turn`` changes.
 
-    ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie,
-    ``is_grpc`` that the request is a gRPC call.
+    ``session`` is a ``session_number``, None without one; ``starts_session``: the response sets a session cookie; ``is_grpc``:
+    the request is a gRPC call.
     """
 
     head: RequestHead

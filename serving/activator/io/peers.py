@@ -1,10 +1,10 @@
 """Connections between activator processes of one machine: a unix socket each, in a folder that only their user can read.
 
-Each process listens at a path of its own. It sends to each other process on a connection that it made, and receives on those
-that others made. The kernel says which process listens at a path; a pidfd tells when that process ends. A peer is gone when its
-process is, not when a connection breaks or is slow. No process listens at the path of a dead one, so a new process knows at
-once with which it shares. A peer that lives and does not answer while a view is to begin is left out after a while: then the
-pods' own queues keep their limits, until it answers again.
+Each process listens at a path of its own. It sends to each other process on a connection that it made, and receives on those that
+others made. The kernel says which process listens at a path; a pidfd tells when that process ends. A peer is removed when its
+process ends, not when a connection breaks or is slow. Nothing listens at the path of a dead process, so a new process learns its
+peers at once. A live peer that does not answer while a view is pending is excluded after a while; until it answers again, the
+pods' own queues enforce the limits.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from serving.settings.activator import ActivatorSettings
 
 _log = logging.getLogger("activator")
 
-# A view takes a millisecond to begin; a peer that is silent for one to two periods is stuck.
+# Starting a view takes a millisecond; a peer that is silent for one to two periods is stuck.
 _CHECK_PERIOD_S = 1.0
-# Bound of what is kept for a peer that reads nothing.
+# Most bytes buffered for a peer that does not read.
 _UNSENT_BYTES_MAX = 16 * 1024**2
 _CREDENTIALS = struct.Struct("3i")
 
@@ -51,7 +51,7 @@ class PeerProcesses:
     def __init__(
         self, settings: ActivatorSettings, router: RequestRouter[Exchange], *, clock: Callable[[], float]
     ) -> None:
-        # The clock is the machine's: in nanoseconds, no earlier process has begun as many rounds.
+        # The machine's clock in nanoseconds: greater than any round of an earlier process.
         self.broker = SlotBroker(router, first_round=int(clock() * 1e9), send=self.send)
         self._apply: Callable[[RoutingOutcome[Exchange]], None] = lambda _: None
         self._index = settings.index
@@ -66,7 +66,7 @@ class PeerProcesses:
     async def start(self, apply: Callable[[RoutingOutcome[Exchange]], None]) -> None:
         """Listen, and connect to all peers; the broker has slots from then on. ``apply`` carries out its decisions."""
         self._apply = apply
-        # The path of a unix socket may have 107 bytes, and folders lie deep.
+        # The path of a unix socket is limited to 107 bytes, and the folder may be deeply nested.
         self._folder_fd = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _PeerReceiver(self._received), self._path(self._index))
@@ -94,7 +94,7 @@ class PeerProcesses:
         await every(_CHECK_PERIOD_S, check, stop=stop, on_error=on_error)
 
     def leave(self) -> None:
-        """Stop sharing slots: another process takes over. The pods' own queues keep their limits meanwhile."""
+        """Stop sharing slots: another process takes over. The pods' own queues enforce the limits meanwhile."""
         self._close_connections()
         self._share()
 
@@ -175,7 +175,7 @@ class PeerProcesses:
 
     def _flush(self, peer: _PeerProcess) -> None:
         loop = asyncio.get_running_loop()
-        # A broken connection belongs to a process that ends: its pidfd reports it.
+        # A broken connection means that its process is ending; the pidfd reports that.
         with contextlib.suppress(OSError):
             del peer.unsent[: peer.connection.send(peer.unsent)]
         if peer.unsent:

@@ -1,8 +1,8 @@
 """The page that a browser shows while a pod starts.
 
-Input: a request's method and Accept header, and the name of its service. Output: whether it may get the page instead of a
-longer wait, and the page. It reloads itself each second, and needs no script and no other file. Its status is 503 with
-Retry-After, so that no cache or crawler keeps it. API clients do not ask for text/html and wait as ever.
+Input: a request's method and Accept header, and the name of its service. Output: whether it may get the page instead of a longer
+wait, and the page. It reloads itself each second, and needs no script and no other file. Its status is 503 with Retry-After, so
+that no cache or crawler keeps it. API clients do not ask for text/html, so they wait as usual.
 """
 
 import html

@@ -15,14 +15,14 @@ from serving.aio.mutualtls import PeerTls, open_tls
 from serving.model.knative import RevisionKey
 from serving.wire.tokens import matches, probe_proof
 
-# A packet to a pod without a network yet is lost in silence. Source: knative/serving 98e5ef90, pkg/activator/net.
+# A packet to a pod whose network is not ready is silently lost. Source: knative/serving 98e5ef90, pkg/activator/net.
 _TIMEOUT_S = 0.3
 _HEAD_BYTES_MAX = 4096
 _PROOF = b"k-network-hash"
 
 
 class PodProber:
-    """Runs probes while ``run`` runs; ``on_response`` gets each with whether the pod is ready."""
+    """Runs probes while ``run`` runs; ``on_response`` receives each probe and whether the pod is ready."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class PodProber:
         on_response: Callable[[PodProbe, bool], None],
     ) -> None:
         self.secured_to: Callable[[tuple[str, int]], PeerTls | None] = lambda _: None
-        """How an address is spoken to over TLS; None is without."""
+        """Returns the TLS parameters of an address; None for plain HTTP."""
         self._address_of = address_of
         self._secret_of = secret_of
         self._on_response = on_response

@@ -20,14 +20,14 @@ from serving.wire.tokens import activator_token
 
 _log = logging.getLogger("activator")
 
-# Below the 1 MiB that a websocket server takes by default: a revision is some 200 bytes at most of 63-character names.
+# Below a websocket server's default limit of 1 MiB: a revision with names of 63 characters takes about 200 bytes.
 _REVISIONS_PER_FRAME = 2000
 
 
 class StatsClient:
     """Sends frames to one autoscaler over ``link``, which the caller runs.
 
-    ``draw`` gives numbers from 0 to below 1 for its pauses. ``on_connected`` is called when a connection opens: the autoscaler
+    ``draw`` returns random numbers in [0, 1) for its pauses. ``on_connected`` is called when a connection opens: the autoscaler
     at its other end has no reports yet.
     """
 
@@ -42,11 +42,11 @@ class StatsClient:
     ) -> None:
         url = f"{settings.stats_url}?{urlencode({'activator': settings.name})}"
         token = activator_token(key, name=settings.name)
-        # 64 frames are a second of pokes; a connection that is so far behind takes no more.
+        # 64 frames are one second of pokes; a connection that far behind accepts no more.
         self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected, secured=secured)
 
     def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
-        """Send loads as soon as the connection takes them."""
+        """Queue loads, to be sent as soon as the connection accepts them."""
         stats = [
             RevisionStat(
                 namespace=namespace,
@@ -65,7 +65,7 @@ class StatsClient:
 def ejection_reports(
     router: RequestRouter[Exchange], namespace: str, *, now_s: float, wall_s: float
 ) -> list[EjectionReport]:
-    """Pods of a namespace without a response since their last failure; ``wall_s`` is now since the epoch."""
+    """Pods of a namespace without a response since their last failure; ``wall_s`` is the present time in seconds since the epoch."""
     return [
         report
         for key, one in router.throttlers.items()

@@ -23,7 +23,7 @@ from serving.wire.tokens import access_token
 
 
 class Visit:
-    """What the activator knows of a request besides its head."""
+    """The activator's notes on a request, besides its head."""
 
     __slots__ = ("client", "cold_turn", "is_cold", "is_grpc", "key", "losses", "rows", "trace", "traceparent", "tries")
 
@@ -88,7 +88,7 @@ def without_agent(head: RequestHead) -> RequestHead:
 
 
 def client_of(exchange: Exchange, clients: Clients) -> ClientLoad:
-    """Return the load of a request's client; that of a connection without a trusted proxy stays with its peer."""
+    """Return the load of a request's client: the connection's peer, unless a trusted proxy names another."""
     peer = exchange.peer
     if peer.is_trusted:
         return clients.load_of(peer.address.decode(), [*exchange.head.values(b"x-forwarded-for")])

@@ -1,8 +1,8 @@
 """Counts the requests of each client address.
 
-The address is that of the connection. Behind proxies that are trusted (``trusted-proxies``) it is the last address of X-Forwarded-For
-that no trusted proxy has: each hop appends the peer that it saw, so what stands further left is whatever the client wrote. Addresses
-of IPv6 count by their /64, which is what one host is given.
+The address is the connection's peer. Behind trusted proxies (``trusted-proxies``) it is the last X-Forwarded-For address that is
+not a trusted proxy: each hop appends the peer that it saw, so entries further left are whatever the client wrote. IPv6 addresses
+count by their /64, the block that one host is assigned.
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ _HOST_BITS = 64
 
 
 class ClientLoad:
-    """The requests of one address that are inside."""
+    """The waiting and running requests of one address."""
 
     __slots__ = ("__weakref__", "address", "request_count")
 
@@ -67,7 +67,7 @@ def network_of(address: str) -> str:
 
 
 def _bare(hop: str) -> str | None:
-    """An address without port and brackets; None if it is none."""
+    """An address without port and brackets; None if it is invalid."""
     for text in (hop, hop.rpartition(":")[0]):
         try:
             return str(ipaddress.ip_address(text.strip("[]").partition("%")[0]))

@@ -1,9 +1,9 @@
 """Bounds the slots of one address for requests that are still being sent.
 
-A request is open until its body has ended and its client reads the response. Open requests of one address take at most a share of a
-revision's slots; more of them are parked: they count as load, and take neither a slot nor a place in the queue. So an address that
-sends slowly leaves slots to others, while one that sends whole requests is not bounded. With 14 slots and a share of 3/4, one
-address holds 10. As a revision scales for parked requests too, a single client with many streams is served by more pods.
+A request is open until its body has ended and its client reads the response. Open requests of one address take at most a share of
+a revision's slots; more of them are parked: they count as load, and take neither a slot nor a place in the queue. A slow sender
+therefore leaves slots to others, while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4,
+one address holds 10. As a revision scales for parked requests too, a single client with many streams is served by more pods.
 """
 
 from collections import OrderedDict
@@ -26,18 +26,18 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenRequests(Generic[RequestId]):
-    """The open requests of one revision, by client. ``is_open`` says whether a request still is."""
+    """The open requests of one revision, by client. ``is_open`` returns whether a request is still open."""
 
     __slots__ = ("_is_open", "_parked", "_settings", "_taken", "client_of", "parked_bytes", "parked_count")
 
     def __init__(self, settings: ActivatorSettings, *, is_open: Callable[[RequestId], bool]) -> None:
         self._settings = settings
         self._is_open = is_open
-        # What takes slots or places in the queue, and was open when it came.
+        # Requests that were open on arrival, and hold a slot or a place in the queue.
         self._taken: dict[Hashable, set[RequestId]] = {}
         self._parked: dict[Hashable, OrderedDict[RequestId, Parked]] = {}
         self.client_of: dict[RequestId, Hashable] = {}
-        """The client of each request here."""
+        """The client of each counted request."""
         self.parked_count = 0
         """Parked requests."""
         self.parked_bytes = 0
@@ -64,7 +64,10 @@ class OpenRequests(Generic[RequestId]):
     def park(
         self, request: RequestId, client: Hashable, place: Parked, *, queued: tuple[int, int]
     ) -> Queued | Rejected:
-        """Let a request wait for others of its client, within the bounds of the queue. ``queued`` are its requests and bytes."""
+        """Park a request until others of its client end, within the bounds of the queue.
+
+        ``queued`` are the queue's requests and bytes.
+        """
         depth, depth_bytes = queued[0] + self.parked_count, queued[1] + self.parked_bytes
         bytes_max = self._settings.queue_bytes_limit
         is_heavy = bytes_max is not None and depth_bytes + place.weight_bytes > bytes_max

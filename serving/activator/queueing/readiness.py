@@ -5,9 +5,9 @@ probes to send now, and the pods that may be given requests although the slices 
 once a second, and its answer travels through two objects to the slice; the queue-proxy answers as soon as the app is ready.
 
 A confirmation ends when a later probe fails, when the pod leaves the list (it is ready, terminates or is gone), or when the
-address belongs to another pod. Probes are bounded by revision and in all. Follows knative/serving 98e5ef90
-pkg/activator/net/revision_backends.go, which probes each pod from each activator; here only those probe that have requests
-without a pod.
+address belongs to another pod. Probes are bounded per revision and in total. Follows knative/serving 98e5ef90
+pkg/activator/net/revision_backends.go, where every activator probes every pod; here only activators with requests that wait for a
+pod do.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _PAUSE_MAX_S = 0.1
 # After this time a pod is slow to start, and the kubelet's period is close enough.
 _HURRY_S = 10.0
 _PAUSE_SLOW_S = 1.0
-# An activator has a connection and a task for each.
+# Each probe takes a connection and a task of the activator.
 _PROBES_MAX = 128
 _PROBES_PER_REVISION_MAX = 16
 
@@ -99,7 +99,7 @@ class UnreadyPods:
         return probes
 
     def note_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
-        """Take the reply to a probe; whether the confirmed pods have changed."""
+        """Handle the reply to a probe; return whether the confirmed pods have changed."""
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:
             del self._probe_counts[probe.key]
@@ -113,7 +113,7 @@ class UnreadyPods:
         return has_changed
 
     def next_due_s(self, key: RevisionKey, *, is_waiting: bool) -> float | None:
-        """When a probe is due next; None while none will be."""
+        """When the next probe is due; None without one."""
         return min((one.due_s for one in self._wanted(key, is_waiting=is_waiting)), default=None)
 
     def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_UnreadyPod]:
@@ -152,7 +152,7 @@ class RevisionDirectory:
         return self._revisions.get(key)
 
     def set_revision(self, revision: ServedRevision) -> bool:
-        """Add or update a revision; whether it is new."""
+        """Add or update a revision; return whether it is new."""
         is_new = revision.key not in self._revisions
         self._revisions[revision.key] = revision
         return is_new
@@ -172,7 +172,7 @@ class RevisionDirectory:
         return self.slices.pods_of(key) | self.unready.confirmed(key)
 
     def watch_unready(self, key: RevisionKey, now_s: float, *, is_on: bool) -> None:
-        """Follow the not-ready pods of a revision with requests, or none unless ``is_on`` and a probe can tell."""
+        """Probe the not-ready pods of a revision with requests, if ``is_on`` and a probe alone can confirm readiness."""
         revision = self._revisions.get(key)
         is_probed = is_on and revision is not None and not revision.kubelet_decides
         self.unready.set_pods(key, self.slices.unready_of(key) if is_probed else {}, now_s)

@@ -25,20 +25,20 @@ from serving.settings.autoscaler import AutoscalerSettings
 
 # Knative's config-defaults: revision-timeout-seconds.
 _TIMEOUT_DEFAULT_S = 300.0
-# Reasons of Ready=False that end without a change of the revision: a node comes, or another pod goes.
+# Reasons for Ready=False that resolve without a change of the revision: a node is added, or another pod ends.
 _WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
 
 
 class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a revision that the activator needs. Times are in seconds, None without a limit.
 
-    ``container_concurrency`` 0 means no limit. ``target_concurrency`` is how many requests in flight a pod should have, as
-    the autoscaler resolves it, learnt or set. ``desired_count`` is the number of pods in its status.
+    ``container_concurrency`` 0 means no limit. ``target_concurrency`` is the autoscaler's target of requests in flight per pod,
+    learnt or set. ``desired_count`` is the number of pods in its status.
 
-    ``failure`` is the message of a Ready condition that is False: its pods fail, or none came up in time. ``delay`` is the
-    message of one that is False because no node has room for a pod: requests wait for that. ``kubelet_decides`` says that the
-    kubelet runs a readiness probe of its own: then the queue-proxy alone cannot say that a pod is ready. ``configuration`` is
-    the name of its Configuration, "" without one.
+    ``failure`` is the message of a Ready condition that is False because pods fail or none started in time. ``delay`` is the
+    message of one that is False because no node has room for a pod; requests then wait. ``kubelet_decides``: the kubelet runs a
+    readiness probe of its own, so the queue-proxy alone cannot confirm readiness. ``configuration`` is the name of its
+    Configuration, "" without one.
     """
 
     key: RevisionKey

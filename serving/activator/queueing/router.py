@@ -46,10 +46,10 @@ class SlotBook(Protocol[RequestId_contra]):
         """Whether any process has asked for slots of a revision; if not, the end of a request affects no other."""
 
     def before_finish(self, key: RevisionKey, request: RequestId_contra, now_s: float) -> None:
-        """A request is about to end: its slot may pass to another process."""
+        """Pass on the slot of a request that is about to end, if another process needs it."""
 
     def settle(self, key: RevisionKey, now_s: float) -> None:
-        """Requests of a revision came, ended or began: give slots away or ask for some."""
+        """Give slots away or ask for some, after requests of a revision arrived, began or ended."""
 
     def due(self, now_s: float) -> Collection[RevisionKey]:
         """Revisions to settle now, without an event."""
@@ -69,7 +69,7 @@ class TickSchedule:
     def __init__(self) -> None:
         self._pending: set[RevisionKey] = set()
         self._due_s: dict[RevisionKey, float] = {}
-        # Only what equals the revision's due time counts; the rest is out of date.
+        # Entries that differ from the revision's due time are out of date.
         self._heap: list[tuple[float, RevisionKey]] = []
 
     @property
@@ -108,7 +108,7 @@ class TickSchedule:
 
 
 class RequestRouter(Generic[RequestId]):
-    """Routes requests to pods. Calls with an unknown request do nothing; ``random`` gives numbers from 0 to below 1."""
+    """Routes requests to pods. Calls with an unknown request do nothing; ``random`` returns numbers in [0, 1)."""
 
     def __init__(self, settings: ActivatorSettings, *, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -116,9 +116,9 @@ class RequestRouter(Generic[RequestId]):
         self.directory = RevisionDirectory()
         self.schedule = TickSchedule()
         self.throttlers: dict[RevisionKey, RevisionThrottler[RequestId]] = {}
-        """The revisions with requests, now or a moment ago."""
+        """The revisions that have, or recently had, requests."""
         self.slots: SlotBook[RequestId] | None = None
-        """Set where processes share pods, before the first request."""
+        """Set before the first request if processes share pods."""
         self.is_open: Callable[[RequestId], bool] = lambda _: True
         """Whether the client of an open request still sends it, or reads its response too slowly."""
         self._random = random
@@ -132,7 +132,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def inside(self) -> list[tuple[RevisionKey, int, int]]:
-        """The number of requests of each revision: in all, and queued."""
+        """The number of requests of each revision: total, and queued."""
         return [(key, one.level, one.waiting_count) for key, one in self.throttlers.items()]
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
@@ -223,7 +223,7 @@ class RequestRouter(Generic[RequestId]):
         return throttler.requeue(request, now_s)
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
-        """Take the result of a readiness probe; a ready pod gets queued requests."""
+        """Handle the result of a readiness probe; a ready pod gets queued requests."""
         has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
         return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
@@ -333,7 +333,7 @@ class RequestRouter(Generic[RequestId]):
         probe_due_s = unready.next_due_s(key, is_waiting=is_waiting)
         dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s)
         due_s = min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
-        # Each report looks at all revisions: what is further away would only pile up.
+        # Each report checks all revisions anyway; later due times would only pile up.
         if due_s <= now_s + 2 * settings.report_period_s:
             self.schedule.schedule_at(key, due_s)
         return RoutingOutcome(dispatches=dispatches, rejections=rejections, wakes=wakes, probes=probes)

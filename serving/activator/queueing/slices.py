@@ -19,7 +19,7 @@ from serving.model.nodata import NoData
 # Where queue-proxies listen when a slice names no port.
 _PORT_DEFAULT = 8012
 
-# About 2 MB, whatever came and went. An endpoint is made again in microseconds.
+# About 2 MB, however many pods come and go. A dropped endpoint is recreated in microseconds.
 _ENDPOINTS_MAX = 2_048
 
 
@@ -150,7 +150,7 @@ def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:
 
 
 class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod, as requests reach it."""
+    """The address of one pod, and the header lines of requests to it."""
 
     pod: ServedPod
     address: tuple[str, int]
@@ -188,6 +188,6 @@ class PodEndpoints:
         host, _, port = address.rpartition(":")
         endpoint = PodEndpoint(pod=pod, address=(host.strip("[]"), int(port)), lines=self._lines_to(pod, revision))
         self._endpoints[pod.address] = endpoint
-        # A slice may name no pod: then any of the revision.
+        # A slice may not name the pod; then any pod of the revision is accepted.
         self._identities[endpoint.address] = pods_of(*revision) + pod.name
         return endpoint

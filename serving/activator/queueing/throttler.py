@@ -2,11 +2,11 @@
 
 Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's settings, each
 with the time. Output: dispatches, rejections, wakes, and load to report. It wires the breaker (how many), the balancer (where),
-the ejected pods (where not) and the meter (how much load) and adds one rule: a requeued request keeps its slot and goes before
-all that wait, because it arrived before them.
+the ejected pods (where not) and the meter (how much load) and adds one rule: a requeued request keeps its slot and goes ahead of
+all waiting requests, because it arrived before them.
 
-Between any two calls no request waits beside a free slot, none goes to a pod that drains, and each is in one place. A request
-is any hashable of the caller's. One throttler exists for each revision with requests; none for an idle one.
+Between any two calls no request waits while a slot is free, none is sent to a draining pod, and each is in exactly one place. A
+request is any hashable object of the caller. One throttler exists for each revision with requests; none for an idle one.
 """
 
 from collections import OrderedDict
@@ -40,7 +40,8 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 class RevisionThrottler(Generic[RequestId]):
     """The requests of one revision in one activator. All of them wait until the first ``set_pods``.
 
-    ``random`` gives numbers from 0 to below 1, ``is_open`` whether a client still sends a request. Calls with a request that is not inside do nothing.
+    ``random`` returns numbers in [0, 1), ``is_open`` whether a client is still sending a request. Calls with an unknown request
+    do nothing.
     """
 
     __slots__ = (
@@ -83,10 +84,10 @@ class RevisionThrottler(Generic[RequestId]):
         self.balancer = Balancer(BalancingPolicy.FIRST_FREE, random=random)
         self.ejected = EjectedPods[RequestId]()
         self.address_of: dict[RequestId, str] = {}
-        """The pod of each request that runs."""
+        """The pod of each running request."""
         self.wake_state = WakeState()
         self.quiet_level = 0
-        """With at most so many requests inside, and none queued, no wake is due."""
+        """No wake is due while no request is queued and at most this many are inside."""
         self.has_rejected = False
         """Whether a request was rejected because the pods fail, since the last ``wake``."""
         self._settings = settings
@@ -99,14 +100,14 @@ class RevisionThrottler(Generic[RequestId]):
         )
         self._meter = Meter(now_s=now_s)
         self.open_requests = OpenRequests[RequestId](settings, is_open=is_open)
-        """Requests whose clients still send, and those that wait for others of their client."""
+        """Open requests, and requests parked behind others of their client."""
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
-        # Of the listed pods; made for the first request of a session.
+        # The ring of listed pods; built for the first request with a session.
         self._ring = SessionRing(())
         # The session of each request that has one, by its place on the ring of pods.
         self._session_of: dict[RequestId, int] = {}
-        # Requests whose pod was gone, oldest first, with the time. They keep their slots in the breaker.
+        # Requeued requests, oldest first, with their times. They keep their slots in the breaker.
         self._requeued: OrderedDict[RequestId, float] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     @property
     def waiting_since_s(self) -> float | None:
-        """Since when the oldest request waits; None if none does."""
+        """When the oldest waiting request began to wait; None without one."""
         due_s = self._breaker.next_wake_s()
         since_s = list(self._requeued.values())[:1]
         if due_s is not None:
@@ -142,12 +143,13 @@ class RevisionThrottler(Generic[RequestId]):
         session: int | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Take a new request, which takes up ``weight_bytes`` while it waits; ``session`` is a ``session_number``.
+        """Run, queue or reject a new request, which occupies ``weight_bytes`` while queued; ``session`` is a ``session_number``.
 
-        ``revision`` matters while there are no pods. ``client`` sends an open request: it may have to wait for others of it.
+        ``revision`` is used only while there are no pods. ``client`` is the sender of an open request, which may have to wait for
+        other requests of that client.
 
         Raises:
-            IllegalTransition: when it is inside already.
+            IllegalTransition: if the request is already inside.
         """
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
             self.has_rejected = rejection.reason is RejectionReason.FAILED
@@ -181,7 +183,7 @@ class RevisionThrottler(Generic[RequestId]):
             self.balancer.give_back(address)
             has_changed = has_response and self.ejected.note_response(address, now_s)
             self._meter.leave(now_s, proxied=False)
-            # Before the release: if its pod drains, its slot ends with it.
+            # Before the release: the slot of a draining pod ends with its request.
             started = self._settle(now_s, has_changed=has_changed)
             granted = self._breaker.release(request, now_s)
             if granted:
@@ -195,7 +197,7 @@ class RevisionThrottler(Generic[RequestId]):
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Requeue a request whose pod was gone or died before its response; return the requests that begin, this one first.
 
-        It goes to another pod, or waits before all others. The pod is ejected for a while.
+        It goes to another pod, or to the front of the queue. The pod is ejected for a while.
         """
         address = self.address_of.pop(request, None)
         if address is None:
@@ -304,13 +306,13 @@ class RevisionThrottler(Generic[RequestId]):
         return (woken,), decision.next_wake_s
 
     def next_due_s(self) -> float | None:
-        """When queued requests or ejected pods are next due; None while neither will be."""
+        """When queued requests or ejected pods are next due; None without either."""
         oldest_s = next((since_s + self._settings.queue_wait_max_s for since_s in self._requeued.values()), None)
         dues_s = (oldest_s, self.open_requests.next_due_s(), self._breaker.next_wake_s(), self.ejected.next_due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float, *, period_s: float) -> RevisionLoad | None:
-        """Close the period of reports: its load, or None if there was none and no request is inside."""
+        """Close the reporting period and return its load; None without load and requests."""
         level, report = self.level, self._meter.report(now_s)
         self.wake_state, load = reported(
             self.wake_state, report, level=level, waiting_count=self.waiting_count, period_s=period_s
@@ -320,7 +322,7 @@ class RevisionThrottler(Generic[RequestId]):
     def _settle(self, now_s: float, *, has_changed: bool = False) -> Sequence[Dispatch[RequestId]]:
         """Give free slots to requeued requests first, then set the breaker's capacity to the rest.
 
-        ``has_changed`` says that other pods are listed or ejected than before.
+        ``has_changed``: the listed or ejected pods have changed.
         """
         balancer = self.balancer
         if has_changed:

@@ -1,13 +1,13 @@
 """Decides when to wake a revision: to set it Active (a flip), and to report to the autoscaler at once (a poke).
 
 A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would be too
-late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired
-pods are for. Pokes are at least 50 ms apart; one that comes too early is sent later. A revision in reserve is flipped while
-requests wait for it, with a growing pause between tries.
+late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired pods
+can take. Pokes are at least 50 ms apart; one that comes too early is sent later. A revision in reserve is flipped while requests
+wait for it, with a growing pause between tries.
 
 A poke reports what is new since the last report, and the next report leaves that out: each request counts once, as in
-knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average what reports alone measure: a poke is what
-is inside at a moment, not the mean of a second.
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average reports only: a poke is the number inside
+at one moment, not the mean of a second.
 """
 
 import enum
@@ -51,9 +51,9 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a wake decision for one revision.
 
     ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last report.
-    ``desired_count`` pods are desired, each for ``target_concurrency`` requests at once. ``has_rejected`` says that a
-    request was just rejected because the revision's pods fail: the revision is tried again for it, with a load of 1, once in
-    each period of reports.
+    ``desired_count`` pods are desired, each for ``target_concurrency`` requests at once. ``has_rejected`` says that a request was
+    just rejected because the revision's pods fail: the revision then gets another try, with a load of 1, once per reporting
+    period.
     """
 
     level: int
@@ -133,8 +133,8 @@ def reported(
 ) -> tuple[WakeState, RevisionLoad]:
     """The load of a period, minus the load that pokes have already reported.
 
-    A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the period that
-    is set.
+    A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the configured
+    period.
     """
     load = RevisionLoad(
         concurrency=max(0.0, report.concurrency - state.poked_concurrency),
@@ -159,8 +159,8 @@ def _poke(
         return state, None, None
     if state.poked_at_s is not None and now_s < (due_s := state.poked_at_s + settings.poke_pause_min_s):
         return state, None, due_s
-    # At least 1 for a rejected request, which is not inside. A request that waits where another waited before adds nothing: in a
-    # revision that is full there is a first one to wait with each request that ends.
+    # At least 1 for a rejected request, which is not inside. A waiting request that takes the place of another adds nothing: in a
+    # full revision each request that ends makes another one the first to wait.
     least = int(facts.has_rejected)
     concurrency = max(least, facts.level - state.known_level)
     count = max(least, facts.arrived_count - state.poked_count)
@@ -175,8 +175,8 @@ def _poke(
     load = RevisionLoad(
         concurrency=concurrency,
         request_count=count,
-        # Ten requests that come at once and take 0.5 s are a mean of 5: windows get it with the report, and here only a request
-        # that is not inside, and so in no report.
+        # Ten simultaneous requests of 0.5 s have a mean of 5, which windows get with the report. Only a request that is not
+        # inside, and so in no report, counts here.
         window_concurrency=float(least),
         window_request_count=float(least),
     )

@@ -1,9 +1,9 @@
 """The hosts claimed by Routes and DomainMappings, with the site of each.
 
-Input: a Route object as the API has it, and the rules that hosts are made by. Output: a claim for each host and listener.
-Hosts come from ``serving.model.routehosts`` and never from the route's status: that says only which revisions of its own
-namespace answer. A route or tag without traffic claims its hosts too, and says why it is not ready.
-Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
+Input: a Route object as the API has it, and the rules by which hosts are named. Output: a claim for each host and listener. Hosts
+come from ``serving.model.routehosts`` and never from the route's status: that says only which revisions of its own namespace
+answer. A route or tag without traffic claims its hosts too, and says why it is not ready. Follows the Route of knative/serving
+98e5ef90 (pkg/reconciler/route).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from serving.model.routehosts import ClaimedHost, HostRules, claimed_hosts, inne
 from serving.model.routepolicy import RoutePolicy, route_digest, route_policy
 
 _NO_TAGS: Mapping[str, Site] = {}
-# A reason may hold the last words of an app.
+# A reason may quote the end of an app's log.
 _REASON_LENGTH_MAX = 1024
 
 
@@ -116,7 +116,7 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
     own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags, policy=policy)
     for one in facts.hosts:
         if one.is_public and one.tag in tagged and _is_inner(tagged[one.tag].url):
-            # A tag that is cluster-local though its route is public: the one thing that a status may take away.
+            # A cluster-local tag of a public route: the only restriction that is read from a status.
             continue
         site = tags.get(one.tag, _site(facts, (), policy=policy)) if one.tag else own
         listener = Listener.PUBLIC if one.is_public else Listener.INNER
@@ -184,7 +184,7 @@ class DomainTargets:
         self._owners: dict[str, str] = {}
 
     def put(self, key: tuple[str, str], mapping: Mapping[str, Any] | None) -> bool:
-        """Store a mapping, or remove it with None; whether it changed."""
+        """Store a mapping, or remove it with None; return whether it changed."""
         before = self._targets.pop(key, None)
         after = None if mapping is None else domain_target_of(mapping)
         if after is not None:
@@ -192,7 +192,7 @@ class DomainTargets:
         return before != after
 
     def claim(self, host: str, claim: Mapping[str, Any] | None) -> bool:
-        """Store the ClusterDomainClaim of a host, or remove it with None; whether the owner changed."""
+        """Store the ClusterDomainClaim of a host, or remove it with None; return whether the owner changed."""
         before = self._owners.pop(host.lower(), None)
         after = None if claim is None else nested(claim, "spec", "namespace")
         if isinstance(after, str):

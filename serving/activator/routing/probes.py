@@ -3,7 +3,7 @@
 Input: the head of a request, and the site of its host. Output: the answer, or None for a request of a service.
 
 - ``K-Network-Probe: activator`` asks whether the activator is in the path. It is answered for every host.
-- ``K-Network-Probe: probe`` asks for a digest of how a host's traffic is split (``serving.model.rollout``). It wakes nothing.
+- ``K-Network-Probe: probe`` asks for a digest of how a host's traffic is split (``serving.model.rollout``). It wakes no revision.
 - ``K-Network-Probe: route`` with the path ``/routes/NAMESPACE/NAME`` asks, on the inner listener, for the digest of a Route
   as it is served (``serving.model.routepolicy``): the controller reports a Route ready once all activators answer with its own.
 - A kubelet's probe and ``/healthz`` are answered here only if no service has the host: a client can send any User-Agent, and
@@ -30,7 +30,7 @@ _ROUTES_PATH = b"/routes/"
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The marks of a probe; ``network_probe`` is the header K-Network-Probe, None without one."""
+    """The headers that identify a probe; ``network_probe`` is the header K-Network-Probe, None without one."""
 
     network_probe: bytes | None
     user_agent: bytes

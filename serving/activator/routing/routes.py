@@ -2,12 +2,12 @@
 
 Input: Route objects one at a time, as they change; a request's Host and listener. Output: the site.
 
-The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also without its end, as
-resolvers of a cluster allow; the public listener serves no such name. A Gateway that has applied the weights names the
-revision by two headers, with the client's host: they count on the inner listener alone, where any client may ask for any
-revision by its host. The site of a revision is as private as the routes that lead to it.
+The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also in the short forms that
+cluster resolvers allow; the public listener serves no such name. A Gateway that has applied the weights names the revision in two
+headers and keeps the client's host. These headers count on the inner listener only, where any client may address any revision by
+its host. The site of a revision is as private as the routes that lead to it.
 
-If two routes claim one host, the older claim has it; the other gets it when the older one goes.
+If two routes claim one host, the older claim wins; the other takes over when the older one is removed.
 """
 
 import bisect
@@ -21,13 +21,13 @@ from serving.model.knative import RevisionKey
 
 # Name and namespace.
 _SHORT_PARTS = 2
-# Later than any time that the API writes: a route always comes before a revision of that name.
+# Later than any time that the API writes: a route always takes precedence over a revision of that name.
 _AFTER_ALL = "~"
 _REVISION = ":revision"
 
 
 class Routes:
-    """All claims, and the winning claim of each host. A change costs as much as the hosts of one route."""
+    """All claims, and the winning claim of each host. The cost of a change grows with the hosts of one route."""
 
     __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_private", "_sites", "turn")
 
@@ -40,7 +40,7 @@ class Routes:
         # The private routes that lead to a revision, by name: its own host is as private as they are.
         self._private: dict[RevisionKey, dict[str, AccessRule]] = {}
         self.turn = 0
-        """Grows with each change: a lookup in the same turn has the same result."""
+        """Incremented with each change: lookups at the same value have the same result."""
 
     def set(self, facts: ServedRoute) -> None:
         """Add or update a route."""
@@ -52,7 +52,7 @@ class Routes:
         return self._digests.get(key)
 
     def set_revision(self, key: RevisionKey) -> None:
-        """Add a revision: its public Service leads here while its pods are not the endpoints."""
+        """Add a revision: its public Service points here while its pods are not the endpoints."""
         route = _of_revision(key)
         if route not in self._claims_of:
             self._set(route, [_claim_of_revision(route, key)])
@@ -93,8 +93,8 @@ class Routes:
     ) -> Site | None:
         """The site of a Host header, whatever its case, port and final dot. None if no service has it.
 
-        ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they go
-        before the host if there is one of each, unless its route chooses by session or header itself.
+        ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take
+        precedence over the host if each has one value, unless the route itself selects by session or header.
         """
         if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
             key = (named[0][0].decode("latin-1"), named[1][0].decode("latin-1"))
@@ -168,7 +168,7 @@ def _private_revisions(site: Site) -> Iterator[tuple[RevisionKey, AccessRule]]:
 
 
 def _of_revision(key: RevisionKey) -> str:
-    # No route has such a name, so that it is the key of none.
+    # No route can have such a name.
     return f"{key[0]}/{key[1]}{_REVISION}"
 
 

@@ -19,7 +19,7 @@ INNER_DOMAIN = "svc.cluster.local"
 OWN_AUTHORIZATION = b"x-serving-authorization"
 _SCHEME = b"bearer "
 SESSION_COOKIE = b"serving-session"
-# Longer ones are not from here.
+# Longer values were not set by this system.
 _VALUE_BYTES_MAX = 64
 
 

@@ -1,8 +1,8 @@
 """Trades slots of pods with the other activator processes of one machine.
 
 A process whose requests wait asks all others; a process with slots that it does not need gives them to the one that waits
-longest. A slot stays where it was given until another process asks. Where requests wait everywhere, a slot that comes free
-passes to a process whose oldest request has waited longer, one slot for each time that it asks.
+longest. A slot stays where it was given until another process asks. If requests wait in every process, a freed slot passes to a
+process whose oldest request has waited longer, one slot per ask.
 
 Pods without a limit need no slots. Messages carry how long a request has waited, not since when, so that clocks need not
 agree.
@@ -24,14 +24,14 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 # Often enough that a slot goes to the oldest request; seldom enough that a full revision costs 100 messages a second.
 _ASK_PAUSE_S = 0.01
-# A slot of a pod that this process cannot reach is of no use here: ask again, though nothing is new.
+# A slot of an unreachable pod is useless here: ask again, even without news.
 _ASK_AGAIN_S = 0.1
 # Messages take time: below this difference no process can say which request is older.
 _OLDER_BY_S = 0.02
 
 
 class _PeerAsk(msgspec.Struct, kw_only=True):
-    """A peer's ask for slots of a revision. ``may_overtake``: no slot has overtaken a local request for this ask."""
+    """A peer's ask for slots of a revision. ``may_overtake`` is False once a slot went to this ask ahead of a local request."""
 
     waiting_count: int
     since_s: float
@@ -72,7 +72,7 @@ class SlotBroker(Generic[RequestId]):
         return self._after(view, now_s)
 
     def receive(self, peer: int, message: SlotMessage, now_s: float) -> RoutingOutcome[RequestId]:
-        """Take a message of a peer; dispatches the requests that begin."""
+        """Handle a message from a peer; dispatches the requests that begin."""
         if peer not in self.ledger.peers:
             return RoutingOutcome()
         if isinstance(message, Ask):
@@ -89,7 +89,7 @@ class SlotBroker(Generic[RequestId]):
         if not isinstance(message, Give):
             return self._after(view, now_s)
         dispatches = self._use(message.key, message.pod, now_s)
-        # Another process may need the slot more, and this one needs another number now.
+        # Another process may need the slot more, and the need of this one has changed.
         self.settle(message.key, now_s)
         self._router.schedule.schedule_tick(message.key)
         return RoutingOutcome(dispatches=dispatches)

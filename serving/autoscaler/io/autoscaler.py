@@ -34,8 +34,8 @@ _POLICIES_WAIT_S = 5.0
 class Autoscaler:
     """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
 
-    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and ``on_gone`` each deleted
-    revision, and neither may wait. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
+    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and ``on_gone`` each deleted revision;
+    neither may block. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Autoscaler:
             async with asyncio.timeout(_POLICIES_WAIT_S):
                 await self._policies.policies.synced.wait()
         except TimeoutError:
-            # A cluster without the definition, or without the right to read it, still has requests to decide on.
+            # A cluster without the definition, or without the right to read it, still needs decisions.
             _log.warning("policies.unknown")
         self._is_synced = True
         for key, entry in list(self._watch.entries.items()):

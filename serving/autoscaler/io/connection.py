@@ -1,7 +1,7 @@
 """One connection to the autoscaler: a head with a response now or later, then frames or events.
 
-Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Whole binary frames, which is what stats
-are, are cut out here and never reach it: its asyncio server takes 43 µs for one, this takes 6 to 11 (bench/stats.py).
+Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Complete binary frames, such as stats, are
+parsed here and never reach it: its asyncio server takes 43 µs per frame, this code 6 to 11 µs (bench/stats.py).
 """
 
 import asyncio
@@ -26,17 +26,17 @@ MASK_BYTES = 4
 # Final, no extension, binary.
 _PLAIN = 0x82
 _MASKED = 0x80
-# Lengths from here on stand in the 2 or 8 bytes that follow.
+# From this value on, the length is in the following 2 or 8 bytes.
 _LONG = 126
 
-# The protocol tells of each connection; that many pods come and go is no news.
+# The protocol logs each connection, which is noise where many pods come and go.
 _log = logging.getLogger("autoscaler.websocket")
-# An activator tells 2,000 revisions in a frame, some 200 bytes each; a pod's frame is below 200 bytes.
+# An activator reports 2,000 revisions in a frame, some 200 bytes each; a pod's frame is below 200 bytes.
 _FRAME_BYTES_MAX = 2**20
 _HEAD_BYTES_MAX = 8192
-# Looks at silent connections until one is cut; a handshake has one.
+# Checks of a silent connection until it is closed; a handshake has one.
 _SILENT_CHECKS_MAX = 4
-# Bytes that wait for a follower of decisions that does not read.
+# Most bytes buffered for a follower of decisions that does not read.
 _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
@@ -202,7 +202,7 @@ class StatsConnection(asyncio.Protocol):
             try:
                 await judging()
             except Exception:  # noqa: BLE001 - the outermost frame of the task
-                # As a transport does with what data_received raises; a task would keep it, and the connection open.
+                # As a transport handles an exception of data_received; a task would hide it and leave the connection open.
                 _log.exception("connection.failed")
                 self.abort()
 
@@ -261,7 +261,7 @@ class StatsConnection(asyncio.Protocol):
         return None
 
     def _take_other(self, sender: Sender, frame: bytes) -> None:
-        """Pass control frames, text and fragments to the protocol: they are no stats."""
+        """Pass control frames, text and fragments to the protocol: they are not stats."""
         self._protocol.receive_data(frame)
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:

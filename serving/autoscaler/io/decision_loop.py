@@ -1,9 +1,8 @@
 """Schedules decisions and scale writes per revision.
 
-Revisions are decided on each period, spread over it, and at once when a stat says so or when something about them has
-changed: two queues of revisions, so that an urgent decision never waits behind thousands of periodic ones. A decision
-takes no await; what it wants done waits in a third queue, of which a few are worked on at a time, each by one worker,
-always with the latest decision (``writer``).
+Each revision is decided on once per period, spread over it, and at once after an urgent stat or a change. Two queues keep urgent
+decisions from waiting behind thousands of periodic ones. A decision never awaits; its writes wait in a third queue, from which a
+few workers write, each for one revision and always the latest decision (``writer``).
 """
 
 import logging
@@ -50,7 +49,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 
 _log = logging.getLogger("autoscaler")
 
-# Least time between two decisions about a revision: what comes in between is decided on together.
+# Least time between two decisions about a revision: changes in between are handled together.
 _PAUSE_MIN_S = 0.05
 # Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
 _WRITERS = 16
@@ -148,8 +147,8 @@ class DecisionLoop:
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
         """Decide in this turn of the loop if the last decision is old enough, else as soon as it is.
 
-        A revision that was woken since does not wait: its load is reported a few milliseconds before it is seen Active, and the
-        decision about that load wants no pod yet.
+        A revision woken since then does not wait: its load was reported a few milliseconds before it was observed as Active, and
+        the decision about that load did not want a pod yet.
         """
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:

@@ -1,7 +1,7 @@
 """Issues the credentials of pods: a certificate with its key, and a token that names the pod to other services.
 
 The key is made here and not by the queue-proxy, whose image has no library for it. It leaves over TLS only, to a pod that has
-proved its name. A holder of the cluster key could sign itself any certificate, so that this adds no power.
+proved its name. Any holder of the cluster key could sign itself a certificate, so this adds no power.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from serving.wire.issuing import DaemonTls
 from serving.wire.podcredentials import IssuedCredentials
 from serving.wire.tokens import caller_token
 
-# Long enough for an autoscaler that is away, short enough for a token that leaked.
+# Long enough to bridge an absent autoscaler, short enough for a leaked token.
 TOKEN_LIFE_S = 3600.0
 
 

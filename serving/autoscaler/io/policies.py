@@ -52,7 +52,7 @@ class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyClient:
     """Follows ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
-    ``triggers`` decides. A status is written when it says something new about the attachment, else once a period.
+    ``triggers`` decides. A status is written at once if its attachment has changed, else once a period.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class PolicyClient:
 
     def _log_unmeasured(self, error: ClusterError) -> None:
         """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""
-        # Without a policy that wants to know, no policy has failed.
+        # Without a policy that needs usage, this is no failure.
         self.failure_count += self.triggers.wants_usage
         if not self._is_failure_logged:
             _log.warning("usage.unknown", extra={"error": str(error)})

@@ -1,7 +1,7 @@
 """Watches revisions, and keeps one entry for each.
 
-``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It keeps what is known of each
-revision, and calls its listener when that changes. It decides nothing.
+``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It stores the observed state of each
+revision, and calls its listener on changes. It decides nothing.
 """
 
 from collections.abc import Coroutine, Iterator
@@ -60,7 +60,7 @@ class RevisionWatch:
 
     @property
     def scaled_count(self) -> int:
-        """Revisions that are scaled."""
+        """The number of scaled revisions."""
         return sum(entry.scaler is not None for entry in self.entries.values())
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:

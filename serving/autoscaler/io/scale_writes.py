@@ -1,6 +1,6 @@
-"""Makes the writes that scale: reserve, path, a Deployment's scale, and `pod-deletion-cost`.
+"""Writes scale decisions to the cluster: reserve, path, a Deployment's scale, and `pod-deletion-cost`.
 
-Beside them, annotations of a revision: what was learnt of it, and the pods it will want soon.
+It also writes annotations of a revision: its learnt state, and the pods that it will soon need.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _MARKED_MAX = 100
 
 # From the first packet of a probe to the end of its answer, in seconds. Source: Knative's probe timeout is 1.5 s.
 _PROBE_TIMEOUT_S = 1.5
-# The answer is a line, a few headers and nine letters.
+# The response is a line, a few headers and nine letters.
 _RESPONSE_BYTES_MAX = 8192
 _NAME = b"activator"
 
@@ -64,7 +64,7 @@ class ScaleClient:
         self._cluster = cluster
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
-        """Put a revision into reserve if it is unchanged: whether it was, and the present object."""
+        """Put a revision into reserve if it is unchanged; return whether it was, and the present object."""
         patch = {
             "metadata": {"resourceVersion": revision.resource_version},
             "spec": {"servingState": ServingState.RESERVE.value},
@@ -120,7 +120,7 @@ class ScaleClient:
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
         """Set a Deployment's scale if it is unchanged; the new version, None if it has changed or is gone.
 
-        A Deployment changes with each pod that becomes ready: what was written for that reason alone is written again.
+        A Deployment also changes with each pod that becomes ready; after such a change the write is retried.
         """
         namespace, name = deployment.key[0], deployment.name
         version = deployment.resource_version
@@ -171,7 +171,7 @@ class Prober:
         self._port = int(port)
 
     async def __call__(self) -> bool:
-        """Whether the activator responds there. Sent by hand: one request, without a connection to keep."""
+        """Whether the activator responds at the address. Sends one request on a connection of its own."""
         head = (
             f"GET /healthz HTTP/1.1\r\nHost: {self._address}\r\nUser-Agent: Knative-Autoscaling-Probe\r\n"
             "K-Network-Probe: activator\r\nConnection: close\r\n\r\n"

@@ -1,8 +1,7 @@
 """Authenticated peers of the autoscaler: a pod of a revision, an activator, or another autoscaler.
 
-A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays.
-What another autoscaler passes on was judged by it when it came, and is never passed on again: ``relayed`` takes it, or
-it is dropped.
+A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays. A
+relayed stat was checked by the autoscaler that received it, and is never relayed again: ``relayed`` takes it, or it is dropped.
 """
 
 import logging
@@ -17,9 +16,9 @@ from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
 from serving.wire.frames import decode_activator_stats, decode_pod_stat, decode_relayed_stats
 
-# Longest time under way, in seconds, from sender to receiver. A report of longer ago is about other requests.
+# Longest transit time in seconds. An older report describes other requests.
 LATE_AFTER_S = 3.0
-# Frames in a row that seem late before the clock is taken to have been set.
+# Consecutive late frames after which the sender's clock is assumed to have been set.
 _LATE_IN_A_ROW_MAX = 5
 
 _log = logging.getLogger("autoscaler")
@@ -29,11 +28,11 @@ _POD_FRAME_BYTES_MAX = 2048
 # Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
 _POD_FRAMES_PER_S_MAX = 10
 _ACTIVATOR_FRAMES_PER_S_MAX = 2000
-# One a turn of the other's loop at most, and what it passes on was counted there.
+# At most one per turn of the peer's loop, and its contents were counted there.
 _AUTOSCALER_FRAMES_PER_S_MAX = 50_000
 
 Record = Callable[[RevisionKey, Stat, StatSource], None]
-"""Called with each stat that passed, stamped with the time of its receipt."""
+"""Called with each valid stat, stamped with the time of its receipt."""
 
 
 class LatenessState(msgspec.Struct, frozen=True, kw_only=True):

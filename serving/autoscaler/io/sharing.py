@@ -1,9 +1,8 @@
 """Shares revisions among autoscalers: fences writes by shard, and relays stats to the owner.
 
-Without shards all are ours. With shards, what is written about a group is asked about when it begins and, by the kube
-adapter, before each call is sent; and a shard is let go of only when nothing about it is on its way any more. Pods and
-activators are connected to any autoscaler: what is not ours is passed on to its owner within the same turn of the loop,
-once at most, because what comes from another autoscaler is never passed on.
+Without shards this process owns all revisions. With shards, ownership is checked when a write about a group begins and, by the
+kube adapter, before each call; a shard is released only when none of its writes is in flight. Pods and activators connect to any
+autoscaler; their stats are relayed to the owner in the same turn of the loop, and never a second time.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from serving.wire.tokens import autoscaler_token
 
 # Reports in a frame; some 250 bytes each, and a frame may have 1 MiB.
 _REPORTS_PER_FRAME = 2000
-# Time between two signs of life, if no lease changes meanwhile.
+# Period of heartbeats while no lease changes.
 _GREETING_S = 0.5
 _NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
 
@@ -109,7 +108,7 @@ class Relay:
     def elsewhere(self, names: Mapping[str, str]) -> str:
         """The address of the autoscaler to query about a revision; "" for this one.
 
-        A query that names no revision is answered with what this autoscaler knows.
+        A query that names no revision is answered from this autoscaler's state.
         """
         shards = self._sharing.shards
         if shards is None:

@@ -1,14 +1,15 @@
 """Serves the autoscaler's stats websocket and its plain HTTP endpoints.
 
-``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that is
-derived for exactly those names. A pod of a cluster may have one of Kubernetes instead: then the API server is asked whose it
-is (``reviewer``). Who speaks is known from the connection, so that a frame speaks for its sender alone. A frame that does not
-decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays, so that a bad frame costs
-one pod one second. A new connection of the same pod takes the place of the old one.
+``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that is derived
+for exactly those names. A pod of a cluster may send a Kubernetes token instead, which the API server reviews (``reviewer``). The
+connection identifies the sender, so a frame reports for its sender only. A frame that does not decode, is out of bounds, comes
+too late or too often is counted and dropped; the connection stays, so that a bad frame costs one pod one second. A new connection
+of the same pod takes the place of the old one.
 
 ``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other services.
-``/healthz`` says whether the cluster has been seen, ``/metrics`` the counts, ``/decisions?namespace=&revision=`` why; with
-``&follow`` as events while it happens. ``/policies?namespace=&revision=`` says what the adaptive policy saves, ``&curve`` by what.
+``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts, ``/decisions?namespace=&revision=`` the last
+decisions with their reasons; ``&follow`` streams them as events. ``/policies?namespace=&revision=`` reports the savings of the
+adaptive policy, with ``&curve`` also the curves.
 """
 
 import asyncio
@@ -34,23 +35,23 @@ from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
-# Connections that wait to be accepted, where we listen ourselves: all pods come back at once after a restart.
+# Listen backlog of an own socket: all pods reconnect at once after a restart.
 _BACKLOG = 4096
-# Seconds between looks for silent connections; clients ping each 20 s.
+# Seconds between checks for silent connections; clients ping every 20 s.
 _CHECK_PERIOD_S = 15.0
 _BEARER = "Bearer "
 _NO_TOKEN = "a token for just this name is needed\n"  # noqa: S105 - a message
-# An autoscaler says each half second that it is there.
+# An autoscaler sends a heartbeat every half second.
 _RECEIVED_WITHIN_S = 2.5
 
 
 class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stats server that shares revisions with other autoscalers.
 
-    ``relayed`` takes what another autoscaler passes on, and must not pass it on again. ``elsewhere`` gives the address of the
-    autoscaler that answers a query, "" for this one. ``host_names`` may be asked beside those of ``hosts``. ``reviewer``
-    judges tokens that are not derived from the key; without one they are refused. ``issuer`` makes the credentials of pods; with its
-    inner TLS the port speaks that beside plain HTTP.
+    ``relayed`` takes stats relayed by another autoscaler, and must not relay them again. ``elsewhere`` gives the address of the
+    autoscaler that answers a query, "" for this one. ``host_names`` are accepted in Host headers beside those of ``hosts``.
+    ``reviewer`` judges tokens that are not derived from the key; without one they are refused. ``issuer`` makes the credentials
+    of pods; with its inner TLS the port speaks that beside plain HTTP.
     """
 
     relayed: Record | None = None
@@ -124,12 +125,12 @@ class StatsServer:
     def _factory(self) -> Callable[[], asyncio.Protocol]:
         if self.issuer is None or self.issuer.secured is None:
             return lambda: StatsConnection(self)
-        # A start without inner TLS is spared the proxy.
+        # Imported only with inner TLS: a start without it saves the import of the proxy.
         from serving.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - as above
         from serving.proxy.tls.front import TlsFront  # noqa: PLC0415 - as above
 
         tls = self.issuer.secured.tls
-        # Pods come for their first certificate, and kubelets with plain probes.
+        # Pods without a certificate request their first one here, and kubelets send plain probes.
         tls.make_certificates_optional()
         refusals = RefusalLog(tls)
         return lambda: TlsFront(tls.server, lambda: StatsConnection(self), refusals=refusals)
@@ -209,7 +210,7 @@ class StatsServer:
         *,
         names: dict[str, str],
     ) -> Response | None:
-        """What ``respond`` says to the proved sender, or to None; None if its token has to be reviewed first."""
+        """The response to the authenticated sender, or to None; None if its token must be reviewed first."""
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
         if sender is not None or claim is None or token is None or self.reviewer is None:
             return respond(sender)

@@ -18,11 +18,11 @@ from serving.model.objects import Object
 
 _log = logging.getLogger("autoscaler")
 
-# A thousand pods come back within 5 s of a restart; a real server answers 340 a second.
+# A thousand pods reconnect within 5 s of a restart; a real server answers 340 reviews a second.
 _PER_S = 200.0
-# Least time between two lines about who was refused.
+# Least time between two log lines about refusals.
 _LOG_PERIOD_S = 1.0
-# Clients give up a handshake after 5 s, and come again.
+# Clients abandon a handshake after 5 s, and retry.
 _WAIT_MAX_S = 4.0
 
 
@@ -63,7 +63,7 @@ class TokenReviewer:
         """Review the token and return the verdict.
 
         Raises:
-            ClusterError: when the server does not answer, or too many ask. Nothing is known then.
+            ClusterError: when the server does not answer, or too many reviews are pending. The verdict is then unknown.
         """
         pause_s = self._pace.wait_s(now_s())
         if pause_s is None:

@@ -28,12 +28,12 @@ from serving.home.supervisor.binding import PORTS
 
 _PYTHON_MIN = (3, 11)
 _LOOPBACK = "127.0.0.1"
-# A held request takes two descriptors, a pod a few; below it an ordinary test of load fails.
+# A queued request takes two descriptors, a pod a few; ordinary load tests fail below this limit.
 _DESCRIPTORS_WISHED = 4096
 _DESCRIPTORS_MIN = 256
 _DISK_WISHED_BYTES = 500 * 2**20
 _DISK_MIN_BYTES = 20 * 2**20
-# Anything before it is a clock that was never set.
+# An earlier time means that the clock was never set.
 _CLOCK_MIN_S = 1_735_689_600  # 1 January 2025
 _CLOCK_SLACK_S = 60.0
 _CGROUPS = Path("/sys/fs/cgroup")

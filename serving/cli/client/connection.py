@@ -39,7 +39,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def connect(path: Path, context: str | None = None) -> "ApiConnection":
-    """A connection as a kubeconfig says; none is opened yet. Raises ``SettingsError``."""
+    """A connection for a kubeconfig, not opened yet. Raises ``SettingsError``."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -57,7 +57,7 @@ def _read_own(text: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError, LookupError, TypeError):
         found: dict[str, Any] = json.loads(text)
         user = found["users"][0]["user"]
-        # A user with certificates or a plug-in is another cluster's, also at an address of this machine.
+        # A user with certificates or a plug-in belongs to another cluster, even at an address of this machine.
         if user.keys() == {"token"} and isinstance(user["token"], str) and isinstance(found["current-context"], str):
             is_ours = found["clusters"][0]["cluster"]["server"].startswith(_OWN_SERVERS)
             return found if is_ours and len(found["clusters"]) == 1 else None
@@ -90,7 +90,7 @@ class LocalConnection:
         headers = {"Authorization": f"Bearer {self._token}", **request.headers}
         try:
             connection.request(request.method, request.path, body=request.body, headers=headers)
-            # Kept apart: after the answer's head the connection lets go of a socket that will close.
+            # Kept here: after the head of the response the connection drops a socket that will close.
             channel = connection.sock
             return LocalResponse(connection, connection.getresponse(), channel)
         except (OSError, http.client.HTTPException) as error:
@@ -125,7 +125,7 @@ class LocalResponse:
 
     def close(self) -> None:
         """Drop the connection; may be called by another thread to end ``pieces``."""
-        # What wakes a thread that reads; a closed file alone does not.
+        # This wakes a reading thread; closing the file does not.
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -149,7 +149,7 @@ class ForeignConnection:
                 raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
             self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
         except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
-            # What the package says of another file is about its own variables.
+            # For any other file the package's message is about its own variables.
             is_other = isinstance(error, TypeError | AttributeError | LookupError)
             what = "not a kubeconfig" if is_other or not str(error) else str(error).splitlines()[0]
             raise SettingsError([Problem(where=str(path), what=what, expected=expected)]) from error

@@ -71,7 +71,7 @@ def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool
     """All objects of a kind in the namespace, or in all of them, by name."""
     path = path_of(kind, None if everywhere else api.namespace)
     found = api.must(ApiCall(path=path, query={"labelSelector": selector}))
-    # Items of a list do not say their kind; one alone does.
+    # Items of a list lack their kind; a single object has it.
     own = {"apiVersion": kind.api_version, "kind": kind.name}
     return sorted(({**own, **one} for one in found.get("items", ())), key=_place)
 

@@ -36,7 +36,7 @@ def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
 def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[int, int]]) -> list[list[str]]:
     """Shorten rows to fit ``aligned`` in ``width`` columns; long cells end with an ellipsis.
 
-    ``leasts`` are cells, by their place in a row, and the least that is left of them, in the order in which they lose.
+    ``leasts`` maps the position of a cell to its minimum width, in the order in which cells are shortened.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for place, least in leasts:

@@ -1,7 +1,7 @@
 """The columns of ``serving get`` for each kind, one row an object.
 
-Services and revisions have columns of their own, that fit into 80 characters and say what people look for: whether it is
-at zero, where traffic goes, why it is not ready. Everything else comes in the server's own columns.
+Services and revisions have columns of their own, which fit into 80 characters and show what users look for: whether it is at
+zero, its traffic, why it is not ready. Other kinds use the server's columns.
 """
 
 from collections import Counter, defaultdict

@@ -1,6 +1,6 @@
 """Client of the autoscaler's stats port: decisions as lists and events, and policies, by HTTP.
 
-On one machine the port stands in the state folder; of a cluster, say where a port-forward listens (``--autoscaler``).
+On one machine the state folder has the port; for a cluster, give the address of a port-forward (``--autoscaler``).
 """
 
 import http.client
@@ -67,7 +67,7 @@ class Stats:
             address = urllib.parse.urlsplit(there)
         except OSError as error:
             fail(f"the autoscaler does not answer at {self._url}: {error}; is `serving up` running?")
-        # Another one decides; the address of its pod answers soon, or cannot be reached from here.
+        # Another autoscaler decides; its pod's address answers soon, or cannot be reached from here.
         try:
             socket.create_connection((address.hostname or "", address.port or 80), _TIMEOUT_ELSEWHERE_S).close()
             return _opened(there, timeout_s)

@@ -1,8 +1,8 @@
 """Reads the objects of an installation from ``config/kustomization.yaml``, in apply order.
 
-Input: the folder, inside an installed package or of the checkout, and what the user wants otherwise; output: objects as
-JSON. It understands of kustomize what that one file uses (resources, namespace, images) and refuses the rest, so that
-``serving install`` needs no kubectl; a test holds it to what ``kubectl kustomize`` makes of the same file.
+Input: the folder, inside an installed package or of the checkout, and the user's changes; output: objects as JSON. It supports
+the parts of kustomize that this one file uses (resources, namespace, images) and refuses the rest, so that ``serving install``
+needs no kubectl; a test compares it with the output of ``kubectl kustomize``.
 """
 
 import copy
@@ -17,11 +17,11 @@ from serving.home.schemas.crds import YAML_LOADER, crd_folder
 from serving.model.objects import Object
 
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
-# Definitions that an installation of Knative Serving has and we have not.
+# Definitions that only an installation of Knative Serving has.
 KNATIVE_CRDS = ("podautoscalers.autoscaling.internal.knative.dev", "ingresses.networking.internal.knative.dev")
 _KNOWN_KEYS = {"apiVersion", "kind", "namespace", "images", "resources"}
 _CRD = "CustomResourceDefinition"
-# What others need goes first; a kind that is not named goes last.
+# Dependencies first; kinds that are not listed last.
 _ORDER = (
     "Namespace",
     _CRD,

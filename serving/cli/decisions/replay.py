@@ -30,8 +30,8 @@ _Difference = dict[str, Any]
 def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> None:
     """Recompute the decisions of FILES of the decision log, oldest file first.
 
-    With the same numbers every answer must be the same, else the command ends with 1. With --set, each moment is decided
-    with both numbers, load and pods being as they were.
+    With the same settings every decision must be the same, else the command exits with 1. With --set, each decision is made with
+    the old and the new settings, with the load and pods of that time.
     """
     by_revision: dict[tuple[str, str], list[DecisionRecord]] = {}
     for record in _read(files):

@@ -39,7 +39,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 _DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
 # Default end of a made-up load, and start of its pod, in seconds.
 _LOAD_UNTIL_S, _LOAD_START = 260.0, "1"
-# Start of a pod of a trace where nothing is said: that of the published studies.
+# Default start time of a pod of a trace: that of the published studies.
 _TRACE_START = "2"
 _DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
 

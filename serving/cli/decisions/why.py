@@ -1,7 +1,7 @@
 """``serving why``: each change of a service's or revision's scale, in one sentence with its numbers.
 
-What the autoscaler remembers comes from itself; what it has forgotten, or forgot when it restarted, from the decision log
-in the state folder. On a cluster whose autoscaler is not within reach, Events tell what they can.
+Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from the decision log in the state
+folder. If a cluster's autoscaler cannot be reached, the command uses Events.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _TIMEOUT_S = 5.0
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
 _FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
-# What a service calls its revisions that are given no name.
+# The names that a service gives to its unnamed revisions.
 _NUMBER = r"\d{5,}"
 
 
@@ -125,7 +125,7 @@ def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: f
     for event in watched(api, EVENT):
         said = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
         version = str(nested(event, "object", "metadata", "resourceVersion"))
-        # A watch that was cut off begins with all that is there.
+        # A watch that was cut off starts again with all existing objects.
         if said is not None and said.at_s >= since_s and version not in seen and is_ours(said.revision):
             seen.add(version)
             yield said
@@ -196,7 +196,7 @@ def _times(count: int) -> str:
 @autoscaler_option
 @api_options
 def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
-    """Why the service or revision NAME has as many pods as it has; nodegroup/NAME and node/NAME tell the story of nodes."""
+    """Explain the number of pods of the service or revision NAME; nodegroup/NAME and node/NAME show the history of nodes."""
     try:
         age_s = parse_duration_s(since)
     except InvalidValue as error:
@@ -229,7 +229,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     if not (said or now or follow):
         fail(ours.nothing())
     if follow:
-        # From the time of the first answer, so that what was decided since is not lost.
+        # From the time of the first response, so that later decisions are not lost.
         events = stats.events(namespace=api.namespace, since=f"{asked_s}")
         decided = (_read(body) for event, body in events if event == "decision")
         shown = ShownDecisions(one.line for one in said)
@@ -306,12 +306,12 @@ class _Ours:
         return self._known[revision]
 
     def _is_of_service(self, revision: str) -> bool:
-        # Revisions are called after their service, so that few questions are asked.
+        # Revisions are named after their service, so few requests are needed.
         if not revision.startswith(f"{self.name}-"):
             return False
         status, found = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
         if status == _NOT_FOUND:
-            # One that is gone has no labels any more; its name is all there is.
+            # A deleted revision has no labels; only its name is left.
             return re.fullmatch(_NUMBER, revision.removeprefix(f"{self.name}-")) is not None
         return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
@@ -372,8 +372,8 @@ def _read(body: bytes) -> _Line:
 
 
 def _explained(line: bytes) -> _Line:
-    # The sentence of a logged decision is made from its numbers. Their types come with the deciders and numpy, which take
-    # longer than all the rest of the command.
+    # The sentence of a logged decision is built from its numbers. Their types import the deciders and numpy, which takes longer
+    # than the rest of the command.
     from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
     from serving.scaling.scaler.replay import read_record  # noqa: PLC0415 - as above
 

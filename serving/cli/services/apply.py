@@ -21,7 +21,7 @@ from serving.model.objects import Object, nested
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SHOWN_LENGTH_MAX = 60
-# What the server keeps, which says nothing about what was asked for.
+# Fields that the server maintains; they are no part of what the user applied.
 _SERVERS_OWN = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields", "selfLink"}
 
 # JSON values come as they are.
@@ -35,7 +35,7 @@ _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 def with_last_applied(body: Object) -> Object:
     """The manifest with a copy of itself in its annotation, as ``kubectl apply`` sends it."""
-    # What an export brings along belongs to the object that it was taken from.
+    # Fields of an export belong to the object from which it was made.
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
     annotations = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED}
     plain = {**body, "metadata": {**metadata, "annotations": annotations} if annotations else _without(metadata)}
@@ -49,7 +49,7 @@ def patch_between(wanted: Object, live: Object) -> Object:
     try:
         last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED, "{}"))
     except (ValueError, AttributeError):
-        # Not written by an apply: then nothing is known to have been applied.
+        # Not written by an apply, so nothing is known to have been applied.
         last = {}
     patch = _merged(last if isinstance(last, dict) else {}, wanted, live)
     return {key: value for key, value in patch.items() if key not in {"apiVersion", "kind", "status"}}
@@ -137,7 +137,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:
     """Create or change the objects of manifests; Knative's and Cloud Run's work unchanged.
 
-    What was applied before and is no longer in the manifest is taken away; what others have set stays.
+    Fields that were applied before and are no longer in the manifest are removed; fields that others have set stay.
     """
     try:
         manifests = read_manifests(paths)

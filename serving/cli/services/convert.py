@@ -17,7 +17,7 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, name_of, namespace_of, nested
 
-# What a system of services does anyway, or what names nothing that runs.
+# Keys that are the default here, or that do not affect what runs.
 _SILENT = frozenset(
     {"restart", "container_name", "networks", "init", "stdin_open", "tty", "expose", "depends_on", "labels"}
 )
@@ -28,14 +28,14 @@ _CONTAINER_FIELDS = frozenset(
     {"name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts", "workingDir", "securityContext"}
     | {"imagePullPolicy", "readinessProbe", "livenessProbe", "startupProbe", "ports"}
 )
-# What a cron trigger of KEDA needs.
+# Required fields of a KEDA cron trigger.
 _CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
 _PORT_NAMES = frozenset({"http1", "h2c"})
 _STDIN = "-"
 
 
 class Converted(msgspec.Struct, kw_only=True):
-    """The manifests, and a note for each part that has no equal."""
+    """The manifests, and a note for each part without an equivalent."""
 
     manifests: list[Object] = []
     notes: list[str] = []
@@ -119,7 +119,7 @@ def _port(port: object) -> int:
 
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:
-    """Kubernetes quantities of compose's: cpus "0.5", memory "512M", "1g" or "64kb", which are powers of 1024."""
+    """Convert compose's limits to Kubernetes quantities: cpus "0.5", memory "512M", "1g" or "64kb", in powers of 1024."""
     found = {}
     if limits.get("cpus"):
         found["cpu"] = str(limits["cpus"])
@@ -293,7 +293,8 @@ def _metadata(name: str, deployment: Object) -> Object:
 def convert(*, files: tuple[str, ...]) -> None:
     """Print Knative manifests for compose files, and for HTTPScaledObjects or InterceptorRoutes with their Deployments.
 
-    Notes about what has no equal go to standard error. `serving convert compose.yaml | serving apply -f -` applies them.
+    Notes about parts without an equivalent go to standard error. `serving convert compose.yaml | serving apply -f -` applies
+    them.
     """
     documents = [document for file in files for document in _documents(file)]
     try:

@@ -75,7 +75,7 @@ def _target(text: str) -> tuple[Kind, str, str]:
 
 def _in_manifests(paths: tuple[str, ...]) -> list[tuple[Kind, str, str]]:
     try:
-        # What others need goes last.
+        # Dependencies last.
         found = reversed(read_manifests(paths))
     except SettingsError as error:
         fail_usage(str(error))

@@ -162,7 +162,7 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
     """Run a command or an image as a service NAME: create it, or make a new revision of it.
 
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
-    environment in FOLDER, or the active one, is used. Options that are not given keep their value of the revision before.
+    environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous revision.
     """
     how = _How(**{field: given.pop(field) for field in _How.__struct_fields__})
     try:

@@ -1,8 +1,7 @@
 """Builds the Knative Service of ``serving deploy`` from options and the existing service.
 
-Input: the command's options and the service as it is; output: a manifest. A second deploy changes only what its options
-name: variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI
-app's command.
+Input: the command's options and the service as it is; output: a manifest. A second deploy changes only what its options set:
+other variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI app's command.
 """
 
 import re
@@ -31,7 +30,7 @@ from serving.model.knative import (
 from serving.model.objects import Object, annotations_of, nested
 
 VIRTUAL_ENV = "VIRTUAL_ENV"
-# What Knative assumes where a manifest names no port.
+# Knative's default for a manifest without a port.
 _PORT = 8080
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 # Annotations that say what runs; a deploy always sets them.
@@ -144,7 +143,7 @@ def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Objec
     environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
     image = new["image"] if asked.image or "image" not in old else old["image"]
     container = {**old, **new, "image": image, "env": list(environment.values())}
-    # A revision's name is used once: that of the template before cannot be given again.
+    # A revision's name is used once: the name in the previous template cannot be reused.
     metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
     return {
         "metadata": {**metadata, "annotations": {**annotations, **annotations_of(wanted)}},
@@ -203,7 +202,7 @@ def _missing_package(interpreter: str) -> str:
     """The required packages an interpreter cannot import; "" if all are there."""
     program = "import importlib.util as u; print(*[n for n in ('serving', 'uvicorn') if u.find_spec(n) is None])"
     try:
-        # -P: a file of the app's folder that is called so is not the package.
+        # -P: a file of that name in the app's folder is not the package.
         done = subprocess.run(  # noqa: S603 - the user's own interpreter
             [interpreter, "-P", "-c", program], capture_output=True, text=True, timeout=_IMPORT_MAX_S, check=False
         )

@@ -39,7 +39,7 @@ _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
 def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
     """Show an object: state with reasons, traffic, revisions, pods, events; a service if no KIND is given.
 
-    Of a service that is not ready, the last lines of its log too.
+    For a service that is not ready, this includes the last lines of its log.
     """
     if len(words) == 1 and "/" in words[0]:
         words = tuple(words[0].split("/", 1))
@@ -80,7 +80,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     revisions, pods = revisions_of(api, name), items_of(api, POD, selector_of(name))
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     log = last_lines(api, newest, count=_LOG_LINES) if newest and ready.get("status") != "True" else []
-    # The log at the end says the rest.
+    # The log at the end has the rest.
     yield from _head(service, now_s=now_s, is_brief=bool(log))
     if nested(service, "status", "url"):
         address = address_of(api, service)

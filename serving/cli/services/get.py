@@ -76,7 +76,7 @@ def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch
 def _print_table(
     api: ApiClient, kind: Kind, names: Sequence[str], *, selector: str, everywhere: bool, is_wide: bool
 ) -> None:
-    # Wide are the server's own columns, all of them.
+    # "wide" shows all columns of the server.
     header = None if is_wide else header_of(kind, everywhere=everywhere)
     if header is not None:
         found = [object_of(api, kind, name) for name in names] or items_of(api, kind, selector, everywhere=everywhere)
@@ -136,7 +136,7 @@ def watched(
                     yield from (event for event in events if event["type"] != "ERROR")
         except Unavailable as error:
             fail(api.absence(error))
-        # A server that ends its watches at once is not asked in a frenzy.
+        # Bounds the rate of requests to a server that ends its watches at once.
         time.sleep(max(0.0, _PAUSE_S - (time.monotonic() - begun_s)))
 
 
@@ -149,7 +149,7 @@ def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str,
                 click.echo(json.dumps(event) if output == "json" else f"{kind.name.lower()}/{name_of(one)}")
             return
         if kind == SERVING_SERVICE:
-            # How many pods a service has is written at its revisions.
+            # The number of a service's pods is in its revisions.
             events = _with_revisions(api, events, name=name, everywhere=everywhere)
         table = _Growing()
         for event in events:
@@ -274,7 +274,7 @@ def _block(
             return "".join(texts), parts
         elif text.startswith(_RANGE):
             body = parts
-            # Without an element, the block is passed over all the same.
+            # Without an element, the block is still skipped.
             _, parts = _block(body, None, is_inner=True)
             texts += [_block(body, one, is_inner=True)[0] for one in _values(text.removeprefix(_RANGE), value)]
         elif text[:1] in {'"', "'"}:

@@ -55,7 +55,7 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Send one request to a service and print the answer as it arrives; status, revision and time go to standard error.
+    """Send one request to a service and print the response as it arrives; status, revision and time go to standard error.
 
     Exits with 1 if the status is 400 or more.
     """

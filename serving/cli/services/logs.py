@@ -20,13 +20,13 @@ from serving.model.errors import ServingError, Unavailable
 from serving.model.objects import Object, name_of, nested
 
 _POLL_S = 0.3
-# One who does not follow waits for the end only.
+# Without following, only the end is awaited.
 _END_POLL_S = 0.02
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
-# A pod that was made, but has not written yet, is asked again so many times.
+# Attempts to read the log of a pod that has not written yet.
 _TRIES_MAX = 100
 
-# Of pods that are gone: so many, and so many of the last lines of each without --tail.
+# Number of deleted pods to show, and of their last lines without --tail.
 _GONE_MAX = 3
 _GONE_LINES = 1000
 
@@ -59,7 +59,7 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
     lines: _Lines = queue.SimpleQueue()
     prefix = asked.pop("prefix")
     reader = _Reader(api, lines, {**asked, "follow": follow})
-    # The one that ended last is the last one.
+    # The pod that ended last comes last.
     for pod in reversed(gone):
         reader.start(pod, is_gone=True)
     for pod in pods:
@@ -158,11 +158,11 @@ class _Reader:
         try:
             self._copy(name, path, query)
         except Unavailable:
-            # The server or the pod went away in the middle; what there was has been shown.
+            # The server or the pod ended meanwhile; everything received has been printed.
             return
         except ServingError as error:
             if is_gone and not asked["previous"]:
-                # It went while it waited for its next start.
+                # The pod was deleted while it waited for its next start.
                 self._read(pod, {**asked, "previous": True}, is_gone)
                 return
             self.problem = str(error)

@@ -29,9 +29,9 @@ from serving.model.knative import SERVING_GROUP
 from serving.model.objects import Object
 
 _SUFFIXES = {".yaml", ".yml", ".json"}
-# Manifests are ten deep; a hundred is no accident.
+# Manifests nest about ten levels; a hundred is an attack.
 _DEPTH_MAX = 100
-# What others need is made before them, whatever the order of files is.
+# Dependencies are created first, whatever the order of the files.
 _FIRST = {NAMESPACE: 0, **dict.fromkeys((CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LIMIT_RANGE, RESOURCE_QUOTA), 1)}
 _SERVING = SERVING_GROUP + "/"
 _EXPECTED = "a manifest: apiVersion, kind and metadata.name"

@@ -47,7 +47,7 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
     parts = urllib.parse.urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
     if host.endswith(".localhost"):
-        # This machine by definition (RFC 6761), though not every resolver knows.
+        # This machine by definition (RFC 6761), though not every resolver supports it.
         return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
     if api.state_path is None:
         return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)

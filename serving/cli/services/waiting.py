@@ -33,7 +33,7 @@ from serving.model.objects import Object, labels_of, name_of, nested
 from serving.model.rollout import split_digest
 
 _PAUSE_S = 0.01
-# So many answers in a row: several activators take turns at one port.
+# Consecutive equal responses: several activators share one port.
 _AGREEING = 4
 
 _POLL_S = 0.1
@@ -77,7 +77,7 @@ def _split_at(address: ServiceAddress, timeout_s: float) -> str:
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
     """Wait until the service is ready. ``patient`` allows recovery from a failure until the timeout."""
     service: Object = {}
-    # Since when the route fails while the configuration is ready.
+    # When the route began to fail while the configuration was ready.
     route_failed_s: list[float] = []
     wrong_port_s: list[float] = []
 
@@ -104,7 +104,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
 
     until(pending, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
     if api.state_path is not None:
-        # If it is not, it is ready all the same.
+        # Otherwise the service is still ready.
         until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
     return service
 
@@ -129,7 +129,7 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
 
 
 def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Return when neither the service nor any of its pods is there."""
+    """Wait until the service and all of its pods are gone."""
 
     def pending() -> str | None:
         status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
@@ -147,9 +147,9 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Return when the service has no pod."""
 
     def pending() -> str | None:
-        # That it exists is checked each time: one that is deleted is at zero for another reason.
+        # Its existence is checked each time: a deleted service has no pods for another reason.
         api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
-        # A revision that failed and was superseded tries again and again; it serves nothing.
+        # A failed, superseded revision keeps retrying, but serves nothing.
         ignored = superseded_failures(revisions_of(api, name))
         return _pods_left(api, name, ignored=ignored)
 
@@ -202,7 +202,7 @@ def _reason(api: ApiClient, service: Object) -> str:
 
 
 def _unready_revision(api: ApiClient, service: Object) -> str:
-    """The revision to blame: a failed one in the traffic, else the newest."""
+    """The revision that explains it: a failed one in the traffic, else the newest."""
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     if condition(service, "RoutesReady").get("status") == "True":
         return newest

@@ -22,7 +22,8 @@ _MIB = 2**20
 def backup(*, file: Path, images: bool, state_path: Path | None) -> None:
     """Save services, settings, secrets, app snapshots and decisions to FILE.
 
-    The system may run: the file has what was acknowledged when the command began. It holds secrets, and only its owner can read it.
+    The system may be running: the file has all writes acknowledged before the command began. It contains secrets, and only its
+    owner can read it.
     """
     state = StateFolder((state_path or default_state_path()).absolute())
     if not state.journal.exists():

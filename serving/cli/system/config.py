@@ -39,7 +39,7 @@ _ROOT = "node_groups"
 
 NOT_LIVE = frozenset({"dashboard", "placement", "queueproxy"})
 """Daemons that read their settings from the environment only."""
-# Which process of `serving up` has the settings of a daemon.
+# The process of `serving up` that has the settings of a daemon.
 _MODULES = {
     "activator": "serving.activator.main",
     "autoscaler": "serving.autoscaler.main",
@@ -51,11 +51,11 @@ _MODULES = {
 _EXIT_SETTINGS = 2
 # A value as `serving config defaults` prints it and a ConfigMap takes it.
 _FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
-# Below it there is no room for the name of the ConfigMap.
+# Narrower screens have no room for the name of the ConfigMap.
 _WIDE = 120
-# What is shortened where the screen is too narrow, in this order, and what is left of it.
+# Columns to shorten on narrow screens, in this order, and their minimum widths.
 _LEASTS = (("VALUE", 24), ("FROM", 24), ("VALUE", 12), ("FROM", 12), ("KEY", 20))
-# Of a pipe, and the widest: the eye does not follow a longer line.
+# The width for a pipe, and the maximum: longer lines are hard to read.
 _SCREEN = (160, 24)
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
 
@@ -71,7 +71,7 @@ class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_group_files(paths: Iterable[Path]) -> GroupFiles:
-    """The files whose every document is about node groups. A file that cannot be read is left to the reader of ConfigMaps."""
+    """The files whose every document is about node groups. The reader of ConfigMaps reports files that cannot be read."""
     readings: list[GroupReading] = []
     others: list[Path] = []
     for path in paths:
@@ -197,10 +197,10 @@ def show(
     state_path: Path | None,
     kubeconfig: Path | None,
 ) -> None:
-    """Print each setting and the origin of its value; long values are whole with -o json.
+    """Print each setting and the origin of its value; -o json does not shorten long values.
 
-    Of a running system the settings that its daemons use now: the ConfigMaps in its store and the environment of its
-    processes. With --config or --set, or if nothing runs, what a daemon would use that is started here.
+    If a system is running, these are the settings that its daemons use now: the ConfigMaps in its store and the environment
+    of its processes. With --config or --set, or without a running system, they are those of a daemon started here.
     """
     names = names or tuple(sorted(_BY_NAME))
     live = None if files or settings else _live(state_path, kubeconfig)
@@ -272,7 +272,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None:
-    """The settings of a running system; None if none runs and none was named."""
+    """The settings of a running system; None if none is running or named."""
     is_named = state_path is not None or kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
     path = (state_path or default_state_path()) if kubeconfig is None else kubeconfig
     if not is_named and holder_of(path) is None:
@@ -282,7 +282,7 @@ def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None
 
 
 def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[SettingsRecord] | None]:
-    """The settings of running daemons. A ConfigMap with a mistake is reported and left out, as the daemons do."""
+    """The settings of running daemons. An invalid ConfigMap is reported and ignored, as by the daemons."""
     problems = list(live.problems)
     loaded: dict[str, Loaded[SettingsRecord] | None] = {}
     for name in names:

@@ -42,7 +42,7 @@ from serving.home.state import default_state_path
 def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Print the URL of the dashboard; with --kubeconfig, serve one until interrupted.
 
-    It is read-only but for those who have its token.
+    It is read-only without its token.
     """
     if is_token:
         path = (state_path or default_state_path()) / "dashboard-token"

@@ -38,7 +38,7 @@ from serving.model.errors import ServingError
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
 _SLOW_S = 1.0
-# One that is younger while the system is older has ended lately.
+# A daemon younger than this in an older system has recently restarted.
 _YOUNG_S = 15.0
 _LOG_END_BYTES = 16_384
 _INDEX = re.compile(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0")
@@ -146,7 +146,7 @@ def _last_error(log: Path) -> str:
         try:
             entry = json.loads(line)
         except ValueError:
-            # Python's own last line: what was raised.
+            # The last line of a traceback: the exception.
             if re.match(r"[\w.]+(Error|Exception)\b", line):
                 return f"; {line}"
             continue
@@ -159,7 +159,7 @@ def _last_error(log: Path) -> str:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @state_option
 def doctor(*, output: str, state_path: Path | None) -> None:
-    """Check this machine and the system on it; exits with 1 if something is in the way."""
+    """Check this machine and the system on it; exit with 1 on any failed check."""
     state = (state_path or default_state_path()).absolute()
     found = []
     with Progress("looking at this machine"):

@@ -187,7 +187,7 @@ class Installation:
         example = {EXAMPLE_KEY: one["data"][EXAMPLE_KEY]}
         asked = {key: value for key, value in one["data"].items() if key != EXAMPLE_KEY}
         if found and EXAMPLE_KEY not in found and (kept := _not_default(found, one)):
-            # An older version owns every key, and would take them along: what differs from its default gets another owner.
+            # An older version owns every key and would remove them: keys that differ from their default get another owner.
             self._must_send(path, {**one, "data": kept}, manager=_SETTINGS_MANAGER)
         after = self._must_send(path, {**one, "data": example})
         if asked.items() - after["data"].items():
@@ -227,7 +227,7 @@ class Installation:
                 time.sleep(_PAUSE_S)
 
     def _count(self, crd: Object) -> int:
-        """Objects of users of one kind; none where the kind is gone."""
+        """The number of users' objects of one kind; 0 if the kind is gone."""
         spec = crd["spec"]
         version = spec["versions"][0]["name"]
         status, response = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")

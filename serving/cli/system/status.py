@@ -29,7 +29,7 @@ from serving.model.objects import is_true
 _NOT_RUNNING = 1
 
 _PATH = "/version"
-# Pods finish the requests that they have.
+# Time for pods to finish their requests.
 _TIMEOUT_S = 120.0
 _POLL_S = 0.05
 
@@ -126,7 +126,7 @@ def _commit() -> str:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Name and version of each package that this program asks for and finds."""
+    """Name and version of each required package that is installed."""
     for requirement in importlib.metadata.requires("serving") or ():
         name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
         if "extra ==" not in requirement:
@@ -138,7 +138,7 @@ def _packages() -> Iterator[tuple[str, str]]:
 @wait_timeout_option(_TIMEOUT_S)
 @state_option
 def down(*, state_path: Path | None, wait_s: float) -> None:
-    """End the system with its pods, and wait for that. Services stay in the state folder for the next `up`."""
+    """Stop the system and its pods, and wait until they have ended. Services stay in the state folder for the next `up`."""
     state = StateFolder((state_path or default_state_path()).absolute())
     pid = state.holder()
     if pid is None:

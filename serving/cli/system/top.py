@@ -26,15 +26,15 @@ _NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
 _PERIOD_S = 2.0
 _TIMEOUT_S = 10.0
 _TONES = {"active": "green", "dormant": "cyan", "starting": "yellow", "failed": "red", "at zero": "dim"}
-# Columns from which on the reasons have room beside the numbers.
+# Least width for the reasons beside the numbers.
 _WIDE = 110
 _BELOW_MAX = 5
 _NAME_LEAST = 12
-# Columns from which on there is room for all numbers.
+# Least width for all numbers.
 _ROOMY = 96
 _NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
 _FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
-# Lines that are no row: the title, heads, and what parts and ends tables.
+# Lines that are not rows: the title, heads, separators and ends of tables.
 _FRAME = 8
 _NODES_LEAST = 4
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -134,7 +134,7 @@ def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
 def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
     """The screen for one state of the dashboard, busiest revisions first; narrow ones show reasons below.
 
-    ``height`` is how many lines there are; None has no end. Nodes come below, and revisions leave some room for them.
+    ``height`` is the number of lines; None is unlimited. Nodes come below revisions, which leave some room for them.
     """
     is_wide = width >= _WIDE
     rows = _rows(state, namespace)
@@ -145,7 +145,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     nodes = node_lines(state.get("nodes") or {})
     row_max, node_max = count, len(nodes)
     if height is not None:
-        # A narrow screen has the why below, in two lines each.
+        # A narrow screen shows the reasons below, in two lines each.
         room = height - _FRAME - (0 if is_wide else 2 * _BELOW_MAX)
         node_max = min(len(nodes), max(_NODES_LEAST, room - count))
         row_max = max(1, room - node_max)
@@ -188,7 +188,7 @@ def _saved(state: Mapping[str, Any], namespace: str) -> str:
 
 def _revisions(rows: list["_Row"], *, width: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    # The numbers stay whole: of a long name the beginning is shown. A wide screen shares what is left out with the reasons.
+    # Numbers are never shortened; long names are. On a wide screen the reasons are shortened as well.
     is_wide = width >= _WIDE
     table.add_column(
         "REVISION",

@@ -60,7 +60,7 @@ def reload_system(state_path: Path) -> None:
     pid = state.holder()
     if pid is None:
         fail(f"serving does not run with the state folder {state.path}; `serving up` starts it")
-    # One that runs has begun with what was there before.
+    # A reload that is already running began with the earlier state.
     awaited_count = read_reload(state.reload)["begun_count"] + 1
     try:
         os.kill(pid, signal.SIGHUP)
@@ -255,7 +255,7 @@ def up(  # noqa: PLR0913 - options
         name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
     }
     children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None)
-    # Activators beyond the first, and node groups, have their pages of metrics at any free port.
+    # Metrics of further activators and of node groups are served at any free port.
     by_name |= {
         name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
     }
@@ -263,7 +263,7 @@ def up(  # noqa: PLR0913 - options
         environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more)
         environment |= {ISOLATION_VARIABLE: isolation}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
-        # First of all: who holds the state holds its ports too, and is the better answer.
+        # First: the holder of the state folder also holds its ports, and explains more.
         state.hold()
         require_layers(isolation, state.path)
         # Until there is a certificate, of a DomainMapping, connections are refused.
@@ -293,7 +293,7 @@ def up(  # noqa: PLR0913 - options
             )
             click.echo(f"metrics of the {activator_count} activators: ports {', '.join(map(str, pages))}")
         if sample:
-            # In a process of its own: this one has children to look after.
+            # In a process of its own: this one supervises children.
             subprocess.Popen(_sample_command(state.path), preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
         report_ready()
 
@@ -305,7 +305,7 @@ def up(  # noqa: PLR0913 - options
 
 def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
     """Start the system, and the sample if it is wanted; returns the exit code."""
-    # As they were typed: there is one place that reads options.
+    # Options are passed on unchanged: only one place parses them.
     arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
     code = start_in_background(arguments, state.logs)
     if code == 0 and has_sample:

@@ -197,7 +197,7 @@ class Shards:
             calls.append(self._let_go(wanted.let_go))
         await asyncio.gather(*calls)
         later = [self._at(shard).decide() for shard in range(self.options.count)]
-        # A step that is possible but not wanted, or that failed, is decided again with the others, or then.
+        # A step that is possible but not wanted, or that failed, is decided again at the next turn, or at that time.
         then_s = self._clock() + self.options.times.retry_period_s / 4
         return min((one.until_s for one in later if one.action is LeaseAction.WAIT), default=then_s)
 

@@ -1,9 +1,8 @@
 """Every metric of every daemon: its name, kind, labels and meaning. docs/metrics.md is made from this table.
 
-Metrics that Knative has too carry its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells
-them); others begin with ``serving_``. ``old_name`` is the name up to Knative 1.18. Labels are bounded: rows of revisions that
-are gone are dropped, classes and reasons are closed lists, and nothing that a client sends becomes a label. The module needs
-msgspec only, so that the sidecar may import it.
+Knative's metrics keep its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells them); others
+begin with ``serving_``. ``old_name`` is the name up to Knative 1.18. Labels are bounded: rows of deleted revisions are dropped,
+classes and reasons are closed lists, and no client input becomes a label. It imports msgspec only, for the sidecar.
 """
 
 import enum

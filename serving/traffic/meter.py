@@ -126,8 +126,8 @@ class Meter:
 
     def _open_period(self) -> None:
         self._period_start_s = self._last_s
-        self._direct_integral = 0.0
-        self._proxied_integral = 0.0
+        self._direct_integral: float = 0.0
+        self._proxied_integral: float = 0.0
         self._direct_arrivals = 0
         self._proxied_arrivals = 0
         self._unmatched_leaves = 0

@@ -26,7 +26,7 @@ from serving.model.knative import (
     ServingState,
 )
 from serving.model.objects import Key, Object, annotations_of, condition_of, labels_of, nested, uid_of
-from serving.model.routepolicy import route_policy
+from serving.model.routepolicy import OPEN_POLICY, route_policy
 from serving.settings.controller import ControllerSettings
 
 _Index = defaultdict[Key, set[str]]
@@ -227,7 +227,7 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
     namespace, _ = change.key
     # Only revisions that the route begins or ceases to reference: nothing changes for the others.
     before, after = revisions_named(change.before), revisions_named(change.after)
-    has_moved = _needs_activator(change.before) != _needs_activator(change.after)
+    has_moved = _ways(change.before) != _ways(change.after)
     for name in before | after if has_moved else before ^ after:
         yield (kinds.REVISION, namespace, name)
     claims = {} if change.after is None else claims_of(change.after, settings.host_rules)
@@ -243,8 +243,10 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
             yield (kinds.REVISION, namespace, newest)
 
 
-def _needs_activator(route: Object | None) -> bool:
-    return route is not None and route_policy(annotations_of(route)).needs_activator
+def _ways(route: Object | None) -> tuple[bool, bool]:
+    """Whether requests must pass an activator, and whether pods refuse all others."""
+    policy = OPEN_POLICY if route is None else route_policy(annotations_of(route))
+    return policy.needs_activator, policy.is_guarded
 
 
 def _newest(configuration: Object | None) -> str | None:

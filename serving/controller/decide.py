@@ -1,7 +1,7 @@
 """The plan for one key: the context of a resource from the cache, handed to its reconciler."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
@@ -27,7 +27,7 @@ from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
 from serving.model.objects import Key, Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
 from serving.model.routehosts import tags_of
-from serving.model.routepolicy import route_policy
+from serving.model.routepolicy import RoutePolicy, route_policy
 
 # The owners by which a resource is deleted.
 _OWNERS = {
@@ -151,19 +151,25 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         public=_public(cache, where, _path(cache, where, revision)),
         hpa=cache.get(kinds.HORIZONTAL_POD_AUTOSCALER, where),
         count_period_s=cache.settings.count_period_s,
+        is_guarded=any(policy.is_guarded for policy in _policies(cache, where)),
     )
+
+
+def _policies(cache: ControllerCache, where: Key) -> Iterator[RoutePolicy]:
+    """The policies of the routes that reference a revision."""
+    for name in cache.indexes.relations.routes_to_revision(where):
+        route = cache.get(kinds.ROUTE, (where[0], name))
+        if route is not None:
+            yield route_policy(annotations_of(route))
 
 
 def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
     """The target of a revision's public Service: the activators while a route or inner TLS needs them for each request."""
-    namespace, _ = where
     if cache.sidecar is not None and cache.sidecar.inner_tls.is_strict:
         # Clients of the Service have no certificate that a pod would take.
         return TrafficPath.PROXY
-    for name in cache.indexes.relations.routes_to_revision(where):
-        route = cache.get(kinds.ROUTE, (namespace, name))
-        if route is not None and route_policy(annotations_of(route)).needs_activator:
-            return TrafficPath.PROXY
+    if any(policy.needs_activator for policy in _policies(cache, where)):
+        return TrafficPath.PROXY
     return traffic_path_of(revision)
 
 

@@ -105,6 +105,12 @@ ACCESS_ANNOTATION = f"{OWN_GROUP}/access"
 """On a Service or Route: "private" answers only requests with the service's token, "public" (the default) all."""
 ACCESS_TOKEN_VERSION_ANNOTATION = f"{OWN_GROUP}/access-token-version"
 """On a Service or Route: a new value creates a new token and revokes the old one."""
+ALLOW_FROM_ANNOTATION = f"{OWN_GROUP}/allow-from"
+"""On a Service or Route: its callers, as "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME", or "*" (``model/callers.py``)."""
+GUARDED_ANNOTATION = f"{OWN_GROUP}/guarded"
+"""On the pods of a revision, by the controller: "true" takes requests of activators only."""
+GUARDED_VARIABLE = "SERVING_POD_GUARDED"
+"""The same in the environment of a queue-proxy."""
 ROUTE_BY_HEADER_ANNOTATION = f"{OWN_GROUP}/route-by-header"
 """On a Service or Route: "X-Beta=yes:candidate" routes requests with this header to the revision tagged
 ``candidate``.

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from serving.model.callers import CallerRule, caller_rule
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
+    ALLOW_FROM_ANNOTATION,
     CLAIMED_TAGS_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
@@ -58,10 +60,11 @@ class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy of a route. ``token_version`` is "" for the first token; ``problems`` are sentences for an Event."""
+    """The policy of a route. ``token_version`` is "" for the first token, ``callers`` None where they are not limited; ``problems`` are sentences for an Event."""
 
     is_private: bool = False
     token_version: str = ""
+    callers: CallerRule | None = None
     affinity: SessionAffinity | None = None
     header_rules: tuple[HeaderRule, ...] = ()
     has_placeholder: bool = False
@@ -75,7 +78,12 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_activator(self) -> bool:
         """Whether each request must pass the activator, so that the public Service never leads to pods directly."""
-        return self.is_private or self.chooses
+        return self.is_private or self.is_guarded or self.chooses
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether pods take requests of activators only, because the callers are limited."""
+        return self.callers is not None and not self.callers.is_open
 
 
 OPEN_POLICY = RoutePolicy()
@@ -95,6 +103,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
     policy = RoutePolicy(
         is_private=is_private,
         token_version=version,
+        callers=_callers(annotations.get(ALLOW_FROM_ANNOTATION), problems),
         affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
         header_rules=rules,
         has_placeholder=_has_placeholder(annotations.get(PLACEHOLDER_PAGE_ANNOTATION, "false"), problems),
@@ -121,6 +130,17 @@ def _is_private(text: str, problems: list[str]) -> bool:
     if text not in ("public", "private"):
         problems.append(_problem(ACCESS_ANNOTATION, text, '"public" or "private"; the service is private until then'))
     return text != "public"
+
+
+def _callers(text: str | None, problems: list[str]) -> CallerRule | None:
+    if text is None:
+        return None
+    rule, wrong = caller_rule(text)
+    problems += [
+        _problem(ALLOW_FROM_ANNOTATION, one, "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME, or * alone")
+        for one in wrong
+    ]
+    return rule
 
 
 def _affinity(text: str, problems: list[str]) -> SessionAffinity | None:

@@ -17,6 +17,8 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in seconds, and its own
   calls for it, "POST /sleep, POST /wake_up"; without the first never.
 - ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to freeze it by.
+- ``SERVING_POD_GUARDED``: "true" takes requests of activators only; "false".
+- ``SERVING_POD_CALLER_KEY``: what the app shows at /caller-token; without it any process of the pod's network may ask.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
 - ``SERVING_POD_AUTHORITY``: the certificate of the installation's authority as PEM; needed where
   ``SERVING_QUEUEPROXY_INNER_TLS_MODE`` is Permissive or Enabled.

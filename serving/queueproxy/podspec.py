@@ -65,7 +65,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
     "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported;
     the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
-    ``secret`` is what a request must carry to be trusted; without one no request is. ``ready_fd`` is a pipe to push readiness
+    ``secret`` is what a request must carry to be trusted; without one no request is. ``is_guarded`` takes requests of activators
+    only. ``caller_key`` is what the app shows for its caller token; without one it must ask from its own network. ``ready_fd`` is a pipe to push readiness
     into. ``authority`` is the certificate of the installation's authority as PEM; with it and ``settings.inner_tls`` requests and
     statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
     ``oom_folders`` are the
@@ -90,6 +91,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     stats_token_file: str = ""
     stats_network: str = ""
     secret: str = ""
+    caller_key: str = ""
+    is_guarded: bool = False
     ready_fd: int | None = None
     authority: str = ""
     is_http2: bool = False
@@ -224,6 +227,12 @@ def _read_seconds(text: str) -> float:
     return found
 
 
+def _read_flag(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
 def _read_protocol(text: str) -> bool:
     if text not in ("http1", "h2c"):
         raise ValueError(text)
@@ -244,6 +253,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "stats_token_file": ("SERVING_POD_STATS_TOKEN_FILE", str, "the path of a file with a token"),
     "stats_network": ("SERVING_POD_STATS_NETWORK", str, "the path of a network namespace"),
     "secret": ("SERVING_POD_SECRET", str, "a secret"),
+    "caller_key": ("SERVING_POD_CALLER_KEY", str, "a secret"),
+    "is_guarded": ("SERVING_POD_GUARDED", _read_flag, "true or false"),
     "authority": ("SERVING_POD_AUTHORITY", str, "a certificate as PEM"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
     "service": ("SERVING_POD_SERVICE", str, _A_NAME),

@@ -161,6 +161,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     seconds; then they are cut. Range: 0 to 24h. Default: ours, 300s, the longest wait for a pod and Knative's default
     timeout of a request, so that only longer streams are cut."""
 
+    deny_by_default: Annotated[bool, Knob(key="deny-by-default", unit=FLAG, live=True)] = False
+    """Whether cluster-local requests to services without serving.dev/allow-from are refused with 403. A service that a Gateway
+    publishes needs allow-from then too: "*" lets all in. Default: ours, false: every pod may call every service."""
+
     tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG, live=True)] = True
     """Whether responses name their revision in X-Serving-Revision. Default: ours, true; off hides it from clients."""
 

@@ -99,6 +99,25 @@ def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
     return f"{_CALLER_VERSION}.{body}.{_derived(key, 'caller', body)}"
 
 
+def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
+    """The caller of a token. ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text."""
+    version, _, rest = text.partition(".")
+    body, _, signature = rest.partition(".")
+    if version != _CALLER_VERSION or not body or "/" in body:
+        raise InvalidValue(text="the token", expected="it is no token of a caller")
+    if not matches(signature, _derived(key, "caller", body)):
+        raise InvalidValue(text="the token", expected="its token is not signed by this cluster")
+    claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_CallerClaims)
+    if claims.until_s <= now_s:
+        raise InvalidValue(text="the token", expected="its token has expired")
+    return claims
+
+
+def caller_key(key: bytes, *, namespace: str, pod: str) -> str:
+    """What an app of one machine shows to its queue-proxy for its caller token."""
+    return _derived(key, "callerkey", namespace, pod)
+
+
 def _derived(key: bytes, *parts: str) -> str:
     assert all(parts), parts
     assert not any("/" in part for part in parts), parts

@@ -19,9 +19,9 @@ from serving.activator.io.visits import (
     begin_session,
     begin_trace,
     client_of,
+    is_refused,
     named_revision,
     offer_placeholder,
-    refuse_without_token,
     without_agent,
 )
 from serving.activator.queueing.clients import ClientLoad, Clients
@@ -36,6 +36,7 @@ from serving.activator.routing.sites import (
     Site,
     choose,
 )
+from serving.aio.clock import wall_s
 from serving.metrics.activator import ActivatorMetrics
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
@@ -238,7 +239,17 @@ class Ingress:
         if (site is None or head.reserved or is_probe) and self._is_own_response(exchange, site, agent=agent):
             return None
         assert site is not None
-        if site.access is not None and refuse_without_token(exchange, site.access, self._key):
+        access = site.access
+        if access is None:
+            if self._settings.deny_by_default and exchange.listener == Listener.INNER:
+                self.counts["refused-access"] += 1
+                exchange.respond(
+                    403,
+                    b"service %b has no allow-from, and callers are denied by default\n" % site.route.encode(),
+                    _TEXT,
+                )
+                return None
+        elif is_refused(exchange, access, self._key, now_s=wall_s()):
             self.counts["refused-access"] += 1
             return None
         if not site.revisions:
@@ -247,7 +258,7 @@ class Ingress:
         known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
             exchange.head = without_agent(head)
-        elif exchange.head is head:
+        elif exchange.head is head and (access is None or access.is_lasting):
             exchange.peer.known = known
         return known
 

@@ -12,14 +12,21 @@ from serving.activator.io.placeholder import (
 )
 from serving.activator.queueing.clients import ClientLoad, Clients
 from serving.activator.routing.probes import is_probe_agent
-from serving.activator.routing.sites import OWN_AUTHORIZATION, AccessRule, access_refusal, new_session
+from serving.activator.routing.sites import (
+    CALLER,
+    OWN_AUTHORIZATION,
+    AccessRule,
+    access_refusal,
+    caller_refusal,
+    new_session,
+)
 from serving.metrics.activator import RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.requesthead import RequestHead, with_traceparent
-from serving.wire.tokens import access_token
+from serving.wire.tokens import access_token, read_caller_token
 
 
 class Visit:
@@ -45,7 +52,18 @@ def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
     return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
 
 
-def refuse_without_token(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
+def is_refused(exchange: Exchange, rule: AccessRule, key: bytes, *, now_s: float) -> bool:
+    """Reject a request that breaks the access rule of its route. ``now_s`` is seconds since the epoch."""
+    if rule.is_private and _refuse_without_token(exchange, rule, key):
+        return True
+    given = [*exchange.head.values(CALLER)]
+    refusal = caller_refusal(rule, given, read=lambda text: read_caller_token(key, text, now_s=now_s))
+    if refusal is not None:
+        exchange.respond(refusal.status, refusal.text, refusal.headers)
+    return refusal is not None
+
+
+def _refuse_without_token(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
     """Reject a request without the token of a private service; otherwise strip our own header."""
     head = exchange.head
     own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]

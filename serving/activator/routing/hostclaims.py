@@ -134,7 +134,15 @@ def _site(
             revisions.append(revision)
             bounds.append((bounds[-1] if bounds else 0) + percent)
     name, namespace = facts.metadata.name, facts.metadata.namespace
-    access = AccessRule(namespace=namespace, route=name, version=policy.token_version) if policy.is_private else None
+    access = None
+    if policy.is_private or policy.callers is not None:
+        access = AccessRule(
+            namespace=namespace,
+            route=name,
+            version=policy.token_version,
+            is_private=policy.is_private,
+            callers=policy.callers,
+        )
     return Site(
         route=facts.key,
         namespace=namespace,

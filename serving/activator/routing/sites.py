@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from serving.model.callers import CallerRule
+from serving.model.errors import InvalidValue
+from serving.model.identities import CallerIdentity
 from serving.model.knative import RevisionKey
 from serving.model.routepolicy import OPEN_POLICY, RoutePolicy
 from serving.traffic.policy import session_number
@@ -18,6 +21,10 @@ INNER_DOMAIN = "svc.cluster.local"
 
 OWN_AUTHORIZATION = b"x-serving-authorization"
 _SCHEME = b"bearer "
+_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+CALLER = b"x-serving-caller"
+"""The header with the token of a caller. It is reserved: no service receives it."""
+
 SESSION_COOKIE = b"serving-session"
 # Longer values were not set by this system.
 _VALUE_BYTES_MAX = 64
@@ -31,11 +38,21 @@ class Listener(enum.StrEnum):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The token required by a private route, in the version of its annotation ("" is the first)."""
+    """What a route asks of requests.
+
+    ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits.
+    """
 
     namespace: str
     route: str
     version: str
+    is_private: bool = True
+    callers: CallerRule | None = None
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a head that was let in once may come again unchecked: a caller's token expires."""
+        return self.callers is None or self.callers.is_open
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +121,33 @@ def access_refusal(
         return None
     text = b"service %b is private, and this is not its token\n" % name
     return _refusal(name, text, b', error="invalid_token"')
+
+
+def caller_refusal(
+    rule: AccessRule, given: Sequence[bytes], *, read: Callable[[str], CallerIdentity]
+) -> AccessRefusal | None:
+    """The refusal of a caller; None if it is admitted.
+
+    ``given`` are the values of X-Serving-Caller; ``read`` reads a token, or raises ``InvalidValue``.
+    """
+    if rule.callers is None or rule.callers.is_open:
+        return None
+    why = b"send X-Serving-Caller: TOKEN, once" if len(given) != 1 else b""
+    if not why:
+        try:
+            caller = read(given[0].decode("latin-1"))
+        except InvalidValue as error:
+            why = error.expected.encode()
+        else:
+            if rule.callers.admits(caller):
+                return None
+            named = (caller.namespace, caller.account, caller.service or "none")
+            why = "namespace {}, serviceaccount {}, service {} is none of them".format(*named).encode()
+    text = b"service %b is for the callers of its allow-from only: %b\n" % (
+        f"{rule.namespace}/{rule.route}".encode(),
+        why,
+    )
+    return AccessRefusal(status=403, text=text, headers=_TEXT)
 
 
 def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:

@@ -9,11 +9,15 @@ Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
 
 from collections.abc import Sequence
 
-from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, with_sidecar
+from serving.cluster.kinds import DEPLOYMENT
+from serving.cluster.port import Patch, PatchType
+from serving.controller.revisions.sidecar import QUEUE_PORT, QUEUE_PROXY, Sidecar, with_sidecar
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     APP_LABEL,
     CONFIGURATION_LABEL,
+    GUARDED_ANNOTATION,
+    GUARDED_VARIABLE,
     LAST_APPLIED_ANNOTATION,
     REVISION_LABEL,
     REVISION_STATE_ANNOTATIONS,
@@ -28,6 +32,7 @@ from serving.model.objects import (
     labels_of,
     name_of,
     namespace_of,
+    nested,
     owner_reference,
     uid_of,
     with_kubernetes_scheme,
@@ -37,18 +42,24 @@ from serving.model.objects import (
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
 # What changes while a revision runs; a pod keeps its own.
-_NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
+_NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION, GUARDED_ANNOTATION}
 # Fields of a revision's spec that are not part of the pod's spec.
 _NOT_OF_THE_POD = RevisionFields.__optional_keys__
 
 
 def desired_deployment(
-    revision: Object, *, replica_count: int, progress_deadline_s: float, sidecar: Sidecar | None = None
+    revision: Object,
+    *,
+    replica_count: int,
+    progress_deadline_s: float,
+    sidecar: Sidecar | None = None,
+    is_guarded: bool = False,
 ) -> Object:
     """The Deployment of a revision with its initial number of replicas."""
     pod_spec = _pod_spec(revision)
     labels = _labels(revision)
     annotations = _annotations(revision)
+    of_pods = {**annotations, GUARDED_ANNOTATION: "true"} if is_guarded else annotations
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -63,15 +74,37 @@ def desired_deployment(
             "replicas": replica_count,
             "selector": {"matchLabels": {REVISION_UID_LABEL: uid_of(revision)}},
             "progressDeadlineSeconds": int(progress_deadline_s),
-            # The template never changes, so no rollout ever happens.
+            # The template changes with the guard only: then the pods are replaced one after another.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
             "revisionHistoryLimit": 0,
             "template": {
-                "metadata": {"labels": labels, "annotations": annotations},
-                "spec": pod_spec if sidecar is None else with_sidecar(pod_spec, revision, sidecar),
+                "metadata": {"labels": labels, "annotations": of_pods},
+                "spec": pod_spec
+                if sidecar is None
+                else with_sidecar(pod_spec, revision, sidecar, is_guarded=is_guarded),
             },
         },
     }
+
+
+def guard_patch(revision: Object, deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
+    """The change of a Deployment whose pods are to take requests of activators only, or of everyone again."""
+    template = nested(deployment, "spec", "template") or {}
+    if (GUARDED_ANNOTATION in annotations_of(template)) is is_guarded:
+        return ()
+    changed: Object = {"metadata": {"annotations": {GUARDED_ANNOTATION: "true" if is_guarded else None}}}
+    if sidecar is not None:
+        value = {"value": "true"} if is_guarded else {"$patch": "delete"}
+        changed["spec"] = {"containers": [{"name": QUEUE_PROXY, "env": [{"name": GUARDED_VARIABLE, **value}]}]}
+    return (
+        Patch(
+            kind=DEPLOYMENT,
+            namespace=namespace_of(revision),
+            name=name_of(deployment),
+            patch={"spec": {"template": changed}},
+            patch_type=PatchType.STRATEGIC,
+        ),
+    )
 
 
 def desired_private_service(revision: Object) -> Object:

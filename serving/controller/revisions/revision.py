@@ -12,7 +12,7 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import spec_with_defaults
-from serving.controller.revisions.deployment import desired_deployment, desired_private_service
+from serving.controller.revisions.deployment import desired_deployment, desired_private_service, guard_patch
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.revision_status import (
@@ -70,7 +70,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     ``routes`` are the names of routes that reference it; ``is_newest`` says that its configuration created none after it,
     ``is_awaited`` that a route follows the latest revision of that configuration; ``refusal`` is why the server refuses one of its
     children, "" if it does not; ``public`` is its public Service, None where the settings have none; ``hpa`` is the
-    HorizontalPodAutoscaler of its name; ``count_period_s`` is how long changes of its pods are summed up.
+    HorizontalPodAutoscaler of its name; ``count_period_s`` is how long changes of its pods are summed up. ``is_guarded``: a route limits its callers.
     """
 
     children: RevisionChildren
@@ -82,6 +82,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     public: PublicService | None = None
     hpa: Object | None = None
     count_period_s: float = 0.0
+    is_guarded: bool = False
 
 
 def revision_name_for(configuration: Object) -> str:
@@ -212,8 +213,11 @@ def _missing(
             replica_count=scale.start_count if is_active else 0,
             progress_deadline_s=scale.progress_deadline_s,
             sidecar=sidecar,
+            is_guarded=context.is_guarded,
         )
         made.append(Create(kind=kinds.DEPLOYMENT, body=body))
+    else:
+        made += guard_patch(revision, context.children.deployment, is_guarded=context.is_guarded, sidecar=sidecar)
     if context.private_service is None:
         made.append(Create(kind=kinds.SERVICE, body=desired_private_service(revision)))
     return made

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL
+from serving.model.knative import CONFIGURATION_LABEL, GUARDED_VARIABLE, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -76,15 +76,18 @@ def grace_s(revision: Object, sidecar: Sidecar) -> int:
     return _drain_s(revision, sidecar) + _APP_END_S
 
 
-def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar) -> Object:
+def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded: bool = False) -> Object:
     """The pod's spec with a queue-proxy. The container with ports serves the requests."""
     serving = next(one for one in spec["containers"] if one.get("ports"))
     secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))
+    proxy = _queue_proxy(revision, serving, sidecar, secret=secret)
+    if is_guarded:
+        proxy["env"] = [*proxy["env"], {"name": GUARDED_VARIABLE, "value": "true"}]
     return {
         **spec,
         "containers": [
             *(_beside(one, secret=secret) for one in spec["containers"]),
-            _queue_proxy(revision, serving, sidecar, secret=secret),
+            proxy,
         ],
         "volumes": [*spec.get("volumes", ()), _volume(sidecar.settings)],
         "terminationGracePeriodSeconds": grace_s(revision, sidecar),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.knative import POD_TEMPLATE_HASH_LABEL
+from serving.model.knative import GUARDED_ANNOTATION, POD_TEMPLATE_HASH_LABEL
 from serving.model.objects import Object, annotations_of, is_true, labels_of, nested
 
 CREATE_FAILED = "FailedCreate"
@@ -54,12 +54,14 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
 def _outdated(deployment: Object, pods: Sequence[Object]) -> list[Object]:
     """Pods of another template, and those from before the last ``kubectl rollout restart``, which annotates the template."""
     restarted_at = annotations_of(deployment["spec"]["template"]).get(_RESTARTED_AT, "")
+    guarded = annotations_of(deployment["spec"]["template"]).get(GUARDED_ANNOTATION, "")
     wanted = _template_hash(deployment)
     return [
         pod
         for pod in pods
         if labels_of(pod).get(POD_TEMPLATE_HASH_LABEL, wanted) != wanted
         or (restarted_at and annotations_of(pod).get(_RESTARTED_AT) != restarted_at)
+        or annotations_of(pod).get(GUARDED_ANNOTATION, "") != guarded
     ]
 
 

@@ -46,7 +46,7 @@ from serving.model.knative import (
 from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec, dormant_variables
-from serving.wire.tokens import pod_secret, pod_token
+from serving.wire.tokens import caller_key, pod_secret, pod_token
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ _log = logging.getLogger(__name__)
 _PERIOD_S = 5.0
 
 QUEUE_PROXY = "queue-proxy"
+CALLER_URL = "SERVING_CALLER_URL"
+"""In the environment of an app: where its queue-proxy gives it the token that names it to other services."""
 
 
 async def read_sources(
@@ -155,7 +157,17 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self, container: Object) -> dict[str, str]:
         """The environment in the manifest of a container."""
-        return container_environment(self._facts, container, sources=self.sources)
+        made = container_environment(self._facts, container, sources=self.sources)
+        if self.has_proxy:
+            made.setdefault(
+                CALLER_URL, f"http://{self.location.address}:{QUEUE_PORTS[1]}/caller-token?key={self.caller_key}"
+            )
+        return made
+
+    @property
+    def caller_key(self) -> str:
+        """What the app shows to its queue-proxy for its caller token: processes of the machine share its loopback."""
+        return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(self, *, app: str, oom_folders: Sequence[str] = ()) -> dict[str, str]:
         """The environment of the queue-proxy of the app at an address, with its secrets."""
@@ -169,6 +181,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             **({"SERVING_POD_AUTHORITY": self.node.authority} if self.node.authority else {}),
             "SERVING_POD_SECRET": self.secret,
+            "SERVING_POD_CALLER_KEY": self.caller_key,
             "SERVING_POD_OOM_FOLDERS": msgspec.json.encode(oom_folders).decode(),
             **dormant_variables(self.scaling_spec),
         }

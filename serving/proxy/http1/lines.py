@@ -29,6 +29,7 @@ RESERVED = frozenset(
         b"k-proxy-request",
         b"knative-serving-namespace",
         b"knative-serving-revision",
+        b"x-serving-caller",
     }
 )
 # Hop-by-hop, about framing, or set by the proxy: each needs a look when a head is forwarded.

@@ -1,12 +1,14 @@
 """The admin port of a queue-proxy: readiness, metrics, and the order to drain."""
 
+import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.lines import header_lines
 from serving.queueproxy.io.podrequests import PodRequests
+from serving.wire.tokens import matches
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 # Longest time for which a question about readiness is held, in seconds, whatever it asks for.
@@ -20,7 +22,8 @@ _ORDER_HELP = {
     b"/wait-for-drain": b"GET /wait-for-drain begins the drain",
     b"/wake": b"POST /wake keeps the app awake for a while",
 }
-_HELP = b"there is /healthz, /readyz, /metrics, /drain, /wait-for-drain and /wake"
+_HELP = b"there is /healthz, /readyz, /metrics, /caller-token, /drain, /wait-for-drain and /wake"
+_LOOPBACK = (b"127.0.0.1", b"::1", b"::ffff:127.0.0.1")
 
 
 class AdminHandler:
@@ -28,6 +31,7 @@ class AdminHandler:
 
     - ``GET /healthz``, ``GET /metrics``: at once.
     - ``GET /readyz``: 200 or 503. ``?wait=8`` is held for so many seconds at most while the app has not been ready yet.
+    - ``GET /caller-token``: the token by which the app names itself to other services; for the app of this pod only.
     - ``GET /wait-for-drain``: what the kubelet calls before it ends a container of the app. Probes fail from then on, and
       it is answered once nothing more comes and nothing runs. If no order to stop follows within a second, the pod stays:
       it is answered, and probes succeed again.
@@ -38,8 +42,18 @@ class AdminHandler:
     All orders need the pod's secret where there is one.
     """
 
-    def __init__(self, pod: PodRequests[Any], *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        pod: PodRequests[Any],
+        *,
+        on_drain: Callable[[], None],
+        numbers: Callable[[], bytes],
+        caller_token: Callable[[], Awaitable[str]] | None = None,
+        caller_key: str = "",
+    ) -> None:
         self._pod = pod
+        self._caller_token, self._caller_key = caller_token, caller_key
+        self._fetching: set[asyncio.Task[None]] = set()
         self._on_drain = on_drain
         self._numbers = numbers
         self._has_been_ready = False
@@ -60,6 +74,8 @@ class AdminHandler:
             exchange.respond(200, b"ok")
         elif path == b"/readyz":
             self._respond_readiness(exchange, wait_s=_wait_s(query))
+        elif path == b"/caller-token":
+            self._respond_caller_token(exchange, query)
         elif path == b"/metrics":
             exchange.respond(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
         else:
@@ -106,6 +122,19 @@ class AdminHandler:
         self._held.discard(exchange)
         self._leaving.discard(exchange)
 
+    def _respond_caller_token(self, exchange: Exchange, query: bytes) -> None:
+        """Give the app the token by which it names itself to other services; other pods must not get it."""
+        key = self._caller_key
+        is_own = matches(query, f"key={key}") if key else exchange.peer.address in _LOOPBACK
+        if not is_own:
+            exchange.respond(403, b"the caller token is for the app of this pod only\n", header_lines(_TEXT))
+        elif self._caller_token is None:
+            exchange.respond(404, b"this pod has no autoscaler, and so no caller token\n", header_lines(_TEXT))
+        else:
+            task = asyncio.ensure_future(_respond_token(exchange, self._caller_token))
+            self._fetching.add(task)
+            task.add_done_callback(self._fetching.discard)
+
     def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
         if exchange.head.method != method:
             exchange.respond(405, _ORDER_HELP[path], header_lines(_TEXT, (b"Allow", method)))
@@ -137,6 +166,15 @@ class AdminHandler:
             exchange.wait_until_s = exchange.started_s + min(wait_s, _READY_WAIT_MAX_S)
         else:
             exchange.respond(503, b"the app is not ready")
+
+
+async def _respond_token(exchange: Exchange, fetch: Callable[[], Awaitable[str]]) -> None:
+    try:
+        status, text = 200, await fetch()
+    except OSError as error:
+        status, text = 503, f"the autoscaler gives no token now: {error}\n"
+    if exchange.is_waiting:
+        exchange.respond(status, text.encode(), header_lines(_TEXT, (b"Cache-Control", b"no-store")))
 
 
 def _wait_s(query: bytes) -> float:

@@ -37,6 +37,7 @@ DIRECT: Origin = (False, None)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
+GUARDED = b"this pod takes requests of activators only: its service has an allow-from\n"
 NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
 OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 WAITED_TOO_LONG = b"waited too long for a free slot"
@@ -63,6 +64,7 @@ class PodRequests(Generic[_Request]):
         self.gauges = AppGauges(spec.gauges)
         """Gauges reported by the app."""
         self._secret = spec.secret.encode()
+        self.is_guarded = spec.is_guarded
         self._clock = clock
         self._meter = Meter(now_s=clock(), quirks=settings.quirks)
         self._breaker: Breaker[_Request] | None = None
@@ -192,6 +194,9 @@ class PodHandler(PodRequests[Exchange]):
                 exchange.respond(status, body, header_lines(*headers))
                 return
             origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
+        if self.is_guarded and not origin[0]:
+            exchange.respond(403, GUARDED, header_lines(*TEXT))
+            return
         exchange.context = origin
         exchange.timeouts = self._timeouts
         if exchange.request_complete:

@@ -103,7 +103,13 @@ class PodService:
 
     async def listen(self, on_drain: Callable[[], None]) -> None:
         """Listen on the admin port. Raises ``OSError`` if it is taken."""
-        self._admin = AdminHandler(self._pod, on_drain=on_drain, numbers=self._page)
+        self._admin = AdminHandler(
+            self._pod,
+            on_drain=on_drain,
+            numbers=self._page,
+            caller_token=self._credentials.caller_token if self._spec.stats_url else None,
+            caller_key=self._spec.caller_key,
+        )
         await self._admin_server.listen(socket_of(self._spec, "admin", self._spec.admin), self._admin)
 
     async def run(self, stop: asyncio.Event) -> None:

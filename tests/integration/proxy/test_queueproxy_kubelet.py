@@ -165,3 +165,38 @@ async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
         running.cancel()
         await asyncio.wait([running])
     assert given[:2] == ["Bearer token-1", "Bearer token-2"]
+
+
+async def test_a_guarded_pod_takes_requests_of_activators_only(pod: PodMaker) -> None:
+    async with pod(more={"is_guarded": True}) as running:
+        await running.ready()
+        for headers in (
+            b"",
+            BELIEVED,
+            b"K-Proxy-Request: activator\r\n",
+            b"K-Pod-Secret: x\r\nK-Proxy-Request: activator\r\n",
+        ):
+            client = await running.client()
+            client.send(get(headers=headers))
+            assert (await client.message())[0].startswith(b"HTTP/1.1 403 "), headers
+        client = await running.client()
+        client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n"))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_only_the_app_of_a_pod_gets_its_caller_token(pod: PodMaker) -> None:
+    async with pod(more={"caller_key": "own"}) as running:
+        for query in (b"", b"?key=", b"?key=other", b"?key=own2", b"?own"):
+            head, _ = await running.get_admin(get(b"/caller-token" + query))
+            assert head.startswith(b"HTTP/1.1 403 "), query
+        assert b"no autoscaler" in (await running.get_admin(get(b"/caller-token?key=own")))[1]
+    # In a network of its own, whoever comes from there is the pod.
+    async with pod() as running:
+        assert b"no autoscaler" in (await running.get_admin(get(b"/caller-token")))[1]
+
+
+async def test_a_caller_token_that_cannot_be_had_now_is_a_503(pod: PodMaker) -> None:
+    async with pod(url="ws://127.0.0.1:1/stats") as running:
+        head, body = await running.get_admin(get(b"/caller-token"))
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"the autoscaler gives no token now" in body

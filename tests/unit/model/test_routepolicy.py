@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
+    ALLOW_FROM_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROLLOUT_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
@@ -109,6 +110,7 @@ def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None
         (PLACEHOLDER_PAGE_ANNOTATION, "yes", '"true" or "false"'),
         (SESSION_AFFINITY_ANNOTATION, "sticky", '"cookie", "header:NAME" or "none"'),
         (SESSION_AFFINITY_ANNOTATION, "header:a b", '"cookie", "header:NAME" or "none"'),
+        (ALLOW_FROM_ANNOTATION, "shop", "namespace/NS"),
         (ROUTE_BY_HEADER_ANNOTATION, "X-Beta", "HEADER=VALUE:TAG"),
         (ROUTE_BY_HEADER_ANNOTATION, "X[]=1:beta", "HEADER=VALUE:TAG"),
         (ROUTE_BY_HEADER_ANNOTATION, ",".join(f"x=1:t{number}" for number in range(17)), "at most 16 rules"),
@@ -123,6 +125,13 @@ def test_what_cannot_be_read_is_named_with_what_is_expected(key: str, text: str,
 @pytest.mark.parametrize("broken", [{ACCESS_ANNOTATION: "Public"}, {ACCESS_TOKEN_VERSION_ANNOTATION: "?"}])
 def test_a_mistake_about_access_closes_the_service(broken: dict[str, str]) -> None:
     assert route_policy(broken).is_private
+
+
+@pytest.mark.parametrize(("text", "is_guarded"), [("namespace/a", True), ("", True), ("oops", True), ("*", False)])
+def test_limited_callers_guard_the_pods(text: str, is_guarded: bool) -> None:
+    policy = route_policy({ALLOW_FROM_ANNOTATION: text})
+    assert policy.callers is not None
+    assert (policy.is_guarded, policy.needs_activator) == (is_guarded, is_guarded)
 
 
 @given(st.dictionaries(st.sampled_from(_ALL), st.text(max_size=40)))

@@ -60,6 +60,7 @@ def test_all_variables_are_read() -> None:
         ("SERVING_POD_METRICS_PATH", "metrics"),
         ("SERVING_POD_METRICS_PATH", "/a\r\nb: c"),
         ("SERVING_POD_METRICS_PORT", "0"),
+        ("SERVING_POD_GUARDED", "yes"),
         ("SERVING_POD_DORMANT_AFTER_S", "0"),
         ("SERVING_POD_DORMANT_AFTER_S", "soon"),
         ("SERVING_POD_DORMANT_CALL", "POST /sleep"),
@@ -150,3 +151,8 @@ def test_inner_tls_needs_the_authority() -> None:
         spec_from_environment(inner)
     whole = inner | {"SERVING_POD_AUTHORITY": "PEM", "SERVING_POD_STATS_URL": "wss://autoscaler:8080/stats"}
     assert spec_from_environment(whole).authority == "PEM"
+
+
+@pytest.mark.parametrize(("text", "is_guarded"), [("true", True), ("false", False)])
+def test_the_variable_guards_a_pod(text: str, is_guarded: bool) -> None:
+    assert spec_from_environment(NEEDED | {"SERVING_POD_GUARDED": text}).is_guarded is is_guarded

@@ -12,10 +12,12 @@ from serving.model.identities import CallerIdentity
 from serving.wire.tokens import (
     activator_token,
     autoscaler_token,
+    caller_key,
     caller_token,
     matches,
     pod_secret,
     pod_token,
+    read_caller_token,
     read_key,
     revision_secret,
 )
@@ -80,3 +82,22 @@ def test_a_caller_token_depends_on_all_its_claims() -> None:
     }
     assert len(tokens) == 6
     assert all(one.startswith("v1.") for one in tokens)
+
+
+def test_a_caller_token_is_read_back_until_it_expires() -> None:
+    caller = CallerIdentity(namespace="shop", account="cart", service="front")
+    text = caller_token(KEY, caller, until_s=100.0)
+    found = read_caller_token(KEY, text, now_s=99.0)
+    assert (found.namespace, found.account, found.service) == ("shop", "cart", "front")
+    with pytest.raises(InvalidValue, match="expired"):
+        read_caller_token(KEY, text, now_s=100.0)
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1.", "v1..x", "v1.a/b.c", "v0.a.b", "v1.a.b", "\udcff.a.b"])
+def test_another_text_is_no_caller_token_and_is_not_repeated(text: str) -> None:
+    with pytest.raises(InvalidValue, match="the token"):
+        read_caller_token(KEY, text, now_s=0.0)
+
+
+def test_the_key_for_a_caller_token_is_of_one_pod() -> None:
+    assert len({caller_key(KEY, namespace=space, pod=pod) for space in "ab" for pod in "cd"}) == 4

@@ -11,7 +11,7 @@ from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import FORWARDED, RequestHead
 from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
-from serving.queueproxy.io.podrequests import DIRECT, TEXT, Origin, PodRequests, is_probe
+from serving.queueproxy.io.podrequests import DIRECT, GUARDED, TEXT, Origin, PodRequests, is_probe
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
@@ -150,6 +150,9 @@ class AsgiPod(PodRequests[AppCall]):
                 await send_response(scope, send, status=status, body=body, headers=headers)
                 return
             origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
+        if self.is_guarded and not origin[0]:
+            await send_response(scope, send, status=403, body=GUARDED, headers=TEXT)
+            return
         forwarded = scope_for_app(scope, head, origin)
         if self.gauges.names:
             forwarded["headers"].append(REQUEST_REPORT)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from serving.controller.revisions.deployment import desired_deployment, desired_private_service
+from serving.controller.revisions.deployment import desired_deployment, desired_private_service, guard_patch
 from serving.model.objects import Object, is_controlled_by
 from tests.unit.controller.builders import a_revision
+from tests.unit.controller.revisions.test_sidecar import SIDECAR
 
 
 def made(**template: Any) -> Object:  # noqa: ANN401 - JSON
@@ -119,4 +120,29 @@ def test_the_private_service_sends_to_queue_proxies() -> None:
         "clusterIP": "None",
         "selector": {"serving.knative.dev/revisionUID": "uid-of-revision-hello-00001"},
         "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8012}],
+    }
+
+
+def test_pods_of_a_guarded_revision_say_so_and_no_manifest_can() -> None:
+    revision = a_revision(metadata={"annotations": {"serving.dev/guarded": "true"}})
+    template = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0)["spec"]["template"]
+    assert "serving.dev/guarded" not in template["metadata"]["annotations"]
+    guarded = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR, is_guarded=True)
+    assert guarded["spec"]["template"]["metadata"]["annotations"]["serving.dev/guarded"] == "true"
+    assert {"name": "SERVING_POD_GUARDED", "value": "true"} in container_of(guarded, 1)["env"]
+
+
+def test_a_deployment_changes_with_the_guard_only() -> None:
+    revision = a_revision()
+    plain, guarded = (
+        desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, is_guarded=one) for one in (False, True)
+    )
+    assert guard_patch(revision, plain, is_guarded=False, sidecar=None) == ()
+    assert guard_patch(revision, guarded, is_guarded=True, sidecar=None) == ()
+    (on,) = guard_patch(revision, plain, is_guarded=True, sidecar=None)
+    assert on.patch == {"spec": {"template": {"metadata": {"annotations": {"serving.dev/guarded": "true"}}}}}
+    (off,) = guard_patch(revision, guarded, is_guarded=False, sidecar=SIDECAR)
+    assert off.patch["spec"]["template"] == {
+        "metadata": {"annotations": {"serving.dev/guarded": None}},
+        "spec": {"containers": [{"name": "queue-proxy", "env": [{"name": "SERVING_POD_GUARDED", "$patch": "delete"}]}]},
     }

@@ -146,6 +146,16 @@ def test_a_restart_starts_a_pod_before_a_ready_one_goes() -> None:
     assert plan_pods(restarted(1), [renewed("b")]) == PodPlan(create_count=0, delete_names=())
 
 
+def test_pods_are_replaced_when_they_are_to_refuse_strangers_and_when_no_longer() -> None:
+    guarded = deployment(1)
+    guarded["spec"]["template"]["metadata"]["annotations"] = {"serving.dev/guarded": "true"}
+    guard = pod("b")
+    guard["metadata"]["annotations"] = {"serving.dev/guarded": "true"}
+    assert plan_pods(guarded, [pod("a")]) == PodPlan(create_count=1, delete_names=())
+    assert plan_pods(guarded, [pod("a"), guard]) == PodPlan(create_count=0, delete_names=("a",))
+    assert plan_pods(deployment(1), [guard]) == PodPlan(create_count=1, delete_names=())
+
+
 def test_a_restart_at_zero_only_deletes() -> None:
     assert plan_pods(restarted(0), [pod("a")]) == PodPlan(create_count=0, delete_names=("a",))
 
